@@ -18,7 +18,7 @@ _PLAIN = frozenset({int, float, bool})
 
 
 def _library(name: str, kind: str, *values: Number) -> Any:
-    """The library of this name, if one of the values is of its type; None otherwise."""
+    """Return the library of this name, if one of the values is of its type; None otherwise."""
     if _PLAIN.issuperset(map(type, values)):  # most are, and this is quick
         return None
     its = sys.modules.get(name)
@@ -32,7 +32,7 @@ _sympy, _numpy = partial(_library, "sympy", "Basic"), partial(_library, "numpy",
 
 
 def _sum(values: Sequence[Number]) -> Number:
-    """The sum; of expressions in one go, where adding one by one would sort all terms each time."""
+    """Return the sum; of expressions at once: one by one, sympy sorts all terms each time."""
     sympy = _sympy(*values)
     return sympy.Add(*values) if sympy else sum(values)
 
@@ -81,24 +81,24 @@ def exact_div(a: Number, b: Number) -> Number:
 
 @lru_cache(maxsize=4096)
 def factors_of(size: Number) -> tuple[Number, ...]:
-    """The factors of an expression that have symbols."""
+    """Return the factors of an expression that have symbols."""
     powers = size.as_powers_dict().items()
     return tuple(a**b if b.free_symbols else a for a, b in powers if (a**b).free_symbols)
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
-    """The one or the other of two expressions, over which sympy takes its time."""
+    """Return the one or the other of two expressions, over which sympy takes its time."""
     return function(a, b)
 
 
 def scaled(count: Number, times: Number) -> Number:
-    """A count so many times; 0 times an expression may take sympy minutes, and is not asked for."""
+    """Return count · times; zero apart: sympy may take minutes to expand 0·expression."""
     return 0 if _sympy(times) and not _numpy(count) and count == 0 else count * times
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger of two sizes."""
+    """Return the larger of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return _extreme(sympy.Max, a, b)
@@ -106,7 +106,7 @@ def maximum(a: Number, b: Number) -> Number:
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return _extreme(sympy.Min, a, b)
@@ -235,7 +235,7 @@ class CostTable:
     notes: tuple[str, ...] = field(default=())
 
     def mapped(self, change: Callable[[Number], Number]) -> "CostTable":
-        """The same with every number as ``change`` makes it, like ``table.mapped(float)``."""
+        """Return the table with ``change`` applied to every number: ``table.mapped(float)``."""
         stages = tuple(
             replace(
                 stage,
@@ -282,7 +282,7 @@ class CostTable:
         return during
 
     def peak(self) -> Number:
-        """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
+        """Return the largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
         steps = [(stage.allocates, stage.workspace, stage.frees) for stage in self.stages]
         if _sympy(self.live_before, *(size for step in steps for size in step)):
             from attnprof.algebra.maxima import running_maximum
@@ -291,7 +291,7 @@ class CostTable:
         return reduce(maximum, self.live() or [self.live_before])
 
     def to_frame(self) -> Any:
-        """The stages as a pandas DataFrame: counts, and the bytes ``held`` while each runs.
+        """Return the stages as a pandas DataFrame: counts, and the bytes ``held`` while each runs.
 
         Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
         """

@@ -43,7 +43,7 @@ def together(errors: Sequence[AttnprofError]) -> AttnprofError:
 
 
 def closest(asked: str, possible: list[str]) -> str:
-    """A ``did you mean`` for a misspelt name, or the list of what exists."""
+    """Return a ``did you mean`` for a misspelt name, or the list of what exists."""
     from difflib import get_close_matches
 
     near = get_close_matches(asked, possible, n=3, cutoff=0.5)

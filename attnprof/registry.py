@@ -57,7 +57,7 @@ def names() -> list[str]:
 
 
 def get(name: str, **params: Any) -> Mechanism:
-    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
+    """Return a mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
 
     A name may have parameters of its own, ``mla@impl=absorbed``, and be several layers,
     ``gated-deltanet@3+gqa@1``.
@@ -66,7 +66,7 @@ def get(name: str, **params: Any) -> Mechanism:
 
 
 def derivable(name: str) -> Mechanism:
-    """The mechanism; what is none may be meant for code of somebody's own, and is told how."""
+    """Return the mechanism; RequestError for another name also says how to name one's own code."""
     try:
         return get(name)
     except NotFoundError as error:
@@ -77,7 +77,10 @@ def derivable(name: str) -> Mechanism:
 
 
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
-    """The named mechanisms, each with those of the values that it takes; one must take each."""
+    """Return the named mechanisms, each with those values that are its parameters.
+
+    Raises RequestError for a value that is a parameter of none of them.
+    """
     specs = [get(name) for name in names]
     known = {name for mechanism in specs for name in mechanism.parameter_names()}
     for name, value in values.items():
@@ -95,7 +98,7 @@ def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanis
 
 
 def module_of(name: str) -> Any:
-    """The torch side of a mechanism, imported now: ``module`` beside a ``spec``, or its own file.
+    """Import the torch code of a mechanism: ``module`` next to its ``spec``, or its one file.
 
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
@@ -127,7 +130,7 @@ def module_of(name: str) -> Any:
 
 
 def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
-    """The class, and the package or module where its torch side is."""
+    """Return the class, and the package or module where its torch side is."""
     if name in _shipped():
         return _shipped()[name]
     if _is_configured(name):
@@ -150,7 +153,7 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
 
 
 def _stacked(spec: Hybrid, sizes: Any) -> Any:
-    """A hybrid's layers as one module."""
+    """Return a hybrid's layers as one module."""
     from attnprof.blocks.core import HybridLayers, build_layer
 
     layers = []
@@ -171,7 +174,7 @@ def _is_configured(name: str) -> bool:
 
 @cache
 def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
-    """The class of a name with parameters, which are its defaults; or of several layers."""
+    """Return the class of a name with parameters, which are its defaults; or of several layers."""
     parts, counts = list[Mechanism](), list[int]()
     for term in name.split("+"):
         start = term.rpartition(".py:")[0]
@@ -194,7 +197,7 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
 
 
 def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
-    """A mechanism with these parameters, of a class that has them as defaults."""
+    """Return a mechanism with these parameters, of a class that has them as defaults."""
     plain = get(base)
     spec, kinds = plain.with_params(dict(values)), {item.name: item.type for item in fields(plain)}
     if not values:
@@ -205,7 +208,7 @@ def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
 
 
 def _subclass(kind: type[Mechanism], given: list[Any], name: str) -> type[Mechanism]:
-    """A class of mechanisms with other defaults, and a name that says so."""
+    """Return a class of mechanisms with other defaults, and a name that says so."""
     more = {"name": name, "__module__": kind.__module__}
     return make_dataclass(
         kind.__name__, given, bases=(kind,), namespace=more, frozen=True, kw_only=True

@@ -11,7 +11,7 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def format_count(value: float, *, short: bool = False) -> str:
-    """An exact count with thousands separators, or ``21.0 M`` where ``short``."""
+    """Return an exact count with thousands separators, or ``21.0 M`` where ``short``."""
     if isinstance(value, float) and not value.is_integer():
         return format_number(value, short=short)
     if not short or abs(value) < 1e6:
@@ -86,7 +86,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def joined(texts: Iterable[str], word: str = "and") -> str:
-    """``a, b and c``."""
+    """Return the texts as a list in a sentence: ``a, b and c``."""
     *first, last = texts
     return f"{', '.join(first)} {word} {last}" if first else last
 
@@ -99,17 +99,17 @@ _QUANTITIES = {
 
 
 def quantity_text(name: str) -> str:
-    """A quantity as one reads it."""
+    """Return a quantity as one reads it."""
     return _QUANTITIES.get(name, name.replace("_", " "))
 
 
 def setting_text(value: Any) -> str:
-    """A parameter's value as ``--set`` takes it."""
+    """Return a parameter's value as ``--set`` takes it."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def label(mechanism: str, params: dict[str, object]) -> str:
-    """A mechanism and its parameters as one reads them: ``standard (bias=true)``."""
+    """Return a mechanism and its parameters as one reads them: ``standard (bias=true)``."""
     settings = " ".join(f"{name}={setting_text(value)}" for name, value in params.items())
     return f"{mechanism} ({settings})" if settings else mechanism
 
@@ -120,7 +120,7 @@ def is_numeric(fmt: str) -> bool:
 
 
 def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
-    """A cell's text by its column's format; a dash for what is missing or not a number."""
+    """Return a cell's text by its column's format; a dash for what is missing or not a number."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
     if isinstance(value, bool):
@@ -151,12 +151,12 @@ EVERY_ONE = {
 
 
 def amount(over: str, value: int) -> str:
-    """A value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
+    """Return a value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
     if over in COUNTED:
         return plural(value, COUNTED[over])
     return f"{NAMED.get(over, over)} {value:,}"
 
 
 def every(over: str) -> str:
-    """What an answer for all values is for: ``length``, ``value of window``."""
+    """Return the noun after "every" in an answer: ``length``, ``value of window``."""
     return EVERY_ONE.get(over, f"value of {over}")

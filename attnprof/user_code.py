@@ -39,7 +39,7 @@ def collecting_seldom() -> Iterator[None]:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """What ends a program, like ``sys.exit``, raises :class:`ExitedError` instead."""
+    """Raise :class:`ExitedError` where user code would end the program, as by ``sys.exit``."""
     try:
         yield
     except (Exception, KeyboardInterrupt, GeneratorExit):
@@ -92,19 +92,19 @@ _PLAIN = {
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
+    """Return the innermost line that is neither attnprof's, torch's, nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     return _place(_innermost(traceback.extract_tb(error.__traceback__)))
 
 
 def calling_line() -> str:
-    """The innermost line that runs now, of the same code."""
+    """Return the innermost line of user code that runs now (see :func:`line_of`)."""
     return _place(_innermost(traceback.extract_stack()))
 
 
 def _innermost(frames: traceback.StackSummary) -> traceback.FrameSummary:
-    """The innermost frame of the user's code; an empty one where there is none."""
+    """Return the innermost frame of the user's code; an empty one where there is none."""
     ours = str(Path(__file__).parent)
     for frame in reversed(frames):
         name, parts = frame.filename, Path(frame.filename).parts
@@ -120,7 +120,7 @@ def _place(frame: traceback.FrameSummary) -> str:
 
 
 def module_in(path: str, asked: str) -> ModuleType:
-    """The module that a file is, run once however often; ``asked`` begins the messages."""
+    """Return the module that a file is, run once however often; ``asked`` begins the messages."""
     where = Path(path)
     check_place(path, asked)
     unique = sha1(os.fsencode(where.resolve()), usedforsecurity=False).hexdigest()[:8]
@@ -144,7 +144,7 @@ def module_in(path: str, asked: str) -> ModuleType:
 
 @contextmanager
 def _reachable(folder: Path) -> Iterator[None]:
-    """What lies in the folder can be imported, as where Python runs a script; later on, too."""
+    """Put the folder on the import path, as Python does for a script; it stays there."""
     place = str(folder)
     known = place in sys.path
     sys.path.insert(0, place)
@@ -184,7 +184,7 @@ def is_place(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The file or module of a place, and the name in it, if any."""
+    """Return the file or module of a place, and the name in it, if any."""
     path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     return path, name
 
@@ -201,7 +201,7 @@ def check_place(text: str, asked: str = "") -> None:
 
 
 def loaded(text: str) -> Any:
-    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names."""
+    """Return the class, function or module named ``path.py:Name`` or ``package.module:Name``."""
     path, name = _parts(text)
     if path.endswith(".py"):
         module = module_in(path, text)
@@ -231,7 +231,7 @@ def loaded(text: str) -> Any:
 
 
 def _below(text: str, package: ModuleType, name: str) -> ModuleType:
-    """The one module of a package that defines the name, found by reading its files.
+    """Return the one module of a package that defines the name, found by reading its files.
 
     The package itself where none does. Raises :class:`RequestError` where several do.
     """
@@ -269,7 +269,7 @@ _NOTHING = "defines no module and no function"
 
 
 def _derivable(module: ModuleType) -> list[str]:
-    """What a module itself defines that can be derived: modules, then functions."""
+    """Return names in a file that can be derived and are defined in it: modules, then functions."""
     from torch import nn
 
     values = {name: value for name, value in vars(module).items() if not name.startswith("_")}

@@ -97,7 +97,7 @@ class Workload:
         return ITEM_SIZES[self.dtype]
 
     def with_(self, **changes: Any) -> "Workload":
-        """The same workload with some fields changed."""
+        """Return the workload with some fields changed."""
         try:
             return replace(self, **changes)
         except TypeError as error:

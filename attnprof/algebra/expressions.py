@@ -31,7 +31,7 @@ MOST_SIDES = 24
 
 
 def symbol(name: str) -> Any:
-    """The sympy symbol of a size: positive and real, as in a symbolic workload."""
+    """Return the sympy symbol of a size: positive and real, as in a symbolic workload."""
     import sympy
 
     return sympy.Symbol(name, positive=True)
@@ -40,7 +40,7 @@ def symbol(name: str) -> Any:
 def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
-    """A tree in sympy, with ``meanings`` in place of names; FormulaError if it has no value."""
+    """Return a tree in sympy, with ``meanings`` for names; FormulaError if it has no value."""
     values = meanings or {}
     return evaluate(
         tree, lambda name: values[name] if name in values else symbol(name), rules or rules_of()
@@ -92,7 +92,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any, highest: int) -> Any:
-    """A power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
+    """Return a power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
     if not exponent.is_Rational or abs(exponent) > highest:
         raise FormulaError(f"powers are numbers up to {highest}")
     if exponent < 0 and base == 0:
@@ -150,7 +150,7 @@ def check_sides(tree: Tree) -> None:
 
 # -- as text ---------------------------------------------------------------------------
 def expanded(expression: Any) -> Any:
-    """The expression as a sum of monomials, branch by branch where a mechanism switches.
+    """Return the expression as a sum of monomials, branch by branch where a mechanism switches.
 
     Those of a maximum stay as they are: sympy would compare them pairwise, for seconds.
     """
@@ -185,7 +185,7 @@ def expression_text(expression: Any) -> str:
 
 
 def expression_latex(expression: Any) -> str:
-    """The same in LaTeX."""
+    """Return the expression, as a sum of monomials, in LaTeX."""
     import sympy
 
     return str(sympy.latex(expanded(expression)))
@@ -220,7 +220,7 @@ def is_zero(expression: Any) -> bool:
 
 
 def constant_ratio(a: Any, b: Any) -> Any:
-    """The number that a is times b at all sizes, None where there is none."""
+    """Return the number that a is times b at all sizes, None where there is none."""
     import sympy
 
     if b == 0 or a.has(sympy.Max):

@@ -18,12 +18,12 @@ _PAIRS = 4
 
 
 def maximum_of(candidates: Iterable[Any]) -> Any:
-    """The largest of several expressions in sizes (each at least 1), as one sympy Max."""
+    """Return the largest of several expressions in sizes (each at least 1), as one sympy Max."""
     return running_maximum(0, [(candidate, 0, candidate) for candidate in candidates])
 
 
 def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
-    """The most that is held at any time, as one sympy Max of what may be the largest.
+    """Return the most that is held at any time, as one sympy Max of what may be the largest.
 
     ``start`` is held before; each step is (allocates, workspace, frees). A candidate is dropped
     where another has every coefficient at least as large: sizes are at least 1.
@@ -97,7 +97,7 @@ def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bo
 
 
 def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:
-    """What tells of a value whether one of the others, or a mean of two, is never smaller."""
+    """Return a predicate: whether one of the others, or a mean of two, is never below a value."""
     import numpy as np
 
     terms, table = _table(others)
@@ -115,7 +115,7 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
 
 
 def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
-    """The terms of all values, and an array of their factors: a row a value, a column a term."""
+    """Return the terms of all values, and their factors in an array (values, terms)."""
     import numpy as np
 
     terms = list(dict.fromkeys(term for value in values for term in value))
@@ -145,7 +145,7 @@ def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, 
 
 
 def _without_smaller(table: Any) -> list[int]:
-    """The rows that no other one is nowhere smaller than; of equal ones the first."""
+    """Return the rows that no other one is nowhere smaller than; of equal ones the first."""
     import numpy as np
 
     kept = []
@@ -199,7 +199,7 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
-    """The same over what sizes are above 1, where more sums are seen to be larger than others."""
+    """Return the value in sizes minus 1, which are from 0 on: signs then show what is larger."""
     shifted: dict[Any, Any] = {}
     for number, factor in value.items():
         for term, times in above(terms[number], 1).items():

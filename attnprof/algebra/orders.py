@@ -37,7 +37,7 @@ class Term:
         return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
 
     def along(self, weights: Mapping[str, int]) -> tuple[Any, Any]:
-        """The powers of t and of its logarithm where every size is t to its weight."""
+        """Return the powers of t and of its logarithm where every size is t to its weight."""
         growing = [(weights[name], power) for name, power in self.growth.items()]
         powers = sum(weight * power for weight, (power, _) in growing)
         return powers, sum(logs for weight, (_, logs) in growing if weight)
@@ -59,7 +59,7 @@ class Term:
 
 
 def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
-    """The terms that no other one outgrows, while these sizes grow and the others stay.
+    """Return the terms that no other one outgrows, while these sizes grow and the others stay.
 
     None where that cannot be said: a maximum of which no side wins, a power of a sum.
     """
@@ -83,7 +83,7 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
 
 def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
-    """The terms as one expression."""
+    """Return the terms as one expression."""
     import sympy
 
     return sympy.Add(*(term.expression(factor=factors) for term in terms))
@@ -130,7 +130,7 @@ def _term(part: Any, growing: Sequence[str]) -> Term | None:
 
 
 def _smooth(expression: Any, growing: Sequence[str]) -> Any:
-    """Rounding as a number that stays below 1, maxima as the side that outgrows the others."""
+    """Return the expression without rounding (a rest below 1) and maxima (the largest side)."""
     import sympy
 
     rest: dict[Any, Any] = {}
@@ -154,7 +154,7 @@ def _grows(expression: Any, growing: Sequence[str]) -> bool:
 
 
 def _winner(choice: Any, growing: Sequence[str]) -> Any:
-    """The side of a maximum (minimum) that is the larger (smaller) at large sizes, if one is."""
+    """Return the side of a maximum (minimum) that is largest (smallest) at large sizes, if any."""
     import sympy
 
     sign = 1 if isinstance(choice, sympy.Max) else -1
@@ -169,7 +169,7 @@ def _winner(choice: Any, growing: Sequence[str]) -> Any:
 
 # -- orders as text, and counts at lengths ----------------------------------------------
 def order_value(order: str, n: int) -> float:
-    """An order of growth like ``N^1.5`` or ``N log N`` at a length; RequestError for others."""
+    """Return the value of an order like ``N^1.5`` or ``N log N``; RequestError for other texts."""
     match = _read(order)
     value = math.pow(n, float(match["power"] or 1))
     return value * math.log2(n) if match["log"] else value
@@ -205,11 +205,11 @@ def keeps(order: str, value: Callable[[int], int]) -> bool | None:
 
 
 def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent over the longer half of the lengths (at least two of them)."""
+    """Return the exponent over the longer half of the lengths (at least two of them)."""
     first = min(len(lengths) // 2, len(lengths) - 2)
     return exponent(lengths[first:], values[first:])
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The power of the length with which values grow: the slope of their logarithms."""
+    """Return the power of the length with which values grow: the slope of their logarithms."""
     return linear_regression(list(map(math.log, lengths)), list(map(math.log, values))).slope

@@ -85,7 +85,7 @@ Tree = Literal | Name | FunctionCall
 
 @lru_cache(maxsize=1024)
 def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
-    """The tree of a formula; FormulaError says what cannot be read.
+    """Return the tree of a formula; FormulaError says what cannot be read.
 
     ``stored`` adds what closed forms have: cases, conditions, remainders.
     """
@@ -95,14 +95,14 @@ def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
 
 
 def name_of(text: str) -> str:
-    """The name as Python writes it (``ℓ`` is ``l``); "" for none, or a word of Python's own."""
+    """Return the name as Python writes it (``ℓ`` is ``l``); "" if it is none or a keyword."""
     name = unicodedata.normalize("NFKC", text.strip())
     usable = name.isidentifier() and not keyword.iskeyword(name) and len(name) <= LONGEST_NAME
     return name if usable else ""
 
 
 def names_in(tree: Tree) -> tuple[str, ...]:
-    """The names it uses, each once, in the order of the text."""
+    """Return the names it uses, each once, in the order of the text."""
     if isinstance(tree, Name):
         return (tree.name,)
     args = tree.args if isinstance(tree, FunctionCall) else ()
@@ -110,7 +110,7 @@ def names_in(tree: Tree) -> tuple[str, ...]:
 
 
 def short(text: str) -> str:
-    """The text as messages show it."""
+    """Return the text as messages show it."""
     return text if len(text) < 80 else text[:77] + "..."
 
 
@@ -155,7 +155,7 @@ class _Parser:
         self._stored = stored
 
     def whole(self) -> Tree:
-        """The tree of the whole text."""
+        """Return the tree of the whole text."""
         if self._next[0] == "end":
             raise FormulaError("it is empty")
         value = self._value()
@@ -169,7 +169,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _take(self, *signs: str) -> str:
-        """The next token, if it is one of these signs."""
+        """Return the next token, if it is one of these signs."""
         kind, text = self._next
         if kind != "sign" or text not in signs:
             return ""
@@ -177,7 +177,7 @@ class _Parser:
         return text
 
     def _inside(self, part: Callable[[], Any]) -> Any:
-        """A part that is parsed by the rules of the whole, so many within each other."""
+        """Return a part that is parsed by the rules of the whole, so many within each other."""
         if self._open >= DEEPEST:
             raise FormulaError(f"it is nested deeper than {DEEPEST}")
         self._open += 1
@@ -186,7 +186,7 @@ class _Parser:
         return value
 
     def _value(self) -> Tree:
-        """A sum; in a stored formula a condition, too."""
+        """Return a sum; in a stored formula a condition, too."""
         return self._chain(0 if self._stored else _SUMS)
 
     def _chain(self, level: int) -> Tree:
@@ -226,7 +226,7 @@ class _Parser:
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 
     def _arguments(self) -> FunctionCall:
-        """What stands in brackets, and their end."""
+        """Read the arguments of a call and its closing bracket."""
         values = [self._value()]
         while self._take(","):
             values.append(self._value())
@@ -236,7 +236,7 @@ class _Parser:
         return _call("tuple", values)
 
     def _named(self, text: str) -> Tree:
-        """A function and its arguments, or a size."""
+        """Return a function and its arguments, or a size."""
         function = _SAME.get(text, text)
         if self._take("("):
             if function not in self._functions:
@@ -261,7 +261,7 @@ def _joined(sign: str, parts: Sequence[Tree]) -> Tree:
 
 
 def _call(function: str, args: Sequence[Tree]) -> FunctionCall:
-    """A call, unless it nests deeper than formulas do."""
+    """Return a call, unless it nests deeper than formulas do."""
     depth = 1 + max(arg.depth if isinstance(arg, FunctionCall) else 0 for arg in args)
     if depth > 2 * DEEPEST:
         raise FormulaError(f"it is nested deeper than {DEEPEST}")
@@ -283,7 +283,7 @@ BITS = math.ceil(DIGITS * math.log2(10))
 
 
 def evaluate(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
-    """What the tree is, with a value for every name; FormulaError where it has none."""
+    """Return the tree's value, given one for every name; FormulaError if it has no value."""
     try:
         return _value(tree, values, rules)
     except FormulaError:
@@ -319,7 +319,7 @@ def bits_of(value: int | Fraction) -> int:
 
 
 def _bounded(value: Any) -> Any:
-    """A number as an int where it is whole; one too long is refused."""
+    """Return a number as an int where it is whole; one too long is refused."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FormulaError("it has no finite value")

@@ -41,12 +41,12 @@ class Root:
 
 
 def exactly(position: Fraction | int) -> Root:
-    """A root at a rational position."""
+    """Return a root at a rational position."""
     return Root(Fraction(position))
 
 
 def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
-    """The polynomial (lowest power first) at a rational, exactly."""
+    """Return the polynomial (lowest power first) at a rational, exactly."""
     value: int | Fraction = 0
     for factor in reversed(coefficients):
         value = value * x + factor
@@ -97,7 +97,7 @@ def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
 
 
 def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
-    """The only root from low (left out) to high; the middle of its cell where it is irrational."""
+    """Return the only root in (low, high]; if irrational, the middle of a cell of 2**-bits."""
     falls = (_scaled(f, low, bits) or _scaled(derivative(f), low, bits)) > 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -110,7 +110,7 @@ def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
 
 
 def _scaled(f: Poly, cell: int, bits: int) -> int:
-    """A positive multiple of the value at cell / 2**bits."""
+    """Return a positive multiple of the value at cell / 2**bits."""
     value = 0
     for below, factor in enumerate(reversed(f)):
         value = value * cell + (factor << bits * below)
@@ -119,7 +119,7 @@ def _scaled(f: Poly, cell: int, bits: int) -> int:
 
 # -- in closed form --------------------------------------------------------------------
 def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
-    """The root as sympy text in ``d``; None where the degree in the length is above 2.
+    """Return the root as sympy text in ``d``; None where the degree in the length is above 2.
 
     ``terms`` is the difference in (seq_len, head_dim); ``root``, a root of it at one head width,
     tells which of two is meant. None too where a leading coefficient vanishes at that width.

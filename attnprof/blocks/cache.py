@@ -129,7 +129,7 @@ class Caches:
     room: int | None  #: tokens, where known
 
     def __call__(self, heads: int, width: int) -> TokenCache:
-        """An empty cache of rows (batch·heads, tokens, width)."""
+        """Return an empty cache of rows (batch·heads, tokens, width)."""
         return TokenCache(self.batch_size * heads, width, self.like, self.room or 64)
 
     def newest_first(self, heads: int, width: int) -> NewestFirst:
@@ -166,7 +166,7 @@ def positioned(
     rows: Callable[[], Sequence[Tensor]],
     after_each: Callable[[int], None] | None = None,
 ) -> Any:
-    """The state after so many tokens, from a fresh one: shapes and counters as real steps leave.
+    """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
     A state that has ``advance(tokens)``, or consists of caches, is filled at once with
     random rows; any other one by real steps on ``rows()``, ``after_each`` told how many are done.
@@ -195,7 +195,7 @@ class DecodingStep(nn.Module):
         self.state = state
 
     def forward(self, *rows: Tensor) -> tuple[Tensor, Any]:
-        """The token's rows, as the module's ``step`` takes them."""
+        """Return the token's rows, as the module's ``step`` takes them."""
         step: Any = self.module.step
         out: tuple[Tensor, Any] = step(*rows, self.state)
         return out
@@ -209,7 +209,7 @@ class CachedCall(nn.Module):
         self.module, self.kept = module, kept
 
     def forward(self, *tensors: Any, **named: Any) -> Any:
-        """What the module gives for the next token."""
+        """Return the module's output for the next token."""
         return self.module(*tensors, **{**named, **self.kept})
 
 

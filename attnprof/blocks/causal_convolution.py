@@ -91,13 +91,13 @@ def _spectrum(x: Any, length: Number) -> Any:
 
 
 def _tokens(rows: Any, like: Any) -> Any:
-    """The first n points of channels (b, d, length), in the shape of ``like`` (b, n, d)."""
+    """Return the first n points of channels (b, d, length), in the shape of ``like`` (b, n, d)."""
     return copy_in_rows(rows[..., : like.shape[1]].transpose(1, 2), like)
 
 
 # -- direct sums by blocks ----------------------------------------------------------------
 def _by_blocks(x: Any, w: Any, block: Number) -> Any:
-    """The direct sums, as matrix products with the blocks of the Toeplitz matrix of w.
+    """Return the direct sums, as matrix products with the blocks of the Toeplitz matrix of w.
 
     The blocks at one distance are equal: one (block, block) matrix a channel times all pairs of
     token blocks that far apart. Entries above the diagonal of the first are zeros.
@@ -116,7 +116,7 @@ def _by_blocks(x: Any, w: Any, block: Number) -> Any:
 def _by_blocks_grads(
     x: Any, w: Any, grad: Any, needs: Sequence[bool], block: Number
 ) -> tuple[Any, Any]:
-    """The transposed blocks for x; sums along the diagonals of g xᵀ for w."""
+    """Return the transposed blocks for x; sums along the diagonals of g xᵀ for w."""
     rows = _to_blocks(grad, w, block)
     w_grad = _filter_grad(_to_blocks(x, w, block), rows, w) if needs[1] else None
     if not needs[0]:
@@ -177,7 +177,7 @@ def _first(rows: Any, count: Number) -> Any:
 
 
 def _padded(w: Any, rows: Any) -> Any:
-    """The filters (groups, block - 1 + padded n): zeros before the first weight."""
+    """Return the filters (groups, block - 1 + padded n): zeros before the first weight."""
     _, blocks, _, block = rows.shape
     filters = rows.new_zeros(w.shape[1], (blocks + 1) * block - 1)
     filters[:, block - 1 : block - 1 + w.shape[0]] = w.t()
@@ -185,7 +185,7 @@ def _padded(w: Any, rows: Any) -> Any:
 
 
 def _toeplitz(filters: Any, distance: Number, block: Number) -> Any:
-    """(groups, from, to): the weights between tokens of two blocks so many blocks apart."""
+    """Return the weights (groups, from, to) between tokens of blocks ``distance`` blocks apart."""
     start = distance * block
     return filters[:, start : start + 2 * block - 1].unfold(1, block, 1).flip(1)
 
@@ -210,7 +210,7 @@ causal_convolution = Function(_either_way, _either_grads)
 
 # -- a matrix for each distance -----------------------------------------------------------
 def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
-    """The last ``chunk`` inputs of every row stand side by side once.
+    """Return the last ``chunk`` inputs of every row stand side by side once.
 
     The product for distances k … k + chunk - 1 reads all but the last k of these rows.
     """
@@ -229,7 +229,7 @@ def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
 def _convolved_grads(
     saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], chunk: Number
 ) -> tuple[Any, ...]:
-    """The next ``chunk`` gradients side by side serve both operands."""
+    """Return the next ``chunk`` gradients side by side serve both operands."""
     x, w = saved
     b, n, d = x.shape
     coming = _windows(grad, chunk, 0)

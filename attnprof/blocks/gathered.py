@@ -42,12 +42,12 @@ Pattern = Callable[[Any, tuple[Any, ...]], Iterator[Block]]
 
 
 def hidden(mask: Any, like: Any) -> Any:
-    """What is added to scores: minus infinity where a boolean mask is True, else 0."""
+    """Return the term added to scores: minus infinity where a boolean mask is True, else 0."""
     return like.new_zeros(mask.shape).masked_fill_(mask, float("-inf"))
 
 
 def _gathered(x: Any, keys: tuple[slice, ...]) -> Any:
-    """The slices of (b, n, d) one after the other; a view where there is one."""
+    """Return the slices of (b, n, d) one after the other; a view where there is one."""
     if len(keys) == 1:
         return x[:, keys[0]]
     return join([x[:, piece] for piece in keys], 1)
@@ -281,7 +281,7 @@ def _skewed(kernel: Any) -> Any:
 
 
 def _straight(skewed: Any) -> Any:
-    """The band itself, a view."""
+    """Return the band itself, a view."""
     heads, rows, width = skewed.shape
     return skewed.view(heads, rows * width)[:, : rows * (width - 1)].view(heads, rows, width - 1)
 

@@ -59,7 +59,7 @@ class Plan:
 def plan_of(
     n: Number, num_buckets: Number, bucket_size: int, causal: bool, sees_itself: bool, rounds: int
 ) -> Plan:
-    """The layout of n tokens in so many rounds."""
+    """Return the layout of n tokens in so many rounds."""
     blocks = ceil_div(n, ROWS)
     back = ROWS * minimum(ceil_div(2 * bucket_size - 1, ROWS), blocks - 1)
     ahead = 0 if causal else ROWS * minimum(ceil_div(bucket_size - 1, ROWS), blocks - 1)
@@ -125,7 +125,7 @@ def indexes(plan: Plan, buckets: Any) -> Indexes:
 
 
 def places_of(plan: Plan, order: Any, rounds: Any) -> Any:
-    """(rounds, n): the part of an order that holds tokens."""
+    """Return the places (rounds, n) of an order that hold tokens, without its padding."""
     inner = order[plan.back : plan.back + rounds * plan.rows]
     return inner.view(rounds, plan.rows)[:, : plan.seq_len]
 
@@ -173,12 +173,12 @@ class Pass:
         return scores
 
     def itself(self, scores: Any) -> Any:
-        """The score of each row with itself."""
+        """Return the score of each row with itself."""
         return scores.diagonal(self.plan.back, 1, 2)
 
 
 def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number) -> Pass:
-    """A pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
+    """Return a pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
     here = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
     rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
@@ -187,14 +187,14 @@ def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d
 
 
 def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
-    """The rounds of each pass, and the places its windows read."""
+    """Yield the rounds of each pass, and the places its windows read."""
     for rounds in in_blocks(like, plan.rounds, plan.together):
         start = rounds.start * plan.rows
         yield rounds, slice(start, start + plan.places(rounds.stop - rounds.start))
 
 
 def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
-    """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
+    """Return queries, keys / (norm·sqrt d), values (and more) side by side, and the divisors."""
     n, d = q.shape
     norms = functional.row_norms(q).clamp_(min=FLOOR).mul_(functional.square_root(d))
     joined = q.new_empty(n, (3 + len(more)) * d)
@@ -220,7 +220,7 @@ def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
 
 
 def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
-    """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
+    """Write outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds in the order of tokens."""
     rounds, n, d = parts.shape
     mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
     logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
@@ -233,7 +233,7 @@ def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
 
 
 def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> None:
-    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them.
+    """Add up rounds (rounds, n, d), weighted by their log-sum-exp, as one softmax over all rounds.
 
     ``highest`` and ``total`` (n, 1) become the largest log-sum-exp H and the sum T of
     exp(log-sum-exp - H). Backward needs both: H + log T of a token that sees itself alone would be

@@ -139,7 +139,7 @@ def _softmax(scores: Any, columns: Any) -> Any:
 
 
 def _grad_of_queries(keys: Any, norms: Any, grads: Any, dq: Any) -> None:
-    """The gradient as queries plus that through the keys q / (|q| sqrt d)."""
+    """Add the gradient through the keys q / (|q| sqrt d) to that of the queries."""
     d = keys.shape[1]
     to_keys = grads[:, d : 2 * d]
     along = (to_keys * keys).sum(-1, keepdim=True).mul_(d)

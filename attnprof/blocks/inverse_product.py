@@ -92,7 +92,7 @@ def _last_step(kept: list[Any], grad: Any) -> tuple[Any, Any]:
 
 
 def _through(y: Any, x: Any, grads: tuple[Any, Any], to_y: Any) -> tuple[Any, Any]:
-    """What is left of a step: Yx, with grad = -4 quarter of 13 x - 15 Yx, that of Yx - 7 x."""
+    """Return gradients of Y and x, given those of 13 x - 15 Yx (-4 times) and of Yx - 7 x."""
     quarter, to_inner = grads
     to_yx = to_inner.add(quarter, alpha=15.0)
     add_product(to_y, to_yx, x.transpose(1, 2))

@@ -40,7 +40,7 @@ class FeatureMap:
         self.projection = None if projection is None else projection.expand(batch, -1, -1)
 
     def width(self, rows: Any) -> Any:
-        """Number of features m of rows (batch, c, d)."""
+        """Return number of features m of rows (batch, c, d)."""
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
     def values(self, rows: Any) -> tuple[Any, Any]:
@@ -86,7 +86,7 @@ class FeatureMap:
 
 
 def key_scale(keys: Any, top: Any) -> Any:
-    """The logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
+    """Return the logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
     norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / square_root(keys.shape[-1]))
     return top.sub_(norm)
 
@@ -109,7 +109,7 @@ class State:
             self.top.zero_()
 
     def like(self, rows: Any) -> Any:
-        """The sums in the number format of the rows."""
+        """Return the sums in the number format of the rows."""
         return as_format_of(self.sums, rows)
 
 
@@ -151,13 +151,13 @@ def absorb(state: State, k: Any, v: Any, maps: FeatureMap) -> None:
 
 
 def read(state: State, q: Any, maps: FeatureMap) -> Any:
-    """Sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
+    """Return sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
     queries = maps.values(q)[0]
     return queries.bmm(state.like(queries))
 
 
 def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple[Any, Any]:
-    """Sums (batch, c, dv + 1) of a chunk's rows and their scales; moves the state past it."""
+    """Return a chunk's sums (batch, c, dv + 1) and their scales; add the chunk to the state."""
     queries = maps.values(q)[0]
     keys, scale = keys_of(k, maps)
     rows = with_ones(v)
@@ -176,7 +176,7 @@ def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple
 
 
 def numerators(sums: Any, floor: float) -> tuple[Any, Any]:
-    """Sums (batch, c, dv + 1) as those of values and those of weights, to which floor is added."""
+    """Split sums (batch, c, dv + 1) into sums of values and, plus ``floor``, sums of weights."""
     total = sums[..., -1:]
     if floor:
         total.add_(floor)
@@ -198,7 +198,7 @@ class KernelRows:
     floor: float = 0.0
 
     def fresh_state(self, scaled: bool) -> State:
-        """A state before the first token, long sums in float32 at least."""
+        """Return a state before the first token, long sums in float32 at least."""
         b, v = self.q.shape[0], self.v
         sums = wide_zeros(v, b, self.maps.width(self.q), v.shape[-1] + 1)
         return State(sums, v.new_full((b, 1, 1), -math.inf) if scaled else None)

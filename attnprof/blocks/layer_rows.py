@@ -113,7 +113,10 @@ class ConvolvedState(State):
 
 
 def convolved_step(x: Any, w: Any, tail: Any) -> Any:
-    """The new token's row (b, 1, c) after ``tail`` (b, taps - 1, c), which moves on, in place."""
+    """Return the new token's row (b, 1, c), convolved with those before it.
+
+    They are ``tail`` (b, taps - 1, c), which moves on by one token, in place.
+    """
     rows = join([tail, x], 1)
     tail.copy_(rows[:, 1:])
     return (rows * w).sum(1, keepdim=True)

@@ -124,7 +124,7 @@ class _GradientSums:
         return new
 
     def finish(self, net: Network) -> None:
-        """The output's weight is a factor of everything below it: multiplied in once, here."""
+        """Multiply the gradients by the output's weight, a factor of all of them, once."""
         self.scaled = None
         if self.second is None:
             self.rows.mul_(net.last.view(-1))

@@ -30,7 +30,7 @@ def _later(rows: slice, width: Any, like: Any) -> Any:
 
 
 def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
-    """The ``top`` highest scores' places (b, n, top) for each row, highest first; no gradient.
+    """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
     scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
@@ -54,7 +54,7 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
 
 
 def block_sums(k: Any, block: int) -> Any:
-    """Sums (b, blocks, d) of each ``block`` tokens of k (b, m, d); the last may have fewer."""
+    """Return sums (b, blocks, d) over blocks of tokens of k (b, m, d); the last may be short."""
     b, m, d = k.shape
     sums = k.new_empty(b, ceil_div(m, block), d)
     for rows in in_blocks(k, m, block):
@@ -63,7 +63,7 @@ def block_sums(k: Any, block: int) -> Any:
 
 
 def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
-    """The ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
+    """Return the ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
     The row's own block comes first, then those before it of the highest products with the sums
     (b·g, blocks, d) of keys; equal ones in the order of tokens. Of a row with fewer blocks before
@@ -149,14 +149,14 @@ def _block(
 
 
 def _by_row(x: Any, g: Any) -> Any:
-    """A copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
+    """Return a copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
     h, r, d = x.shape
     group = exact_div(h, g)
     return copy_in_rows(x.reshape(g, group, r, d).transpose(1, 2)).view(g * r, group, d)
 
 
 def _by_head(x: Any, g: Any) -> Any:
-    """The same back: (g, h / g, r, d)."""
+    """Return the rows by group and head: (g, h / g, r, d)."""
     many, group, d = x.shape
     return x.view(g, exact_div(many, g), group, d).transpose(1, 2)
 

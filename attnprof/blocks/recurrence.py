@@ -72,11 +72,11 @@ class Chunk:
         return x if self.sums is None else x * (self.sums[:, -1:] - self.sums).exp_()
 
     def decay(self) -> Any:
-        """What the chunk leaves of a state: (batch, dk, 1) or (batch, 1, 1)."""
+        """Return the factor by which the chunk decays a state: (batch, dk, 1) or (batch, 1, 1)."""
         return None if self.sums is None else self.sums[:, -1:].exp().transpose(1, 2)
 
     def missed(self, state: Any) -> Any:
-        """What the state at the start does not know of the values."""
+        """Return the values minus those that the state at the start predicts for the keys."""
         return self.v if state is None else self.v - self.after_start(self.k).bmm(state)
 
 
@@ -110,7 +110,7 @@ def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
 
 
 def _by_inverse(c: Chunk, system: Any, state: Any) -> Any:
-    """What tokens write, by the inverse T of their system: T (β v) - T (β exp(G) k) S.
+    """Return the tokens' updates by the inverse T of their system: T (β v) - T (β exp(G) k) S.
 
     T and both products need no state: kernels make those of all chunks at once.
     """
@@ -122,7 +122,7 @@ def _by_inverse(c: Chunk, system: Any, state: Any) -> Any:
 
 
 def _advance(state: Any, decay: Any, keys: Any, updates: Any) -> None:
-    """The state decayed, then keysᵀ updates added, in place."""
+    """Decay the state, then add keysᵀ updates, in place."""
     if decay is not None:
         state.mul_(decay)
     add_product(state, keys.transpose(1, 2), updates)
@@ -162,7 +162,7 @@ def _forward(
 
 
 def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) -> None:
-    """The rows of a chunk one after the other."""
+    """Compute the rows of a chunk one after the other."""
     parts = tuple(None if x is None else x[:, part] for x in operands)
     rows = out[:, part]
     for at in in_blocks(out, rows.shape[1], 1):
@@ -244,7 +244,7 @@ def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, l
 
 
 def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
-    """The gradient of a chunk's end becomes that of its start, in place."""
+    """Turn the gradient of the state at a chunk's end into that at its start, in place."""
     if c.sums is not None:
         later.mul_(c.decay())
     add_product(later, c.after_start(c.q).transpose(1, 2), grad)

@@ -76,7 +76,7 @@ ROWS = 256
 
 
 def _fewer_first(*operands: Any) -> list[Any]:
-    """(samples, heads, …) or (heads, samples, …): a product takes all of the more numerous."""
+    """Return the dimensions as (samples, heads, …) or (heads, samples, …), the fewer in front."""
     b, h = operands[0].shape[:2]
     return [x.transpose(0, 1) for x in operands] if is_plain(b, h) and b > h else list(operands)
 

@@ -31,7 +31,7 @@ def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _rows_grad(saved: tuple[Any, ...], grad: Any, *, length: Any) -> tuple[Any]:
-    """What is left of the gradient across the row: (g - y (y·g) / length²) · factor."""
+    """Return the gradient through a normalised row: (g - y (y·g) / length²) · factor."""
     y, factor = saved
     along = (grad * y).sum(-1, keepdim=True).div_(length**2)
     return ((y * along).neg_().add_(grad).mul_(factor),)
@@ -80,7 +80,7 @@ def _ratio(top: Any, bottom: Any, rows: Any, *, factor: Any) -> tuple[Any, tuple
 
 
 def _ratio_grads(saved: tuple[Any, ...], grad: Any, *, factor: Any) -> tuple[Any, Any, None]:
-    """The nominator's is g / z, the denominator's -Σ g·out · scale / z."""
+    """Return the nominator's is g / z, the denominator's -Σ g·out · scale / z."""
     out, scaled, rows = saved
     shared = (grad * out).sum(-1, keepdim=True)
     to_top = grad / scaled
@@ -139,7 +139,7 @@ class Boxed:
         return d * d + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
-        """A product into memory of its own, then added."""
+        """Add the product of keys and values to the sums, by way of new memory."""
         state.add_(self.of(x, doubled).transpose(1, 2).bmm(v))
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
@@ -147,14 +147,14 @@ class Boxed:
         return self.of(x, doubled).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """The box's gradient, and that of the entries."""
+        """Return the box's gradient, and that of the entries."""
         grad, square = v.bmm(state.transpose(1, 2)), x.shape[-1] * x.shape[-1]
         out = box_grad(grad[..., :square], x)
         middle = grad[..., square:-1]
         return out.add_(middle * 2 if doubled else middle)
 
     def of(self, x: Any, doubled: bool) -> Any:
-        """The features, filled in place."""
+        """Return the features, filled in place."""
         b, c, d = x.shape
         features = x.new_empty(b, c, self.width(d))
         squares = features[..., : d * d].view(b, c, d, d)
@@ -185,12 +185,12 @@ class Symmetric:
         return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """A product, then shift by shift."""
+        """Return a product, then shift by shift."""
         grad = state.bmm(v.transpose(1, 2))
         return _entries_grad(grad, _columns(x), x.shape[-1], doubled).transpose(1, 2)
 
     def of(self, x: Any, d: Any, doubled: bool) -> Any:
-        """The features of :func:`_columns`."""
+        """Return the features of :func:`_columns`."""
         b, _, c = x.shape
         shifts, half = _shifts(d)
         features = x.new_empty(b, self.width(d), c)
@@ -229,7 +229,7 @@ def _columns(x: Any) -> Any:
 
 
 def _entries_grad(grad: Any, x: Any, d: Any, doubled: bool) -> Any:
-    """The gradient (b, d, c) of the rows from that of their features; adds up shift by shift."""
+    """Return the rows' gradient (b, d, c) from that of their features, added shift by shift."""
     shifts, half = _shifts(d)
     out = zeros_like(x)
     rows, entries = out[:, :d], x[:, :d]
@@ -267,7 +267,7 @@ def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
 
 
 def built_state(k: Any, v: Any, size: Any, features: RowFeatures) -> Any:
-    """The sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
+    """Return the sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
     state = fresh_state(features, k, v.shape[-1] + 1)
     for here in in_blocks(k, k.shape[1], size):
         features.absorb(state, k[:, here], with_ones(v[:, here]))
@@ -314,7 +314,7 @@ def _scan_grads(
 
 
 def _grads_within(q: Any, k: Any, v: Any, grad: Any, to_q: Any, to_k: Any, to_v: Any) -> None:
-    """The gradients that stay within one chunk; q's is added to, k's and v's are set."""
+    """Write the gradients between tokens of one chunk: add to q's, set k's and v's."""
     shifted = q.bmm(k.transpose(1, 2)).add_(1)
     weights = (shifted * shifted).add_(1).tril_()
     to_v.copy_(weights.transpose(1, 2).bmm(grad))

@@ -43,7 +43,7 @@ class GatedDecay(Decay):
     before: ClassVar[bool] = False
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """The base's, and the output gate's."""
+        """Return the base's, and the output gate's."""
         maps = super().layer_maps(sizes)
         if not self.output_gate:
             return maps
@@ -51,7 +51,7 @@ class GatedDecay(Decay):
         return {**maps, "gate_proj": (sizes.d_model, out[0]), "o_proj": out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A weight an output."""
+        """Return a weight an output."""
         norm = Weight((sizes.num_heads * sizes.value_head_dim,), 1.0)
         return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
 
@@ -67,7 +67,7 @@ class GatedDecay(Decay):
     def define_finish(
         self, writer: Definition, tokens: Number, heads: Number, width: Number
     ) -> None:
-        """The norm, and the gate."""
+        """Add the norm and the gate to the definition."""
         if self.output_gate:
             entries = tokens * heads * width
             define_norm(writer, tokens, heads * width)
@@ -81,11 +81,11 @@ class FixedDecay(Decay):
     start: ClassVar[str] = ""  #: which logarithms of decays the heads have
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The logarithm of each head's decay."""
+        """Return the logarithm of each head's decay."""
         return {"log_decay": Weight((sizes.num_heads,), self.start, drawn=True)}
 
     def log_decays(self, q: Any, weights: Any) -> Any:
-        """The same for every token, (b·h, n, 1)."""
+        """Return log decays, equal for every token, (b·h, n, 1)."""
         b, h, n, _ = q.shape
         return flat(weights.log_decay.view(1, h, 1, 1).expand(b, h, n, 1))
 
@@ -103,7 +103,7 @@ class RetNet(FixedDecay):
     start = "retention_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries over sqrt d."""
+        """Return queries over sqrt d."""
         queries = flat(q) * (1 / square_root(q.shape[-1]))
         return queries, flat(k), flat(v), self.log_decays(q, weights), None
 
@@ -157,7 +157,7 @@ class GLA(Decay):
         return {"offset": Weight((sizes.num_heads, sizes.head_dim), 0.0)}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries over sqrt d, and log α of every channel."""
+        """Return queries over sqrt d, and log α of every channel."""
         b, h, n, d = q.shape
         offset = wide(weights.offset.view(1, h, 1, d))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -200,12 +200,12 @@ class Mamba2(GatedDecay):
         return self.groups if letter in ("q", "k") else None
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A, c and D, a number a head each."""
+        """Return weights A, c and D, a number per head each."""
         starts = {"rate": 0.0, "offset": -2.0, "skip": 1.0}
         return {name: Weight((sizes.num_heads,), start) for name, start in starts.items()}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The base's, and a bias a channel of each convolution."""
+        """Return the base's, and a bias a channel of each convolution."""
         shifts = self.convolved(sizes).items()
         biases = {f"{letter}_shift": Weight((width,), 0.0) for letter, width in shifts}
         return {**super().layer_weights(sizes), **biases}
@@ -228,7 +228,7 @@ class Mamba2(GatedDecay):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Return the new token enters the state, in place, and reads it."""
         y, state = super().step(q, k, v, state, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1), state
 

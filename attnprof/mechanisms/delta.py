@@ -63,11 +63,11 @@ class Recurrence(Mechanism):
         return widths.get(name, 1)
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """The width of a map of gates between two factors; None for one whole map."""
+        """Return the width of a map of gates between two factors; None for one whole map."""
         return None
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values; each gate's map, or its two factors; output."""
+        """Return maps of queries, keys, values; of each gate, or its two factors; of the output."""
         maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
         out = {"o_proj": maps.pop("o_proj")}
         if fewer is not None:
@@ -95,7 +95,7 @@ class Recurrence(Mechanism):
         return channels
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A filter a channel of each convolution."""
+        """Return a filter a channel of each convolution."""
         bound = math.sqrt(self.conv or 1)
         return {
             f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
@@ -127,7 +127,7 @@ class Recurrence(Mechanism):
         return silu(y if shift is None else y + shift)
 
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
-        """The maps' results, (b, h, n, width) each."""
+        """Return the maps' results, (b, h, n, width) each."""
         gates = {}
         for name in self.gate_maps:
             down = getattr(layer, f"{name}_down_proj", None)
@@ -135,7 +135,7 @@ class Recurrence(Mechanism):
         return {"gates": gates}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.
+        """Return queries, keys, values, log decays and β, (b·h, n, ·), as they enter the state.
 
         Without ``gates``, as where a core runs alone, each head has its own constants.
         """
@@ -150,17 +150,17 @@ class Recurrence(Mechanism):
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
+        """Return the heads' outputs, (b, h, n, dv), with what a layer does to them."""
         return y
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
+        """Return a state of no token: dk·dv numbers a head, however long the sequence becomes."""
         shape = sizes.head_dim, sizes.value_head_dim
         return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
 
     def layer_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """The same, and the latest rows of each convolution."""
+        """Return the core's state and the latest input rows of each convolution."""
         state, conv = self.init_state(sizes, cache), self.conv
         if conv is None:
             return state
@@ -171,7 +171,7 @@ class Recurrence(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Return the new token enters the state, in place, and reads it."""
         operands = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
@@ -185,7 +185,7 @@ class Recurrence(Mechanism):
     wide_entries = state_entries
 
     def layer_entries(self, workload: Workload) -> Number:
-        """The latest rows of each convolution."""
+        """Return the latest rows of each convolution."""
         if self.conv is None:
             return 0
         widths = self.convolved(LayerSizes.of(workload)).values()
@@ -258,7 +258,7 @@ class DeltaRule(Recurrence):
         return (*decays, "b", *(("g",) if self.output_gate else ()))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A, a number a head, and c, one for each decay."""
+        """Return weights A, one number per head, and c, one per decay."""
         gated, heads = self.gated_by != "none", sizes.num_heads
         shape = heads, self.decay_width(sizes.head_dim)
         return {
@@ -268,11 +268,11 @@ class DeltaRule(Recurrence):
         }
 
     def activated(self, gate: Any) -> Any:
-        """An output gate's factors."""
+        """Return an output gate's factors."""
         return silu(gate)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """Outputs over the root of their mean square, weighted and gated."""
+        """Return outputs over the root of their mean square, weighted and gated."""
         if gates is None or not self.output_gate:
             return y
         width = y.shape[-1]
@@ -294,7 +294,7 @@ class DeltaRule(Recurrence):
         writer.stage("output gate", (SIGMOID + Cost(multiplications=1)) * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Unit queries over sqrt d, unit keys, values, log α, β."""
+        """Return unit queries over sqrt d, unit keys, values, log α and β."""
         b, h, n, d = q.shape
         queries, g = unit_rows(flat(q)) * (1 / square_root(d)), None
         if self.gated_by != "none":

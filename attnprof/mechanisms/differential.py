@@ -51,7 +51,7 @@ class Differential(SoftmaxAttention):
         return [first, head_dim - first]
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A and b of both maps."""
+        """Return a and b of both maps."""
         first, second = self.parts(sizes.head_dim)
         widths = {"a1": first, "b1": first, "a2": second, "b2": second}
         return {name: Weight((width,), "uniform", 10.0) for name, width in widths.items()}

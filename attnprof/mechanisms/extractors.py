@@ -29,7 +29,7 @@ def _nothing(n: Number, d: Number) -> Number:
 
 
 def _halves(form: _Form) -> _Form:
-    """A form printed with halves, given doubled so that whole numbers stay exact."""
+    """Return a form printed with halves, given doubled so that whole numbers stay exact."""
     return lambda n, d: exact_div(form(n, d), 2)
 
 
@@ -167,7 +167,7 @@ class Extractor(Mechanism):
         return _rest(layer, x, self.extracted(_mapped(layer, "in_proj", x), weight))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """The extraction part, (b, n, d) → (b, n, d)."""
+        """Return the extraction part, (b, n, d) → (b, n, d)."""
         n = x.shape[1]
         direct = self.chosen(n)
         ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
@@ -178,7 +178,7 @@ class Extractor(Mechanism):
         )
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """An empty cache with room for the window."""
+        """Return an empty cache with room for the window."""
         return cache.newest_first(1, sizes.d_model)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
@@ -190,7 +190,7 @@ class Extractor(Mechanism):
         return _rest(layer, x, self._newest(past, layer.weight[: past.shape[1]])), state
 
     def _newest(self, past: Any, weight: Any) -> Any:
-        """The direct sum for the newest token: past (b, t, d), newest first → (b, 1, d)."""
+        """Return the direct sum for the newest token: past (b, t, d), newest first → (b, 1, d)."""
         b, t, d = past.shape
         if self.weights == "matrix":
             return past.view(b, t * d).mm(weight.view(t * d, d)).unsqueeze(1)
@@ -205,7 +205,7 @@ class Extractor(Mechanism):
         )
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """The rows so far; the window bounds them."""
+        """Return the rows so far; the window bounds them."""
         return workload.batch_size * workload.seq_len * workload.d_model
 
     # -- what is defined ---------------------------------------------------------------
@@ -233,13 +233,13 @@ class Extractor(Mechanism):
 
 
 def _mapped(layer: Any, name: str, x: Any) -> Any:
-    """A linear map of the layer, where it has one of this name."""
+    """Return a linear map of the layer, where it has one of this name."""
     run = getattr(layer, name, None)
     return x if run is None else run(x)
 
 
 def _rest(layer: Any, x: Any, extracted: Any) -> Any:
-    """Adjustment by the token's own row, then the output map."""
+    """Return rows adjusted by the token's own row, through the output map."""
     if getattr(layer, "adj_proj", None) is None:
         return extracted
     adjusted = layer.adj_proj(x) * extracted

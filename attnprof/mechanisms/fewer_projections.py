@@ -43,7 +43,7 @@ class Efficient(SoftmaxAttention):
         return KeyValueState(rows, rows)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token attends to every token so far; ``v`` is ``k`` and is not kept again."""
+        """Attend from the new token to all so far; ``v`` is ``k`` and is not stored twice."""
         rows = state.keys.append(flat(k))
         return weighted_values(flat(q), rows, rows).view(*q.shape), state
 
@@ -64,7 +64,7 @@ class Super(Efficient):
     printed = (eq24(12),)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The map over tokens, one or one a head, and its bias."""
+        """Return the map over tokens, one or one a head, and its bias."""
         n = sizes.seq_len
         maps = (sizes.num_heads, n, n) if self.per_head else (n, n)
         bias = Weight(maps[:-1], 0.0) if self.bias else None
@@ -113,19 +113,19 @@ class Super(Efficient):
         return mixed
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """The mixing's direct sums, then softmax attention."""
+        """Define the mixing by direct sums, then softmax attention."""
         w = workload
         width = w.batch_size * w.num_heads * w.head_dim
         writer.dots("mixed values", width * rows(w), width * pairs(w))
         super().define_core(writer, w)
 
     def state_entries(self, workload: Workload) -> Number:
-        """The input's rows and the mixed values."""
+        """Return the input's rows and the mixed values."""
         return 2 * super().state_entries(workload)
 
 
 def _check_length(weights: Any, length: Any, *, at_most: bool = False) -> None:
-    """The map over tokens has one size, known where sizes are numbers."""
+    """Raise RequestError if the input has another length than the map over tokens."""
     built = weights.mixing.shape[-1]
     fits = length <= built if at_most else length == built
     if is_plain(built, length) and not fits:

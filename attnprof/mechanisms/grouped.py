@@ -75,7 +75,7 @@ class GroupedQuery(Sdpa):
 
     # -- what runs -----------------------------------------------------------------------
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values, gate, output."""
+        """Return maps of queries, keys, values, gate and output."""
         maps = super().layer_maps(sizes)
         if self.gate == "none":
             return maps
@@ -84,12 +84,12 @@ class GroupedQuery(Sdpa):
         return {**maps, "gate_proj": (sizes.d_model, factors), **out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A weight an entry of a head's queries, and of its keys."""
+        """Return a weight an entry of a head's queries, and of its keys."""
         norm = Weight((sizes.head_dim,), 1.0)
         return {"q_norm": norm, "k_norm": norm} if self.qk_norm else {}
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Queries and keys over their root mean squares, head by head."""
+        """Return queries and keys over their root mean squares, head by head."""
         weight = getattr(layer, f"{letter}_norm", None)
         if weight is None:
             return y
@@ -97,17 +97,17 @@ class GroupedQuery(Sdpa):
         return normed(y.view(b, -1, layer.sizes.head_dim), weight).view(b, n, width)
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """The fused kernel, or the scores written out."""
+        """Return the fused kernel, or the scores written out."""
         run = super().core if self.impl == "fused" else super(Sdpa, self).core
         return run(q, k, v, causal, weights)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token, by the same form."""
+        """Compute the new token by the form that a whole sequence takes."""
         run = super().step if self.impl == "fused" else super(Sdpa, self).step
         return run(q, k, v, state, weights)
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """Times a sigmoid of the layer's input."""
+        """Return the outputs times a sigmoid of the layer's input."""
         if self.gate == "none":
             return y
         gate = layer.gate_proj(x).sigmoid()

@@ -41,7 +41,7 @@ class Hybrid(Mechanism):
         return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
 
     def with_params(self, params: dict[str, Any]) -> Self:
-        """The same with each parameter set in all that have it, or in one: ``gqa.gate``."""
+        """Return the hybrid with parameters set in all layers, or in one: ``gqa.gate``."""
         names = [*self.parameter_names(), *self.params]
         for name in params:
             if name not in names:
@@ -76,7 +76,7 @@ class Hybrid(Mechanism):
         return self._sum(lambda part: part.wide_entries(workload))
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """That of all layers."""
+        """Return the state traffic of all layers."""
         return self._sum(lambda part: part.state_traffic(workload, scope))
 
     def check(self, workload: Workload, scope: str) -> None:
@@ -85,12 +85,12 @@ class Hybrid(Mechanism):
             part.check(workload, scope)
 
     def choice(self, workload: Workload) -> str:
-        """What each chooses."""
+        """Return the form that each layer's mechanism chooses."""
         return "; ".join(filter(None, (part.choice(workload) for part in self.parts)))
 
     # -- tables --------------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """The stages of all layers in the order in which they run."""
+        """Return the stages of all layers in the order in which they run."""
         if is_symbolic(workload.seq_len, workload.head_dim):  # a peak of hundreds of terms
             raise RequestError(f"{self.name}: closed forms are those of its layers: ask for them")
         tables = [part.cost(workload, scope) for part in self.parts]
@@ -115,7 +115,7 @@ class Hybrid(Mechanism):
         )  # fmt: skip
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """The operations of all layers."""
+        """Return the operations of all layers."""
         tables = [part.definition(workload, scope) for part in self.parts]
         stages = [stage for layer in self._in_order(tables) for stage in layer]
         return CostTable(tuple(stages), self.parameters(workload, scope))
@@ -132,7 +132,7 @@ class Hybrid(Mechanism):
 
 
 def _freeing(stages: list[Stage], more: Number) -> list[Stage]:
-    """The stages, of which the last frees so many bytes more."""
+    """Return the stages, of which the last frees so many bytes more."""
     if stages:
         stages[-1] = replace(stages[-1], frees=stages[-1].frees + more)
     return stages

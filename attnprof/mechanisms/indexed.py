@@ -39,7 +39,7 @@ class Indexed:
     }
 
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
-        """Queries of the indexer, from rows of ``source`` entries; its key; its heads' shares."""
+        """Return maps of the indexer: queries, from ``source`` entries; key; heads' weights."""
         return {
             "index_q": (source, self.index_heads * self.index_dim),
             "index_k": (sizes.d_model, self.index_dim),
@@ -89,7 +89,7 @@ class TopK(Indexed, Mechanism):
     to_softmax = ("untrained", "softmax over the tokens that an indexer picks, once it is trained")
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys and values; those of the indexer; output."""
+        """Return maps of queries, keys, values, of the indexer and of the output."""
         maps = sizes.maps("qkvo")
         out = {"o_proj": maps.pop("o_proj")}
         return {**maps, **self.index_maps(sizes, sizes.d_model), **out}
@@ -103,7 +103,7 @@ class TopK(Indexed, Mechanism):
         return layer.o_proj(merge_heads(y))
 
     def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
-        """Queries (b, h, n, d), keys and values (b, g, n, ·)."""
+        """Return queries (b, h, n, d), keys and values (b, g, n, ·)."""
         g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
         return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
@@ -125,7 +125,7 @@ class TopK(Indexed, Mechanism):
         return IndexedState(keys, values, cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
+        """Return the new token over those that it picks of all so far."""
         b, g = x.shape[0], layer.sizes.num_kv_heads
         places = self.places(layer, x, x, state.indexed.append(layer.index_k(x)), causal=False)
         q, k, v = self._heads(layer, x)
@@ -141,12 +141,12 @@ class TopK(Indexed, Mechanism):
         return w.batch_size * w.seq_len * width
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the rows that are picked."""
+        """Return the indexer reads a key of every token, attention the rows that are picked."""
         w = workload
         return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Maps, scores of the indexer for all pairs, softmax attention over the picked ones."""
+        """Define maps, the indexer's scores of all pairs, softmax attention over picked ones."""
         w = workload
         writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
         self.define_index(writer, w)
@@ -184,20 +184,20 @@ class IndexedLatent(Indexed, Latent):
             raise RequestError(f"step_tokens={self.step_tokens}: {self.name} takes one at a time")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The base's, and those of the indexer's norm."""
+        """Return the base's, and those of the indexer's norm."""
         norm = {"index_norm": 1.0, "index_shift": 0.0}
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """The base's, and the indexer's."""
+        """Return the base's, and the indexer's."""
         maps = super().layer_maps(sizes)
         out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
         return {**maps, **self.index_maps(sizes, source), "o_proj": out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """A prompt."""
+        """Return a prompt."""
         source = self._source(layer, x)
         places = self.places(layer, x, source, self._index_keys(layer, x), causal)
         turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
@@ -214,7 +214,7 @@ class IndexedLatent(Indexed, Latent):
     def _picked(
         self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
     ) -> Any:
-        """The heads' outputs of queries over the rows (b, m, c + shared) at their places."""
+        """Return the heads' outputs of queries over the rows (b, m, c + shared) at their places."""
         h, width = q[0].shape[1], q[0].shape[-1] + self.rope_dim
         if self.impl == "dense-mask":
             mask = unpicked(places, h, rows.shape[1], rows, causal=causal)
@@ -231,7 +231,7 @@ class IndexedLatent(Indexed, Latent):
         return IndexedRows(super().init_state(sizes, cache), cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
+        """Return the new token over those that it picks of all so far."""
         place, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
         source = self._source(layer, x)
         indexed = state.indexed.append(self._index_keys(layer, x))
@@ -253,12 +253,12 @@ class IndexedLatent(Indexed, Latent):
         return super().state_entries(w) + w.batch_size * w.seq_len * self.index_dim
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the latents that are picked."""
+        """Return the indexer reads a key of every token, attention the latents that are picked."""
         width = self.widths(workload.head_dim)[0] + self.rope_dim
         return self.picked_traffic(workload, width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """The base's over the picked pairs, and the indexer's scores of all."""
+        """Define the base mechanism over picked pairs, and the indexer's scores of all."""
         super().define(writer, workload, scope)
         self.define_index(writer, workload)
 

@@ -38,7 +38,7 @@ class KernelAttention(Mechanism):
     floor: ClassVar[float] = 0.0  #: what is added to each denominator
 
     def width(self, head_dim: Number) -> Number:
-        """Number of features m of a head."""
+        """Return number of features m of a head."""
         return head_dim
 
     # -- what is executed --------------------------------------------------------------
@@ -51,13 +51,13 @@ class KernelAttention(Mechanism):
         return out.view(*q.shape[:3], -1)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """Sums of no token: O(m·dv) numbers a head, however long the sequence becomes."""
+        """Return sums of no token: O(m·dv) numbers a head, however long the sequence becomes."""
         h, m = sizes.num_heads, self.width(sizes.head_dim)
         sums = cache.zeros(h, m, sizes.value_head_dim + 1, wide=True)
         return State(sums, cache.lowest(h, 1, 1) if self.softmax else None)
 
     def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Return the new token enters the state, in place, and reads it."""
         b, h, _, _ = q.shape
         maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
         absorb(state, flat(k), flat(v), maps)
@@ -65,13 +65,13 @@ class KernelAttention(Mechanism):
         return (top / total).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
+        """Return sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
         w = workload
         heads = w.batch_size * w.num_heads
         return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
 
     def wide_entries(self, workload: Workload) -> Number:
-        """The sums, and not the scale."""
+        """Return the sums, and not the scale."""
         w = workload
         return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
 

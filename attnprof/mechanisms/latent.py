@@ -70,7 +70,7 @@ class Latent(Mechanism):
         return c, key, value
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """The form that runs; raises :class:`RequestError` where sizes without numbers decide it.
+        """Return the form that runs; RequestError if symbolic sizes do not decide it.
 
         Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
         shared; what both take to make keys and values, or to absorb, is the same for a prompt. A
@@ -93,7 +93,10 @@ class Latent(Mechanism):
         return form if 1 in choices else "absorbed"
 
     def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """What making a row's keys and values again takes a head, and what new rows then save."""
+        """Return the products that expand one row's keys and values again, and those that it saves.
+
+        Both are multiply-adds of one head: c·(key + value) against the rows that ask for them.
+        """
         return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -106,7 +109,7 @@ class Latent(Mechanism):
         }
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, or to their latents and from there; latents with shared keys; output."""
+        """Return maps of queries (or to and from their latents), latents, shared keys, output."""
         c, key, value = self.widths(sizes.head_dim)
         width, queries = sizes.d_model, sizes.num_heads * (key + self.rope_dim)
         maps = {"q_proj": (width, queries)}
@@ -117,7 +120,7 @@ class Latent(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """A prompt."""
+        """Return a prompt."""
         n = x.shape[1]
         turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
@@ -133,7 +136,7 @@ class Latent(Mechanism):
         return self.rotary and self.rope_dim > 0
 
     def _source(self, layer: Any, x: Any) -> Any:
-        """What queries are maps of: x, or its latents of ``q_rank``."""
+        """Return the rows that queries are projected from: x, or latents of ``q_rank``."""
         return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
 
     def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
@@ -163,7 +166,7 @@ class Latent(Mechanism):
     def _absorbed(
         self, layer: Any, key: Any, shared: Any, rows: Any, latent: Any, mask: Any
     ) -> Any:
-        """Queries over rows (b, m, c + shared), of which the latents are the values, too."""
+        """Attend over rows (b, m, c + shared) as keys; their latents, c entries, are the values."""
         b, h, n, width = key.shape
         queries = self._absorbing(layer, key, shared)
         if mask is not None and len(mask.shape) == 2:
@@ -175,7 +178,7 @@ class Latent(Mechanism):
         return self._outputs(layer, mixed.view(b, h, n, latent.shape[-1]))
 
     def _absorbing(self, layer: Any, key: Any, shared: Any) -> Any:
-        """Queries (b, h, n, c + shared) of latents, made of queries (b, h, n, key) of keys."""
+        """Return queries of latents (b, h, n, c + shared), from queries of keys (b, h, n, key)."""
         b, h, n, width = key.shape
         c, _, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)
@@ -200,7 +203,7 @@ class Latent(Mechanism):
         return cache(1, c + self.rope_dim)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new tokens over every token so far."""
+        """Return the new tokens over every token so far."""
         (b, s, _), h = x.shape, layer.sizes.num_heads
         c, _, value = self.widths(layer.sizes.head_dim)
         cache = state.keys if self.impl == "expanded" else state
@@ -238,7 +241,7 @@ class Latent(Mechanism):
         return w.batch_size * w.seq_len * width
 
     def choice(self, workload: Workload) -> str:
-        """The form that ``auto`` takes."""
+        """Return the form that ``auto`` takes."""
         if self.impl != "auto":
             return ""
         c, key, value = self.widths(workload.head_dim)
@@ -258,7 +261,7 @@ class Latent(Mechanism):
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Maps, norms, turns, keys and values of every token once, softmax attention."""
+        """Define maps, norms, rotations, every token's keys and values once, softmax attention."""
         w = workload
         sizes = LayerSizes.of(w)
         new = self.step_tokens if w.phase == "decode" else rows(w)

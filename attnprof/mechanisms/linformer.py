@@ -61,7 +61,7 @@ class Linformer(Mechanism):
         return row_attention(q, keys.view(b, h, -1, d), values.view(b, h, -1, d))
 
     def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
-        """The layer compresses before heads are split, and before it projects where it can."""
+        """Return rows compressed before the split into heads, if possible before the map."""
         self.refuse_unless(causal=causal, cross=context is not None)
         q = layer.heads("q", x)
         keys, values = self._keys_values(layer, x)

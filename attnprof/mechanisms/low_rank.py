@@ -54,7 +54,7 @@ class LowRank(Mechanism):
         return {"query_map": weight, "key_map": weight}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """The key factor meets the values first: no stage is larger than N × rank."""
+        """Return the key factor meets the values first: no stage is larger than N × rank."""
         key_factor = _factor(flat(k), weights.key_map, over=1)
         context = key_factor.transpose(1, 2).bmm(flat(v))
         del key_factor
@@ -123,7 +123,7 @@ class Nystromformer(Mechanism):
             raise RequestError(f"conv_kernel={self.conv_kernel}: odd, so that it has a middle")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The convolution's kernel, one a head."""
+        """Return the convolution's kernel, one a head."""
         size = self.conv_kernel
         if size is None:
             return {}
@@ -188,7 +188,7 @@ def _with_means(x: Any, *, m: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _with_means_grads(_saved: Any, grad: Any, to_means: Any, *, m: Any) -> tuple[Any, ...]:
-    """A mean's gradient is added to that of its rows, where the latter lies."""
+    """Return a mean's gradient is added to that of its rows, where the latter lies."""
     longer, shorter = _segments(grad, m)
     more = longer.shape[2]
     shares = to_means[:, :, :more] / longer.shape[3]

@@ -80,7 +80,7 @@ class BlockMixture(Mechanism):
         return BlockState(cache(g, d), cache(g, sizes.value_head_dim), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over its own block and those that each head picks."""
+        """Return the new token over its own block and those that each head picks."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sums = state.sums.append(flat(k))
         y = self._attended(flat(q), keys, values, sums, weights, keys.shape[1] - 1)
@@ -117,7 +117,7 @@ class BlockMixture(Mechanism):
         return own + blocks * c * c + rest * c * minimum(self.top - 1, full)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Sums of keys, products of rows with the blocks before theirs, softmax attention."""
+        """Define sums of keys, products of rows with earlier blocks, softmax attention."""
         w, c, n = workload, self.block, workload.seq_len
         entries, before = w.batch_size * w.kv_heads * w.head_dim, ceil_div(n, c) - 1
         if w.phase == "decode":  # the first token of a block begins its sum

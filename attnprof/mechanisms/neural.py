@@ -84,7 +84,7 @@ class Neural(Mechanism):
         return heads_each, n if costs.is_plain(rows, n) and rows >= n else rows
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The down-projections and the scorer, shared by all heads and all pairs."""
+        """Return the down-projections and the scorer, shared by all heads and all pairs."""
         d, (reduced, *hidden) = sizes.head_dim, self.widths(sizes.head_dim)
         weights: dict[str, Weight | None] = {}
         for which in ("query", "key") if self.down_dim is not None else ():
@@ -139,11 +139,11 @@ class Neural(Mechanism):
         return x.bmm(v)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """The keys' term of the hidden layer, and the values, of every token."""
+        """Return the keys' term of the hidden layer, and the values, of every token."""
         return cache(sizes.num_heads, self.widths(sizes.head_dim)[1] + sizes.head_dim)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token against every token so far; both forms decode without C."""
+        """Return the new token against every token so far; both forms decode without C."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         row, key = hidden_terms(queries, keys, weights.hidden_weight, weights.hidden_bias)
         seen = state.append(join([key, flat(v)], -1))
@@ -156,7 +156,7 @@ class Neural(Mechanism):
         return x.bmm(seen[..., width:]).view(q.shape), state
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """The hidden layer's width and a value for every token of every head."""
+        """Return the hidden layer's width and a value for every token of every head."""
         w = workload
         width = self.widths(w.head_dim)[1] + w.head_dim
         return w.batch_size * w.num_heads * w.seq_len * width
@@ -186,7 +186,7 @@ class Neural(Mechanism):
         writer.dots("weighted values", outputs, scores * w.value_width)
 
     def published(self) -> tuple[Published, ...]:
-        """The size of C, the one closed form the document prints; a single head's."""
+        """Return the size of C, the one closed form the document prints; a single head's."""
         return (
             Published(
                 "001-EQ7", "peak_entries", "core", "forward", "001: entries of C",
@@ -197,7 +197,7 @@ class Neural(Mechanism):
 
 
 def _weight(inputs: costs.Number, *shape: costs.Number) -> Weight:
-    """A weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
+    """Return a weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
     return Weight(shape, "uniform", square_root(inputs))
 
 
@@ -215,7 +215,7 @@ def _stretch(x: Any, *, dim: int, times: costs.Number) -> tuple[Any, tuple[Any, 
 def _stretch_grads(
     _saved: tuple[Any, ...], grad: Any, *, dim: int, times: costs.Number
 ) -> tuple[Any]:
-    """The sum; over one entry a copy, so that C's gradient dies here for every length."""
+    """Return the sum; over one entry a copy, so that C's gradient dies here for every length."""
     many = costs.more_than_one(times)
     ways = (lambda: grad.sum(dim)), (lambda: copy_in_rows(grad.select(dim, 0)))
     return (either(grad, (many, 1 - many), *ways),)

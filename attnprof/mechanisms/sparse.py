@@ -44,7 +44,7 @@ class Sparse(Mechanism):
     }
 
     def stride_for(self, n: costs.Number) -> costs.Number:
-        """The stride at a length."""
+        """Return the stride at a length."""
         return costs.ceil_sqrt(n) if self.stride is None else self.stride
 
     # -- what runs -----------------------------------------------------------------------
@@ -64,13 +64,13 @@ class Sparse(Mechanism):
         return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over those its pattern sees, gathered from all."""
+        """Return the new token over those its pattern sees, gathered from all."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         keys, values = self._in_sight(keys), self._in_sight(values)
         return weighted_values(flat(q), keys, values).view(q.shape), state
 
     def _in_sight(self, rows: Any) -> Any:
-        """The rows of (b, t, d) that the last token sees."""
+        """Return the rows of (b, t, d) that the last token sees."""
         t = rows.shape[1]
         stride = self.stride_for(t)
         before = costs.floor_div(t - 1, stride)
@@ -131,7 +131,7 @@ def _strided_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
 
 
 def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-    """A band nearer than a stride, then every residue class with itself."""
+    """Yield a band nearer than a stride, then every residue class with itself."""
     n, (near, far) = q.shape[1], masks
     later = 1 if causal else 0
     for rows, seen, columns in in_band(q, n, stride, stride - 1, 0 if causal else stride - 1):
@@ -143,7 +143,7 @@ def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Itera
 
 
 def _classes(n: int, stride: int) -> Iterator[tuple[int, int]]:
-    """The first token of every residue class of more than one, and how many it has."""
+    """Yield the first token of every residue class of more than one, and how many it has."""
     for first in range(min(stride, n - stride)):
         yield first, costs.ceil_div(n - first, stride)
 

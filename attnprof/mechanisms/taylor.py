@@ -91,7 +91,7 @@ class TaylorState:
             self.keys, self.values = self.caches(h, d), self.caches(h, d)
 
     def built(self, size: int) -> Any:
-        """The sums (b·h, features, d + 1); built once from the caches, which are let go."""
+        """Return the sums (b·h, features, d + 1); built once from the caches, which are let go."""
         if self.sums is None and self.keys is not None:
             self.sums = built_state(self.keys.seen, self.values.seen, size, self.features)
         elif self.sums is None:
@@ -129,7 +129,7 @@ class Taylor(Mechanism):
         return BOXED
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A temperature a head."""
+        """Return a temperature a head."""
         return {"temperature": Weight((sizes.num_heads,), float(self.temperature))}
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
@@ -180,7 +180,7 @@ class TaylorDirect(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """The new token against the cached normalised keys and values."""
+        """Return the new token against the cached normalised keys and values."""
         queries, key = normalised(q, k, weights)
         keys, values = state.cached(key, flat(v))
         del key
@@ -259,7 +259,7 @@ class TaylorEfficient(Taylor):
         return taylor.ratio(top, bottom, taylor.row_scale(n, q) if causal else scale).view(q.shape)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Sums of nothing."""
+        """Return sums of nothing."""
         state = super().init_state(sizes, cache)
         state.built(self.chunk)
         return state
@@ -267,7 +267,7 @@ class TaylorEfficient(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """The new token joins the sums and reads them: O(d³), whatever the length."""
+        """Return the new token joins the sums and reads them: O(d³), whatever the length."""
         held = state.built(self.chunk)
         state.length += 1
         queries, keys = normalised(q, k, weights)

@@ -86,7 +86,7 @@ class Neighbours(Mechanism):
         return 0 if causal else self.reach
 
     def _blocks(self, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-        """The rows of global tokens; the others in blocks, which see neighbours and globals."""
+        """Yield the global tokens' rows, then the others in blocks with neighbours and globals."""
         n = q.shape[1]
         g = minimum(self.first, n) if self.first else 0
         front = [slice(0, g)] if self.first else []
@@ -100,7 +100,7 @@ class Neighbours(Mechanism):
             yield Block(block, (*front, seen), mask, g)
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
-        """The document's listing, (n, n): True where a row must not look."""
+        """Return the document's listing, (n, n): True where a row must not look."""
         window, g, seen = self.reach, self.first, minimum(self.first, n)
         mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
         mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
@@ -120,7 +120,7 @@ class Neighbours(Mechanism):
         return KeyValueState(*(cache.window(heads, width, first, latest) for width in widths))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over what is still in sight; the order of keys does not matter."""
+        """Return the new token over what is still in sight; the order of keys does not matter."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sink, heads = self.sinks(q, weights), b * k.shape[1]
@@ -237,7 +237,7 @@ class SlidingWindow(Neighbours):
         return self.first_tokens
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A logit a head."""
+        """Return a logit a head."""
         return {"sink": Weight((sizes.num_heads,), 0.0) if self.sink else None}
 
     def sinks(self, q: Any, weights: Any) -> Any:

@@ -127,7 +127,7 @@ class InputRows(nn.Module):
         return self._placed(rows, 0)
 
     def step(self, x_t: Tensor, place: int) -> Tensor:
-        """A token (b, 1), or a row (b, 1, d_model), at a place from 0 on → (b, 1, d_model)."""
+        """Embed a token (b, 1) or a row (b, 1, d_model) at a place from 0 on: (b, 1, d_model)."""
         return self._placed(self.rows(x_t), place)
 
     def _placed(self, rows: Tensor, first: int) -> Tensor:

@@ -59,7 +59,7 @@ def entrywise(
 
 
 def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
-    """Times or divided by a number; so is the gradient. A mask becomes whole numbers."""
+    """Multiply or divide by a number, the gradient too. A mask becomes whole numbers."""
     number = x.counter.bytes_of(NUMBER)
     size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
@@ -79,7 +79,7 @@ def added(
     alpha: float = 1,
     minus: bool = False,
 ) -> T:
-    """The sum or difference of what broadcasts, or with a number; gradients are summed back."""
+    """Return sum or difference with a number or a tensor that broadcasts; gradients sum back."""
     if not isinstance(other, Base):
         return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
     shapes = x.shape, other.shape
@@ -114,7 +114,7 @@ def row_added(name: str, x: T, row: T) -> T:
 
 
 def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """The product of what broadcasts, or with a number; operands are saved for gradients."""
+    """Return the product of what broadcasts, or with a number; operands are saved for gradients."""
     if not isinstance(other, Base):
         return scaled(name, x, TIMES, into)
     shapes = x.shape, other.shape
@@ -132,7 +132,7 @@ def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T
 
 
 def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """The quotient of what broadcasts, or by a number.
+    """Return the quotient of what broadcasts, or by a number.
 
     The divisor's gradient is -grad · ((x / other) / other).
     """
@@ -211,14 +211,14 @@ def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:
 
 # -- along axes ------------------------------------------------------------------------------
 def without(shape: Shape, dims: int | Sequence[int], keepdim: bool) -> Shape:
-    """The shape without one dimension, or some, or with one entry there."""
+    """Return the shape without one dimension, or some, or with one entry there."""
     gone = {dim % len(shape) for dim in ([dims] if isinstance(dims, int) else dims)}
     kept = (1 if place in gone else size for place, size in enumerate(shape))
     return tuple(s for place, s in enumerate(kept) if keepdim or place not in gone)
 
 
 def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
-    """The sum, or the mean, over some axes; its gradient is stretched, and divided for a mean."""
+    """Return the sum, or the mean, over axes; its gradient is expanded, for a mean also divided."""
     old, kept = x.shape, without(x.shape, dims, keepdim=True)
     shape = without(old, dims, keepdim)
     outputs = product(shape)
@@ -360,6 +360,6 @@ def fused_attention(name: str, q: T, k: T, v: T, causal: bool) -> T:
 
 
 def _by_token(shape: Shape) -> Layout:
-    """The layout of (b, h, n, d) where a token's heads lie side by side."""
+    """Return the layout of (b, h, n, d) where a token's heads lie side by side."""
     b, h, n, d = shape
     return Layout.rows((b, n, h, d)).permuted((0, 2, 1, 3))

@@ -20,7 +20,7 @@ class Cache:
     latest: Number | None = None
 
     def append(self, row: Tensor) -> Tensor:
-        """The row is stored; all rows in sight are memory the decoder holds already."""
+        """Return the row is stored; all rows in sight are memory the decoder holds already."""
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
@@ -40,7 +40,7 @@ class CountedSums:
     block: int
 
     def append(self, row: Tensor) -> Tensor:
-        """The row is added to the last sum, or begins one; all sums."""
+        """Return the row is added to the last sum, or begins one; all sums."""
         cost = Cost(additions=row.count, bytes_moved=3 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("add to block", row.shape, cost)
@@ -51,7 +51,7 @@ class CountedSums:
 
 
 def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
-    """The ``first`` of so many tokens and the ``latest`` others; all of them where that is None."""
+    """Return how many tokens are cached: the ``first`` and the ``latest``; all if that is None."""
     if latest is None:
         return tokens
     return minimum(tokens, first) + minimum(maximum(0, tokens - first), latest)
@@ -87,12 +87,12 @@ class CountedCaches:
     window = newest_first = __call__
 
     def block_sums(self, heads: Number, width: Number, block: int) -> CountedSums:
-        """Sums of each ``block`` rows of these tokens."""
+        """Return sums of each ``block`` rows of these tokens."""
         before = self.workload.seq_len - self.step_tokens
         return CountedSums(self.counter, self.batch_size * heads, width, before, block)
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Sums of these tokens, in float32 at least if ``wide``."""
+        """Return sums of these tokens, in float32 at least if ``wide``."""
         size = self.counter.item_size
         held = Tensor.given(self.counter, (self.batch_size * heads, *shape))
         held.item_size = 4 if wide and size == 2 else size
@@ -102,7 +102,7 @@ class CountedCaches:
     lowest = zeros
 
     def counts(self, heads: Number) -> Tensor:
-        """A whole number each."""
+        """Return a whole number each."""
         held = self.zeros(heads)
         held.item_size, held.whole = self.counter.bytes_of(8), True
         return held

@@ -87,7 +87,7 @@ class Counter:
         return here
 
     def bytes_of(self, size: int) -> int:
-        """What a number of so many bytes counts: one, where elements are counted."""
+        """Return a number's size in the counter's unit: its bytes, or 1 if it counts elements."""
         return size if self.item_size > 1 else 1
 
     def release(self, storage: Storage, weight: Number) -> None:
@@ -107,7 +107,7 @@ class Counter:
             )
 
     def table(self, parameters: Number, only: str | None = None) -> CostTable:
-        """The stages; ``only`` keeps one part, and what it finds alive goes before it."""
+        """Return the stages; ``only`` keeps one part, and what it finds alive goes before it."""
         if only is None:
             return CostTable(tuple(self.stages), parameters)
         first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))
@@ -118,11 +118,11 @@ class Counter:
     def repeat(
         self, times: Number, name: str = "", *, present: Number = None, instead: bool = False
     ) -> Iterator[None]:
-        """What runs inside is counted so many times over; it leaves nothing of its own alive.
+        """Count the operations inside ``times`` times; their memory must be free at the end.
 
-        It is held where it runs at least once, or where ``present`` is 1. ``instead`` of as many
-        times as what surrounds it. Its stages are called after the name, and their places count
-        from here.
+        That memory counts at the peak if ``present`` is 1, by default if ``times`` is at least 1.
+        Within another ``repeat`` both factors multiply, with ``instead`` this one replaces the
+        other's. ``name`` is part of the stages' names, and their places are counted from here.
         """
         before, outer = self.operations, self._turns
         present = at_least_one(times) if present is None else present
@@ -137,10 +137,10 @@ class Counter:
 
 
 def variable(operation: str) -> str:
-    """What the text calls the result of the operation that runs now, for the name of its stage.
+    """Return the name that a mechanism's code gives the result of the operation that runs now.
 
-    The variable that it is stored in, or the function that returns it or does it for its effect;
-    else the operation.
+    That is the variable it is assigned to, or else the function that returns it or runs it as a
+    statement, or else the operation. It becomes the name of the stage.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):

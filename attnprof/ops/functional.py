@@ -18,7 +18,7 @@ def _torch() -> Any:
 
 
 def square_root(size: Any, over: Any = 1) -> float:
-    """The root of a size, or of a ratio of sizes; one where they are no numbers, but counted with.
+    """Return the root of a size or of a ratio of sizes; 1 for sizes that are symbols or arrays.
 
     What a tensor is scaled by changes no count.
     """
@@ -34,7 +34,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def copy_in_rows(x: Any, like: Any = None) -> Any:
-    """A copy laid out row by row, also of what already is; in another tensor's number format."""
+    """Copy a tensor, even if contiguous, into rows, in the number format of another tensor."""
     if isinstance(x, Tensor):
         return x.clone() if like is None else like.new_empty(x.shape).copy_(x)
     dtype = (x if like is None else like).dtype
@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
 
 
 def row_norms(x: Any) -> Any:
-    """The root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
+    """Return the root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
     if isinstance(x, Tensor):
         return x.norm(dim=-1, keepdim=True)
     return _torch().linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -97,7 +97,7 @@ def _memory_format(in_rows: bool) -> Any:
 
 
 def put_product(to: Any, a: Any, b: Any) -> None:
-    """The products of (batch, m, k) and (batch, k, n) where ``to`` lies."""
+    """Write the products of (batch, m, k) and (batch, k, n) to ``to``."""
     if isinstance(to, Tensor):
         arithmetic.put_product(variable("product"), to, a, b)
     else:
@@ -143,7 +143,7 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
 
 
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
-    """The ``sum`` or the largest entry, ``amax``, along an axis of x, where ``to`` lies."""
+    """Write the ``sum`` or the largest entry (``amax``) along an axis of x to ``to``."""
     if isinstance(to, Tensor):
         added = Cost(additions=x.count, reduction_outputs=to.count)
         cost = added if operation == "sum" else Cost(other=x.count)
@@ -153,7 +153,7 @@ def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
 
 
 def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
-    """The result of torch's function of that name, written where it belongs, strided or not.
+    """Write the result of torch's function ``name`` to its place, strided or not.
 
     A compiler takes the same values by a copy: it refuses strided places, and removes the copy
     itself. In-place methods would do too, but torch's own counter of operations overlooks those.
@@ -199,7 +199,7 @@ def softplus(x: Any) -> Any:
 
 
 def searchsorted(rows: Any, numbers: Any) -> Any:
-    """The place of each number in its ascending row: of the first entry that is not smaller."""
+    """Return the place of each number in its ascending row: of the first entry not smaller."""
     if isinstance(rows, Tensor):
         size = rows.counter.bytes_of(8)
         return rows.result(
@@ -216,7 +216,7 @@ def records(like: Any) -> bool:
 
 
 def plain_size(size: Any) -> Any:
-    """A plain number, also of a compiler's; of a symbolic run the symbol, to be compared itself."""
+    """Return a size as an int, also a compiler's; a size of a symbolic run stays a symbol."""
     torch = _torch()
     symbolic = isinstance(size, torch.SymInt) and not torch.compiler.is_compiling()
     return size if symbolic else operator.index(size)
@@ -256,7 +256,7 @@ def wide_zeros(like: Any, *shape: Any) -> Any:
 
 
 def wide_positions(like: Any, count: Any) -> Any:
-    """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
+    """Return the numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
     if isinstance(like, Tensor):
         return _wide(variable("positions"), like, (count,))
     return _torch().arange(1, count + 1, device=like.device, dtype=_wide_format(like))
@@ -330,14 +330,14 @@ class Spectrum(Tensor):
         return self.result(variable("conjugate"), self.shape, Cost(), [self], into=self)
 
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Spectrum":
-        """The sum over some axes: two additions an entry."""
+        """Return the sum over some axes: two additions an entry."""
         shape, count = arithmetic.without(self.shape, dim, keepdim), self.count
         cost = Cost(additions=2 * count, reduction_outputs=2 * product(shape))
         return self.result(variable("sum"), shape, cost, [self])
 
 
 def rfft(x: Any) -> Any:
-    """The spectra (…, points / 2 + 1) of real rows (…, points)."""
+    """Return the spectra (…, points / 2 + 1) of real rows (…, points)."""
     if isinstance(x, Tensor):
         *before, points = x.shape
         shape, cost = (*before, exact_div(points, 2) + 1), _cost(product(before), points)
@@ -380,7 +380,7 @@ def padded_length(n: Number) -> Number:
 
 
 def _binary_logarithm(points: Number) -> Number:
-    """The exponent of a power of two."""
+    """Return the exponent of a power of two."""
     if is_plain(points):
         return points.bit_length() - 1
     if hasattr(points, "free_symbols"):

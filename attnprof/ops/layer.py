@@ -39,7 +39,7 @@ class LayerSizes:
 
     @classmethod
     def of(cls, w: Workload) -> "LayerSizes":
-        """The sizes of a workload, the length among them."""
+        """Return the sizes of a workload, the length among them."""
         return cls(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len, w.width)
 
     @property
@@ -120,7 +120,7 @@ class Definition:
         self.stage(f"{of}normalisation", Cost(divisions=scores), scores)
 
     def projections(self, which: str, workload: Workload) -> None:
-        """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
+        """Count the linear maps named by ``which``, letters of q, k, v, o, without bias."""
         w = workload
         sizes = LayerSizes.of(w)
         for name, (inner, outer) in sizes.maps(which).items():
@@ -213,7 +213,7 @@ class LayerText:
     o_proj: Any
 
     def heads(self, letter: str, x: Any, *, decoding: bool = False, state: Any = None) -> Any:
-        """The heads (b, h, n, d) of a projection, or of the input's columns where it has none."""
+        """Return heads (b, h, n, d) of a projection, or of the input's columns without one."""
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
         group = self.sizes.group if letter == "q" and not decoding else 1
         projection = getattr(self, f"{letter}_proj", None)
@@ -265,7 +265,7 @@ def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
 
 
 def _first_state(spec: "Mechanism", sizes: LayerSizes, caches: CountedCaches, scope: str) -> Any:
-    """The state of a layer, or of a core alone."""
+    """Return the state of a layer, or of a core alone."""
     return (spec.layer_state if scope == "layer" else spec.init_state)(sizes, caches)
 
 
@@ -276,7 +276,7 @@ class CountedCore(CoreText):
 
 
 def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
-    """What a mechanism's text executes for a workload, by stage."""
+    """Return what a mechanism's code executes for a workload, stage by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
     if groups is None or not is_symbolic(heads, groups):
         return _counted(spec, workload, scope)
@@ -289,7 +289,7 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
 
 
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
-    """A core or a layer, and its parameters."""
+    """Return a core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes.of(w)
     has_layer = spec.has_own_layer()
@@ -322,7 +322,7 @@ def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
 
 @lru_cache(maxsize=64)
 def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]:
-    """What one run shows, and its backward pass alone if it has one."""
+    """Return the table of one run, and, if it has a backward pass, the table of that alone."""
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
@@ -341,7 +341,7 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
 
 
 def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:
-    """Queries, keys, values of a core; the input of a layer, and where keys come from another."""
+    """Return queries, keys and values for a core; for a layer its input, and that of its keys."""
     b, h, g = w.batch_size, w.num_heads, w.kv_heads
     if scope == "layer":
         lengths = [n] if w.kv_seq_len is None or w.phase == "decode" else [n, m]

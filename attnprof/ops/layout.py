@@ -18,7 +18,7 @@ Shape = tuple[Number, ...]
 
 
 def product(shape: Iterable[Number]) -> Number:
-    """The number of entries of a shape."""
+    """Return the number of entries of a shape."""
     count: Number = 1
     for size in shape:
         count = count * size
@@ -80,7 +80,7 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
 
 
 def _inner(a: Number, b: Number, left: list[_Piece]) -> Number | None:
-    """What a product of symbols has too much of, if its last factor can be cut there."""
+    """Return the factor a / b of a product of sizes, if its last size can be split by it."""
     if not left or not is_symbolic(a, b):
         return None
     more = a / b
@@ -130,7 +130,7 @@ def contiguous(shape: Shape) -> Shape:
 def once(
     method: "Callable[[Layout, Shape, Any], Found]",
 ) -> "Callable[[Layout, Shape, Any], Found]":
-    """A method whose answers for symbolic sizes are kept: they take far longer than numbers do."""
+    """Return the method with answers remembered for symbolic sizes, which take far longer."""
     kept = lru_cache(maxsize=4096)(method)
     return lambda self, shape, other: (kept if is_symbolic(*shape) else method)(self, shape, other)
 
@@ -197,7 +197,7 @@ class Layout:
         return flag if is_literally(self.cut, 0) else flag * self.cut, layout
 
     def dense(self, shape: Shape) -> "Layout":
-        """The order of these strides without gaps or repetition: how torch lays a result.
+        """Return the order of these strides without gaps or repetition: how torch lays a result.
 
         A dimension that repeats one place (stretched) stays where it is among the others.
         """
@@ -256,7 +256,7 @@ class _UnknownError(Exception):
 
 
 def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
-    """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
+    """Return a case with its outcome; if it depends on whether a size is 1, both sub-cases."""
     ones = {size: 1 for size, many in known if not many}
 
     def simple(shape: Shape) -> Shape:
@@ -300,7 +300,7 @@ def _met(cases: Iterable[Known]) -> Number:
 
 
 def as_flag(value: Number) -> Number:
-    """A product or sum of flags as one: 1 or 0 to any power is itself."""
+    """Return a product or sum of flags as one: 1 or 0 to any power is itself."""
     if not is_symbolic(value):
         return value
     powers = value.expand().as_coefficients_dict()

@@ -82,7 +82,7 @@ def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
 
 
 def _not_empty(rest: Any) -> Any:
-    """The length of a last block; one where there is none: no shape is empty in what is not run."""
+    """Return the last block's length; 1 if there is none, since no shape may be empty."""
     return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
 
 
@@ -98,10 +98,10 @@ def _whole_blocks(full: Any, rows: Any, first: Any, last: Any) -> tuple[Any, ...
 
 
 def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
-    """The same slices, of at most ``count`` rows, each with its end: no block sees later rows.
+    """Yield slices of at most ``rows`` of ``count`` rows, each with its end, the rows it may see.
 
-    Work is linear in that, so for the counter the mean stands for the early blocks; the latest
-    stand alone, for the memory and for a whole mean.
+    Work is linear in the end, so the counter runs one block of mean length for all early ones. The
+    last two are run themselves: they decide the peak, and the mean of the others is a whole number.
     """
     counter = _counter_of(like)
     if counter is None:
@@ -123,10 +123,10 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
 
 
 def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
-    """The same slices, of at most ``count`` rows, each with what is left from its start on.
+    """Yield slices of at most ``rows`` of ``count`` rows, each with the number of rows from it on.
 
-    Work is linear in that, so for the counter the mean stands for the later blocks; the first
-    stand alone, for the memory and for a whole mean.
+    Work is linear in that number, so the counter runs one block of mean length for all later ones.
+    The first two are run themselves: they decide the peak, and the others' mean is a whole number.
     """
     counter = _counter_of(like)
     if counter is None:
@@ -179,7 +179,7 @@ def other_blocks(
 
 
 def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
-    """Indices from start to stop."""
+    """Yield indices from start to stop; the counter runs one of them for all."""
     counter = _counter_of(like)
     if counter is None:
         return iter(range(start, stop))
@@ -187,10 +187,10 @@ def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
 
 
 def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Callable[[], T]) -> T:
-    """What that of two functions gives whose flag is 1: the other's is 0.
+    """Return the result of the one of two functions whose flag is 1; the other's flag is 0.
 
-    Where symbols or arrays decide, each is counted under its flag, and a result lies in the
-    memory of both.
+    If flags are symbols or arrays, both run, each counted times its flag, and the result lies in
+    the memory of both.
     """
     if is_plain(*flags):
         return first() if flags[0] else second()

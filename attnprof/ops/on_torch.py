@@ -30,13 +30,13 @@ class OwnBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """A gradient for each operand."""
+        """Return a gradient for each operand."""
         run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
 def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """The function's result; where autocast is on, of operands in its number format.
+    """Return the function's result; where autocast is on, of operands in its number format.
 
     Inside a function with its own backward pass autocast would cast some operands and not the
     places they are written to, so it is off there.

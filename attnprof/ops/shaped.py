@@ -30,7 +30,7 @@ class Shaped(Base):
 
     # -- shapes ----------------------------------------------------------------------------
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one size of it."""
+        """Return the shape, or one size of it."""
         return self.shape if dim is None else self.shape[dim]
 
     def reshape(self, *shape: Any) -> Self:
@@ -40,7 +40,7 @@ class Shaped(Base):
     view = reshape
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
-        """Some dimensions as one."""
+        """Return the tensor with some dimensions as one."""
         start, end = start % self.dim(), end % self.dim()
         shape = (*self.shape[:start], -1, *self.shape[end + 1 :])
         return shapes.reshape(variable("flatten"), self, shape)
@@ -68,7 +68,7 @@ class Shaped(Base):
         return self.alias(shape, self.layout.permuted(kept), lambda grad: [grad.unsqueeze(dim)])
 
     def permute(self, *dims: Any) -> Self:
-        """The dimensions in another order."""
+        """Return the dimensions in another order."""
         order = [place % self.dim() for place in shapes.sizes(dims)]
         back = [order.index(place) for place in range(len(order))]
         shape = tuple(self.shape[place] for place in order)
@@ -81,7 +81,7 @@ class Shaped(Base):
         return self.permute(order)
 
     def t(self) -> Self:
-        """A matrix transposed."""
+        """Return a matrix transposed."""
         return self.transpose(0, 1)
 
     @property
@@ -104,7 +104,7 @@ class Shaped(Base):
         return self[(slice(None),) * (dim % self.dim()) + (0, ...)]
 
     def diagonal(self, _offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The entries at equal places of two dimensions, as the last one; no gradient.
+        """Return the entries at equal places of two dimensions, as the last one; no gradient.
 
         Or ``offset`` further in the second one, which reaches as far: it is as long as the first.
         """
@@ -128,7 +128,7 @@ class Shaped(Base):
         return self.alias(shape, layout)
 
     def as_strided(self, shape: Any, strides: Any, _offset: Any = 0) -> Self:
-        """The same memory under other strides; no gradient."""
+        """Return the same memory under other strides; no gradient."""
         return self.alias(tuple(shape), Layout((((), tuple(strides)),)))
 
     def split(self, lengths: Any, dim: int = 0) -> tuple[Self, ...]:
@@ -182,16 +182,16 @@ class Shaped(Base):
         return self.result(variable("zero"), self.shape, Cost(), [], into=self)
 
     def clone(self) -> Self:
-        """A copy laid out row by row; the gradient passes as it is."""
+        """Return a copy laid out row by row; the gradient passes as it is."""
         name = variable("clone")
         return self.result(name, self.shape, Cost(), [self], backward=lambda grad: [grad])
 
     def flip(self, _dim: int) -> Self:
-        """A copy with the places of a dimension turned around; no gradient."""
+        """Return a copy with the places of a dimension turned around; no gradient."""
         return self.result(variable("flipped"), self.shape, Cost(), [self], layout=self.layout)
 
     def repeat(self, *times: Any) -> Self:
-        """A copy so many times over in each dimension, new ones in front; no gradient."""
+        """Return a copy so many times over in each dimension, new ones in front; no gradient."""
         padded = (1,) * (len(times) - self.dim()) + self.shape
         shape = tuple(many * size for many, size in zip(times, padded, strict=True))
         return self.result(variable("repeated"), shape, Cost(), [self])
@@ -201,15 +201,15 @@ class Shaped(Base):
         return shapes.empty(variable("empty"), self, shapes.sizes(shape))
 
     def new_zeros(self, *shape: Any) -> Self:
-        """A tensor of zeros."""
+        """Return a tensor of zeros."""
         return self.result(variable("zeros"), shapes.sizes(shape), Cost(), [])
 
     def new_full(self, shape: Any, value: float) -> Self:
-        """A tensor of one number."""
+        """Return a tensor of one number."""
         return self.result(variable("constant"), shapes.sizes([shape]), Cost(), [])
 
     def new_ones(self, *shape: Any, dtype: type | None = None) -> Self:
-        """A tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
+        """Return a tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
         mask = dtype is bool
         return self.result(
             variable("ones"), shapes.sizes(shape), Cost(), [],
@@ -238,14 +238,14 @@ class Shaped(Base):
         return Ordered(values, self._places(f"{name}: places", self.shape, line))
 
     def max(self, dim: int, keepdim: bool = False) -> Ordered:
-        """The largest entry along an axis, and where it stands."""
+        """Return the largest entry along an axis, and where it stands."""
         dim, name = dim % self.dim(), variable("largest")
         shape = (*self.shape[:dim], *[1] * keepdim, *self.shape[dim + 1 :])
         values = self.result(name, shape, Cost(other=self.count), [self])
         return Ordered(values, self._places(f"{name}: places", shape))
 
     def gather(self, dim: int, index: Self) -> Self:
-        """An entry for each place of ``index`` along an axis."""
+        """Return an entry for each place of ``index`` along an axis."""
         return self.result(variable("gathered"), index.shape, Cost(), [self, index])
 
     def index_select(self, dim: int, index: Self) -> Self:

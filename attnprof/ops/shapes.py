@@ -35,7 +35,7 @@ def sizes(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def stretched(*shapes: Shape) -> Shape:
-    """The shape that shapes broadcast to."""
+    """Return the shape that shapes broadcast to."""
     if len(shapes) == 1:
         return tuple(shapes[0])
     longest = max(map(len, shapes))
@@ -82,7 +82,7 @@ def in_rows(name: str, x: T, group: costs.Number) -> T:
 
 
 def summed_to(name: str, x: T, shape: Shape) -> T:
-    """Summed over dimensions that were stretched or added in front; itself where none was."""
+    """Return x summed over dimensions that were expanded or added in front, if there are any."""
     added = x.dim() - len(shape)
     lines = zip(shape, x.shape[added:], strict=True)
     stretched = [large for small, large in lines if not costs.same_size(small, large)]

@@ -94,7 +94,7 @@ def above(digits: int = 0) -> Agreement:
 
 
 def between(published: Any, ours: Any) -> bool:
-    """What is printed lies between the two ends that ours has for it, by name."""
+    """Return whether each printed number lies in our interval (low, high) of that name."""
     return set(published) == set(ours) and all(
         low <= published[name] <= high for name, (low, high) in ours.items()
     )
@@ -102,7 +102,7 @@ def between(published: Any, ours: Any) -> bool:
 
 @lru_cache(maxsize=4096, typed=True)
 def formula(text: Any) -> Any:
-    """A formula's text as a sympy expression, every name a positive symbol."""
+    """Return a formula's text as a sympy expression, every name a positive symbol."""
     import sympy
 
     if not isinstance(text, str):
@@ -198,7 +198,7 @@ class Check:
     tables: Sequence[str] = ()
 
     def answer(self) -> ReproduceRecord:
-        """The verdict on what is printed, and what it rests on."""
+        """Return the verdict on what is printed, and what it rests on."""
         said, ours = self.published, self.ours()
         agrees = self.agree(self._checked(said), self._checked(ours))
         matches = agrees and not self.lacking

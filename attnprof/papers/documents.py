@@ -56,7 +56,7 @@ class Document:
         return load_checks(self.path / "claims.toml", modules)
 
     def rows(self, table: str) -> list[dict[str, str]]:
-        """A table as printed, ``rows("table02_transition_points")``; RequestError lists them."""
+        """Return a table's printed rows ("table02_transition_points"); RequestError lists names."""
         path = self.path / "tables" / f"{table}.csv"
         if not path.is_file():
             names = sorted(item.stem for item in path.parent.glob("*.csv"))
@@ -78,7 +78,7 @@ DOCUMENTS = {
 
 
 def document(number: str) -> Document:
-    """A document; :class:`RequestError` lists those there are."""
+    """Return a document; :class:`RequestError` lists those there are."""
     if number not in DOCUMENTS:
         raise RequestError(f"document '{number}': {closest(number, list(DOCUMENTS))}")
     return DOCUMENTS[number]
@@ -99,7 +99,7 @@ def reason(error: Exception) -> str:
 
 
 def number(text: str) -> float:
-    """A printed number; whole numbers stay whole."""
+    """Return a printed number; whole numbers stay whole."""
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
@@ -149,12 +149,12 @@ def find_claims(names: Iterable[str]) -> list[str]:
 
 
 def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
-    """A table's own key and how it is made again; :class:`RequestError` lists those there are."""
+    """Return a table's key and a function that recomputes it; RequestError lists the tables."""
     return _named(document(number), "tables", name)
 
 
 def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
-    """A figure's own key and the figure; :class:`RequestError` lists those there are.
+    """Return a figure's own key and the figure; :class:`RequestError` lists those there are.
 
     Raises :class:`CannotRunError` with the reason for one that cannot be made again.
     """
@@ -166,7 +166,7 @@ def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
 
 
 def not_made(number: str) -> dict[str, str]:
-    """A document's figures that cannot be made again, with the reason (``not_made.csv``)."""
+    """Return a document's figures that cannot be made again, with the reason (``not_made.csv``)."""
     path = document(number).path / "not_made.csv"
     return {row[0]: row[1] for row in _read(path)[1:]} if path.is_file() else {}
 
@@ -183,7 +183,7 @@ def _named(its: Document, kind: str, name: str) -> tuple[str, Any]:
 
 
 def claims_of_table(number: str, name: str) -> list[str]:
-    """The claims that are about a table, as their place or their check says."""
+    """Return the claims that are about a table, as their place or their check says."""
     checks = document(number).checks()
     return [
         claim
@@ -193,7 +193,7 @@ def claims_of_table(number: str, name: str) -> list[str]:
 
 
 def claims_of_figure(number: str, name: str) -> list[str]:
-    """The claims whose place names a figure."""
+    """Return the claims whose place names a figure."""
     words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
     of_document = [its for its in claims().values() if its.document == number]
     return [its.claim for its in of_document if words.search(its.place)]
@@ -204,7 +204,7 @@ _ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 
 def measured(number: str, name: str) -> Any:
-    """A measurement's value: as shipped, or of this run inside :func:`fresh`.
+    """Return a measurement's value: as shipped, or of this run inside :func:`fresh`.
 
     The file ``measured/<name>.json`` holds ``environment`` and ``value``. Raises
     :class:`CannotRunError` where it is not there.

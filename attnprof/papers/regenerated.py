@@ -108,7 +108,7 @@ def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) 
 
 
 def described(number: str, statements: Iterable[Statement]) -> tuple[Described, ...]:
-    """What a document says of its figures, in the words of its ``figures.toml``."""
+    """Return a document's statements about its figures, worded as in its ``figures.toml``."""
     descriptions = []
     for name, agrees, gaps in statements:
         texts = {part: " ".join(text.split()) for part, text in _texts(number)[name].items()}
@@ -169,7 +169,7 @@ def regenerate(number: str) -> Regenerated:
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
-    """A table for JSON: a recomputed cell is ``{printed, ours, differs}``, maybe with ``bound``."""
+    """Return a table for JSON; a recomputed cell has ``printed``, ``ours`` and ``differs``."""
     columns = list(table.columns)
     rows = [{column: _cell(row.get(column, "")) for column in columns} for row in table.rows]
     notes = list(table.notes)
@@ -186,7 +186,7 @@ def _cell(value: Any) -> Any:
 
 
 def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A table's rows for CSV: a recomputed column has ours beside it, named ``<column> (ours)``."""
+    """Return a table's rows for CSV; ours follow in columns named ``<column> (ours)``."""
     rows = values["rows"]
     both = {name for row in rows for name, cell in row.items() if isinstance(cell, Mapping)}
     flat: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def figure_values(name: str, figure: PaperFigure, data: FigureData) -> dict[str, Any]:
-    """A figure's data for JSON."""
+    """Return a figure's data for JSON."""
     return {
         "name": name,
         "title": figure.title,

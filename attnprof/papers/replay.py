@@ -22,7 +22,7 @@ FILE = "verdicts.csv"
 
 
 def committed(number: str) -> dict[str, str]:
-    """A document's verdicts by claim; empty where none were ever accepted."""
+    """Return a document's verdicts by claim; empty where none were ever accepted."""
     path = document(number).path / FILE
     if not path.is_file():
         return {}
@@ -90,7 +90,7 @@ def answered(claim: Claim) -> ReproduceRecord:
 
 
 def only(report: Report, verdicts: Sequence[str]) -> Report:
-    """The report with the records of these verdicts; its summary still counts all."""
+    """Return the report with the records of these verdicts; its summary still counts all."""
     kept = [r for r in report.records if getattr(r, "verdict", None) in verdicts]
     return replace(report, records=kept)
 
@@ -106,7 +106,7 @@ def answer(verdicts: Sequence[str]) -> str:
 
 
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
-    """Counts by document, and where the verdicts are not the committed ones."""
+    """Return counts by document, and the claims whose verdicts differ from the committed ones."""
     counts: dict[str, Any] = {}
     for number, its in DOCUMENTS.items():
         of_document = [record for record in records if record.document == number]

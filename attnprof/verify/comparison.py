@@ -30,7 +30,7 @@ ONE = 1e-2
 
 
 def value(expression: Any, shape: SizeValues) -> int | float:
-    """The expression at sizes: an int where it is whole, nan where it has no value."""
+    """Return the expression at sizes: an int where it is whole, nan where it has no value."""
     try:
         result = evaluate(expression, shape)
         return int(result) if result == int(result) else float(result)
@@ -84,7 +84,7 @@ def _all_ratios(
 
 
 def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
-    """The expression at mpmath's numbers, each part evaluated once; ValueError without a rule."""
+    """Return a function that evaluates the expression in mpmath; ValueError without a rule."""
     rules = {
         **RULES, "Add": lambda *parts: mpmath.fsum(parts), "Pow": mpmath.power,
         "Mul": lambda *parts: mpmath.fprod(parts), "log": mpmath.log, "exp": mpmath.exp,
@@ -113,7 +113,7 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
-    """A floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
+    """Return a floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
     nearest = mpmath.nint(x)
     is_whole = abs(x - nearest) < mpmath.sqrt(mpmath.eps) * max(1, abs(x))
     return nearest if is_whole else to(x)
@@ -134,7 +134,7 @@ def _lengths(
 
 
 def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
-    """The powers with which sizes grow: each by itself, all alike, one faster than the others."""
+    """Yield the powers with which sizes grow: each alone, all alike, one faster than the others."""
     if alone or len(growing) == 1:
         yield from ({name: 1} for name in growing)
     if len(growing) > 1:
@@ -214,7 +214,7 @@ def compared(
     printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """The two, up to equality or up to leading terms in the ``growing`` sizes.
+    """Return the two, up to equality or up to leading terms in the ``growing`` sizes.
 
     Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
     ``holds`` says that our formula is for them.
@@ -246,7 +246,7 @@ def compared(
 
 
 def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
-    """A shape to start from, which has every size of both."""
+    """Return a shape to start from, which has every size of both."""
     names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
     return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
 

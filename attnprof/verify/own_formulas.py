@@ -107,7 +107,7 @@ class Formulas:
 
 
 def symbols_of(source: Source) -> tuple[str, ...]:
-    """The sizes our formula is over."""
+    """Return the sizes our formula is over."""
     if source.way == FORMULA:
         return tuple(SYMBOLS)
     return tuple(_target(source).symbols)
@@ -169,7 +169,7 @@ def _value_of(expressions: Mapping[str, Any], quantity: str, shape: Mapping[str,
 
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
-    """The same with multiply-accumulates, where products are known."""
+    """Return the formulas, with multiply-accumulates added if matrix products are known."""
     products = forms.get("matmul_flops")
     return forms if products is None else {**forms, MACS: sympy.sympify(products) / 2}
 

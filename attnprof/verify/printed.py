@@ -65,13 +65,13 @@ class Printed:
 
 # -- its formula -----------------------------------------------------------------------
 def without_bound(text: str) -> tuple[str, str]:
-    """What stands inside ``O(…)``, ``Θ(…)`` or ``Ω(…)``, and that letter; none without a bound."""
+    """Return the text inside ``O(…)``, ``Θ(…)`` or ``Ω(…)`` and that letter, "" without a bound."""
     match = _BOUND.fullmatch(text)
     return (match["inside"], match["kind"]) if match else (text, "")
 
 
 def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
-    """A formula as a sympy expression, names as positive symbols or what they stand for.
+    """Return a formula as a sympy expression, names as positive symbols or what they stand for.
 
     Raises :class:`RequestError` that says what cannot be read and what can.
     """
@@ -90,7 +90,7 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
 
 
 def names_in(expression: Any) -> set[str]:
-    """The names it uses."""
+    """Return the names it uses."""
     return {str(symbol.name) for symbol in expression.free_symbols}
 
 
@@ -121,7 +121,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
 
 # -- a table of them -------------------------------------------------------------------
 def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
-    """A file's rows, and columns that say nothing here; RequestError names a row that is wrong."""
+    """Return a file's rows and the columns that are ignored; RequestError names a wrong row."""
     lines = read_table(path)
     if not lines or "formula" not in lines[0]:
         raise RequestError(
@@ -165,7 +165,7 @@ def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
 
 
 def with_phase(row: Printed, phase: str) -> Printed:
-    """The row with a phase; ``prefill`` is a causal forward pass."""
+    """Return the row with a phase; ``prefill`` is a causal forward pass."""
     if phase != "prefill":
         return replace(row, phase=phase)
     return replace(row, phase="forward", source=replace(row.source, causal=True))

@@ -38,7 +38,7 @@ class _Ready:
 
 
 def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
-    """An answer for every row; what is asked of one target is derived once.
+    """Return an answer for every row; what is asked of one target is derived once.
 
     RequestError for a formula that cannot be read, and for unknown names and quantities.
     """
@@ -106,7 +106,7 @@ def _ready(row: Printed) -> _Ready:
 def _growing(
     names: Sequence[str], meanings: Mapping[str, Any], symbols: Sequence[str]
 ) -> tuple[str, ...]:
-    """The sizes that grow, in the names of our formula."""
+    """Return the sizes that grow, in the names of our formula."""
     growing: dict[str, None] = {}
     for name in (name_of(name) or name for name in names):
         if name not in symbols and name not in meanings:
@@ -204,7 +204,7 @@ def _hint(
     printed: Any, form: Any, asked: str, ours: Formulas, fixed: Mapping[str, int],
     shapes: Sequence[dict[str, int]],
 ) -> str:  # fmt: skip
-    """What a formula that differs is instead: another quantity, that of one head, a multiple."""
+    """Return what a wrong formula counts instead: another quantity, one head's, a multiple."""
     for name in ours.quantities:
         values = (ours.at(name, shape) == value(printed, shape) for shape in shapes[:2])
         if name == asked or not all(values):

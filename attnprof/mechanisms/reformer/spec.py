@@ -97,7 +97,7 @@ class Reformer(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """The stages, and what sorting does that is not a FLOP."""
+        """Return the stages, and what sorting does that is not a FLOP."""
         table = super().cost(workload, scope)
         if workload.phase == "decode":
             return table
@@ -108,7 +108,7 @@ class Reformer(Mechanism):
         return replace(table, notes=(*table.notes, note))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
+        """Return the rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
         n = 1 if sizes.seq_len is None else sizes.seq_len
         shape = (self.num_hashes, self.half_buckets(n), sizes.head_dim)
         return {"rotations": Weight(shape, drawn=True)}
@@ -134,7 +134,7 @@ class Reformer(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: BucketState, weights: Any
     ) -> tuple[Any, BucketState]:
-        """The new token enters its bucket of every round and reads what stands there."""
+        """Return the new token enters its bucket of every round and reads what stands there."""
         query, d = flat(q), q.shape[-1]
         bucket = self._bucket(query, self._rotations(weights))
         rank = state.counts.index_select(0, bucket)

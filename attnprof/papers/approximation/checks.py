@@ -73,7 +73,7 @@ def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tens
 def attention(
     name: str, tokens: int, width: int, length: int = LENGTH, count: int = FEATURES
 ) -> Callable[..., Tensor]:
-    """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
+    """Return an attention class for up to ``tokens`` tokens, with weights as it draws them."""
     made = torch.Generator().manual_seed(0)
     if name == "linformer":
         return partial(linformer, torch.randn(tokens, length, generator=made))
@@ -83,7 +83,7 @@ def attention(
 
 
 def derived(name: str, quantity: str = "flops") -> Any:
-    """What one call costs, by running it on symbolic sizes: B, N, d, and L or m."""
+    """Return the cost of one call, from a run on symbolic sizes B, N, d, and L or m."""
     return _derivation(name).phases["forward"].formulas[quantity].expression
 
 
@@ -114,7 +114,7 @@ def listed(directions: Tensor, x: Tensor) -> Tensor:
 
 
 def error_power(feature_map: Features = listed) -> float:
-    """The power of the number of features with which the weights' relative RMS error falls."""
+    """Return the power p of features**p with which the weights' relative RMS error falls."""
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)
@@ -141,12 +141,12 @@ IDS = {
 
 
 def mechanism_id(row: dict[str, str]) -> str:
-    """This project's name for a row's mechanism."""
+    """Return this project's name for a row's mechanism."""
     return IDS.get(row["mechanism"], row["mechanism"])
 
 
 def claimed_text(mechanism: str) -> str:
-    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    """Return the text in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
     rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
     order = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
     assert order, rows[mechanism]
@@ -154,13 +154,13 @@ def claimed_text(mechanism: str) -> str:
 
 
 def claimed_order(mechanism: str) -> str:
-    """The same as an order in N."""
+    """Return the claimed time of a mechanism as an order in N."""
     text = claimed_text(mechanism)
     return ORDERS.get(text, text)
 
 
 def claimed(mechanism: str) -> dict[str, int]:
-    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    """Return the claimed powers, by size: O(N*L) is N 1, L 1."""
     powers = {}
     for factor in claimed_text(mechanism).split("*"):
         name, _, power = factor.partition("^")
@@ -299,13 +299,13 @@ def operations() -> dict[str, float]:
 
 
 def cheapest_approximation() -> str:
-    """The class with the fewest operations beside the standard one."""
+    """Return the class with the fewest operations beside the standard one."""
     counts = operations()
     return min(STUDENTS, key=lambda name: counts[name])
 
 
 def worst_ratio() -> str:
-    """The model whose error grows most on the longer test, of those whose test ran."""
+    """Return the model whose error grows most on the longer test, of those whose test ran."""
     ratios = {name: x for name, x in quoted("generalization_ratio").items() if x < FAILED}
     return max(ratios, key=ratios.__getitem__)
 

@@ -106,7 +106,7 @@ class ExperimentSizes:
         return self.steps * (1 + len(CLASSES)) + self.printed_steps * len(CLASSES)
 
     def config(self, name: str, setting: str) -> ModelConfig:
-        """The document's model with one of its classes, at this scale."""
+        """Return the document's model with one of its classes, at this scale."""
         settings = {
             "linformer": {"proj_len": max(1, self.tokens * LENGTH // TOKENS)},
             "performer": {"num_features": max(1, self.width * FEATURES // WIDTH)},
@@ -162,7 +162,7 @@ class Examples:
 def experiment(
     setting: str, scale: ExperimentSizes, seed: int, tell: Tell
 ) -> tuple[list[Trained], Examples, Examples]:
-    """The teacher and the students, and examples as long as in training and twice as long."""
+    """Return teacher and students, and examples of the trained length and twice that."""
     run = _fair if setting == "fair" else _printed
     return run(scale, seed, tell)
 
@@ -178,7 +178,7 @@ def _fair(
         return _train(one, batches, loss, scale.steps, scale.rate, tell)
 
     def distilled(logits: Tensor, its: Examples) -> Tensor:
-        """The document's loss against what the teacher says, padding left out of both parts."""
+        """Return the document's loss against the teacher's answers, both parts without padding."""
         return mixed_loss(logits, answers(teacher.model, its), its, its.labels != PAD)
 
     teacher = train(_started(TEACHER, "standard", "fair", scale, seed), cross_entropy)
@@ -221,7 +221,7 @@ def _printed(
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
-    """A model before its first step; the same parts of models of one seed start the same."""
+    """Return a model before its first step; parts that models of one seed share start equal."""
     config = scale.config(kind, setting)
     torch.default_generator.manual_seed(seed)
     return Trained(name, setting, config, build(config), seed)
@@ -251,7 +251,7 @@ def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor
 
 
 def mixed_loss(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
-    """The document's loss against answers of the teacher; in the listing, padding is in, too."""
+    """Return the document's loss against the teacher's answers, with padding as its listing has."""
     soft = divergence(logits[kept], goal[kept], TEMPERATURE) * TEMPERATURE**2
     return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
 

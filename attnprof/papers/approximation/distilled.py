@@ -65,7 +65,7 @@ class Results:
         return self.rows[setting, model, self.scale.tokens * (1 + long)]
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
-        """A field's values by model, the least first; the teacher left out."""
+        """Return a field's values by model, the least first; the teacher left out."""
         length = self.scale.tokens * (1 + long)
         values = {
             model: getattr(row, field)
@@ -88,7 +88,7 @@ def _by_value(values: Mapping[str, float]) -> dict[str, float]:
 def outcomes(
     records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """A row a claim: what it says, whether the conditions suffice for it and why, what came out."""
+    """Return a row per claim: its sentence, whether the conditions suffice and why, the result."""
     results, outcome_rows = Results(records, scale), []
     sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
     texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
@@ -212,7 +212,7 @@ def _told(row: DistillRecord, seed: int) -> str:
 def _evaluated(
     trained: Sequence[Trained], examples: Sequence[Examples], scale: ExperimentSizes, *, timed: bool
 ) -> list[DistillRecord]:  # fmt: skip
-    """A record a model and length; the models of a length are timed in turns."""
+    """Return a record a model and length; the models of a length are timed in turns."""
     evaluated: list[DistillRecord] = []
     shorter: dict[str, float] = {}
     for given, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
@@ -244,7 +244,7 @@ def _evaluated(
 
 
 def stretched(one: Trained, tokens: int) -> Any:
-    """The trained model for longer inputs; parts made for one length stay as they were trained."""
+    """Return the trained model for longer inputs; weights of one length stay as trained."""
     config: ModelConfig = one.config.with_(seq_len=tokens)
     longer = build(config).eval()
     buffers = dict(longer.named_buffers(remove_duplicate=False))
@@ -269,7 +269,7 @@ def _quality(logits: Tensor, goal: Tensor, given: Examples) -> dict[str, Any]:
 
 
 def _before(one: Trained, given: Examples, goal: Tensor) -> float:
-    """The same error of the model as it started."""
+    """Return the error of the model before its first step."""
     torch.default_generator.manual_seed(one.seed)
     return float(F.mse_loss(answers(build(one.config), given), goal))
 

@@ -46,7 +46,7 @@ PROJECTIONS = ("queries", "keys", "values")
 
 
 def subject(label: str) -> growth.GrowthCase:
-    """A mechanism as ``list`` writes it, one head, its core."""
+    """Return a mechanism as ``list`` writes it, one head, its core."""
     name, *settings = label.split()
     params = dict(setting.split("=") for setting in settings)
     return growth.GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
@@ -67,7 +67,7 @@ def no_faster(claim: Any, power: Any) -> bool:
 
 
 def _complexities() -> list[dict[str, Any]]:
-    """The orders claimed in the text."""
+    """Return the orders claimed in the text."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows(checks.CLAIMS):
         mechanism, derived_power = checks.mechanism_id(row), None
@@ -84,7 +84,7 @@ def _complexities() -> list[dict[str, Any]]:
 
 
 def _quoted_numbers() -> list[dict[str, Any]]:
-    """The numbers quoted of Figure Z and in the text."""
+    """Return the numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
     runs = checks.lengths_it_runs_at()[f"{checks.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(checks.FIGURE_Z):
@@ -146,7 +146,7 @@ def heads() -> FigureData:
 
 
 def points(label: str) -> list[dict[str, Any]]:
-    """A row a length: closed forms everywhere, counted and measured at the short ones."""
+    """Return a row a length: closed forms everywhere, counted and measured at the short ones."""
     of_label = [point for point in measured("003", "growth") if point["mechanism"] == label]
     clocked = {point["seq_len"]: point for point in of_label}
     rows = []
@@ -167,7 +167,7 @@ def exponent(
     quantity: str,
     fit: Callable[[Sequence[int], Sequence[float]], float] = fitted,
 ) -> float:
-    """The exponent of N where a quantity is known: over the longer half of the lengths."""
+    """Return the exponent of N where a quantity is known: over the longer half of the lengths."""
     known = [row for row in rows if row[quantity]]
     return fit([row["seq_len"] for row in known], [row[quantity] for row in known])
 
@@ -190,7 +190,7 @@ def family(key: str) -> FigureData:
 
 
 def _order(label: str, powers: dict[str, float]) -> Statement:
-    """The claimed order and ours; the clock's is told and not judged."""
+    """Return the claimed order and ours; the clock's is told and not judged."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"

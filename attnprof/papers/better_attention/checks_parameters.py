@@ -53,7 +53,7 @@ COLOURS, CLASSES, MLP_WIDTH = 3, 1000, 3072
 
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
-    """A table's rows, by its number: ``rows("5")``; each says its dataset; of one mechanism."""
+    """Return a table's rows by its number, ``rows("5")``, with their dataset; of one mechanism."""
     table_rows = DOCUMENT.rows(TABLES[table])
     for row in table_rows:
         row.setdefault("dataset", DATASETS.get(table, ""))
@@ -75,13 +75,13 @@ def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -
 
 
 def implied_length(count: int, d_model: int) -> int | None:
-    """The length at which Super's layer has that many parameters; None where no length has."""
+    """Return the length at which Super's layer has that many parameters; None if none has."""
     length = isqrt(max(count - parameters("efficient", d_model), 0))
     return length if length and parameters("super", d_model, length) == count else None
 
 
 def expected(row: dict[str, str]) -> int:
-    """A layer's parameters at the row's number of heads and the length that the text states.
+    """Return a layer's parameters at the row's number of heads and the length that the text states.
 
     For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
     """
@@ -121,7 +121,7 @@ def _by_heads(count: Callable[[dict[str, str]], int], table: str, name: str) -> 
 
 
 def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str]:
-    """What a layer has where a table prints another number, and the length that this needs."""
+    """Return a layer's parameters where a table prints another number, and the length that fits."""
     width, _, length = EXPERIMENTS[dataset]
     heads = max(ours, key=lambda name: said.get(name) != ours[name])  # the first that differs
     printed, count = said.get(heads, 0), ours[heads]

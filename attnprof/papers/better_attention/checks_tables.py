@@ -31,7 +31,7 @@ Nested = dict[str, dict[str, Any]]
 
 # -- ranks, and rows that stand in two tables ------------------------------------------
 def label(row: dict[str, str]) -> str:
-    """A row's name: ``MNIST super``."""
+    """Return a row's name: ``MNIST super``."""
     return " ".join(text for text in (row["dataset"], row["attention"]) if text)
 
 
@@ -46,7 +46,7 @@ def printed_ranks(table: str) -> Nested:
 
 
 def recomputed_ranks(table: str) -> Nested:
-    """The same from the values: one more than the number of better ones; equal values share."""
+    """Return ranks from the values: one more than the number of better ones; equal values share."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
     ranks: Nested = {label(row): {} for row in ranked}
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
@@ -60,7 +60,7 @@ def recomputed_ranks(table: str) -> Nested:
 
 
 def _value(row: dict[str, str], column: str) -> float:
-    """A value; Table 1's abbreviated parameters are looked up where they are printed in full."""
+    """Return a value; parameters that Table 1 abbreviates come from the table with all digits."""
     full = BY_HEADS.get(row["dataset"]) if column == "params" else None
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
@@ -77,7 +77,7 @@ def _main_values() -> Nested:
 
 
 def _printed_again() -> Nested:
-    """The appendix's values of the main tables' rows."""
+    """Return the appendix's values of the main tables' rows."""
     values: Nested = {}
     for row in _main_rows():
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
@@ -91,7 +91,7 @@ def _printed_again() -> Nested:
 
 
 def _differences(said: Nested, ours: Nested) -> dict[str, str]:
-    """The cells in which what is printed and ours differ."""
+    """Return the cells in which what is printed and ours differ."""
     cells = (
         f"{row}, {column}: printed {said.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
@@ -154,7 +154,7 @@ class Quotation:
     digits: int = 2
 
     def numbers(self) -> dict[str, float]:
-        """The percentage, and a, b and c."""
+        """Return the percentage, and a, b and c."""
         where = {"dataset": self.dataset, **({"h": self.h} if self.h else {})}
         a, b = (value(self.table, self.column, name, **where) for name in (self.a, self.b))
         c = a if self.of_a else b
@@ -166,7 +166,7 @@ class Quotation:
 
 
 def _printed(quote: str) -> Any:
-    """The percentage that is quoted, with the numbers of its expression where one is printed."""
+    """Return the printed percentage, with the numbers of its expression if that is printed."""
     said = number(QUOTED[quote]["printed_pct"])
     numbers = [float(digits) for digits in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
     return {"percent": said, **dict(zip("abc", numbers, strict=True))} if numbers else said
@@ -182,7 +182,7 @@ def _mnist_lead(over: str = "") -> float:
 
 
 def _digits_exchanged(_: Any, ours: Mapping[str, float]) -> dict[str, float]:
-    """A percentage with the last two digits of its b exchanged, and as a share of a."""
+    """Return a percentage with the last two digits of its b exchanged, and as a share of a."""
     a, b = ours["a"], f"{ours['b']:.2f}"
     swapped = float(f"{b[:-2]}{b[:-3:-1]}")
     exchanged, of_a = (100 * (a - x) / y for x, y in ((swapped, swapped), (ours["b"], a)))
@@ -208,7 +208,7 @@ MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 
 
 def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
-    """Standard attention's time over the mechanism's, by the place of the two times."""
+    """Return standard attention's time over the mechanism's, by the table of the two times."""
     datasets = {f"{name.lower()}_s": name for name in EXPERIMENTS}
     return {
         f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (

@@ -34,13 +34,13 @@ NAMES = LABELS["columns"]
 
 
 def _results(table: str) -> list[dict[str, Any]]:
-    """A table of results: sizes recomputed, ranks too."""
+    """Return a table of results: sizes recomputed, ranks too."""
     ranks = checks_tables.recomputed_ranks(table)
     return [_row(table, row, ranks.get(label(row), {})) for row in rows(table)]
 
 
 def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str, Any]:
-    """A row, values with ranks as text: as the document prints them, and ours."""
+    """Return a row, values with ranks as text: as the document prints them, and ours."""
     shown: dict[str, Any] = {}
     for column, text in row.items():
         if column.endswith((RANK, "_printed")) or (column == "dataset" and table not in ("1", "2")):
@@ -70,7 +70,7 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 
 def _constants() -> list[dict[str, Any]]:
-    """The constants of Eq 24, and what its left side is when it is counted."""
+    """Return the constants of Eq 24, and what its left side is when it is counted."""
     rows = []
     for row in DOCUMENT.rows("eq24_constants"):
         name = row["attention"]
@@ -131,7 +131,7 @@ STEPS = {
 
 
 def _blocks(mechanism: str) -> list[dict[str, str]]:
-    """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
+    """Return a mechanism's blocks in order; inputs that no map splits into heads are sliced."""
     projected = registry.get(mechanism).projections
     parts = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
     for stage in counts.definition(mechanism):
@@ -186,7 +186,7 @@ def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_R
 
 
 def _less(rows: Sequence[_Row], name: str) -> float:
-    """The share of standard's count that a mechanism saves in the last row, in percent."""
+    """Return the share of standard's count that a mechanism saves in the last row, in percent."""
     share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
     return share
 

@@ -27,13 +27,13 @@ SYMBOLS = L, T, D, N = tuple(symbol(name) for name in "ltdn")
 
 
 def definition(sublayer: str, workload: Workload) -> Any:
-    """The stages that the definition asks for; the document has no biases."""
+    """Return the stages that the definition asks for; the document has no biases."""
     mechanism = registry.get(MECHANISMS[sublayer], bias=False)
     return mechanism.definition(workload, "layer")
 
 
 def counts(cost: Any) -> dict[str, Any]:
-    """A dot product of k terms has k-1 additions, a sum of k values too."""
+    """Return a dot product of k terms has k-1 additions, a sum of k values too."""
     additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
     amounts = (cost.multiplications, additions, cost.divisions, cost.exponentials)
     return dict(zip(COUNTS, amounts, strict=True))
@@ -41,7 +41,7 @@ def counts(cost: Any) -> dict[str, Any]:
 
 @cache
 def step(sublayer: str) -> dict[str, Any]:
-    """What one more token at length t takes."""
+    """Return the operations and memory of one more token at length t."""
     asked = Workload(T, N, D / N, phase="decode")
     counted = counts(definition(sublayer, asked).total)
     return {name: sympy.expand(count) for name, count in counted.items()}
@@ -49,20 +49,20 @@ def step(sublayer: str) -> dict[str, Any]:
 
 @cache
 def sequence(sublayer: str) -> dict[str, Any]:
-    """What a training sequence of length l takes: its l steps; and the parameters."""
+    """Return the operations of a training sequence of length l, its l steps; and the parameters."""
     asked = Workload(L, N, D / N, causal=True)
     sums = {name: summed(form) for name, form in step(sublayer).items()}
     return {**sums, "params": definition(sublayer, asked).parameters}
 
 
 def summed(form: Any) -> Any:
-    """A polynomial in t, added up over t = 1 to l."""
+    """Return a polynomial in t, added up over t = 1 to l."""
     return sympy.expand(sympy.summation(sympy.expand(form), (T, 1, L)))
 
 
 @cache
 def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int]:
-    """A sequence's counts, their total and the parameters, step by step in whole numbers."""
+    """Return a sequence's counts, their total and the parameters, step by step in whole numbers."""
     whole = Workload(window, heads, width // heads)
     steps = [whole.with_(seq_len=t, phase="decode") for t in range(1, window + 1)]
     counted = [counts(definition(sublayer, step).total) for step in steps]
@@ -89,7 +89,7 @@ WAITS_FOR = {
 
 
 def steps(sublayer: str) -> list[dict[str, Any]]:
-    """What one more token takes, step by step; a sum of any length is one cumulation.
+    """Return the operations of one more token, step by step; a sum of any length is one step.
 
     ``way`` are the steps on the longest way to a step and itself, ``chain`` their operations.
     """
@@ -114,7 +114,7 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
 
 
 def last_step(sublayer: str) -> dict[str, Any]:
-    """The step that ends last: its chain is the critical path."""
+    """Return the step that ends last: its chain is the critical path."""
     return max(steps(sublayer), key=lambda step: len(step["chain"]))
 
 
@@ -160,7 +160,7 @@ def counted(row: _Row) -> str:
 
 
 def terms_of(row: _Row) -> str:
-    """What the terms printed above a row's closed form add up to."""
+    """Return the sum of the terms that are printed above a row's closed form."""
     if "expression_printed" in row:
         return str(sympy.expand(formula(row["expression_printed"])))
     inside, outside = formula(row["summand_t_1_to_l"]), formula(row["outside_sum"])
@@ -174,7 +174,7 @@ def column(name: str) -> dict[str, int]:
 
 
 def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
-    """The closed forms that tables print, by sublayer and quantity, put another way."""
+    """Return the closed forms that tables print, by sublayer and quantity, put another way."""
     forms: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
@@ -184,7 +184,7 @@ def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _For
 
 
 def _misprint(row: _Row, said: Any, ours: Any) -> dict[str, str]:
-    """What a closed form has too few, and whether the terms printed above it are right."""
+    """Return the terms a printed closed form lacks, and whether the terms above it are right."""
     missing, terms = sympy.factor(formula(ours) - formula(said)), terms_of(row)
     right = f", though the terms printed above it add up to {terms}"
     return {"missing": missing, "terms": right if same_formula(terms, ours) else ""}

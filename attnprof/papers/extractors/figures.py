@@ -29,7 +29,7 @@ DRAWN = {
 
 
 def sublayer(name: str) -> FigureData:
-    """A sublayer's steps for one more token, what each waits for, and its critical path."""
+    """Return a sublayer's steps for one more token, what each waits for, and its critical path."""
     way, ours = checks.last_step(name)["way"], checks.critical_path(name)
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
@@ -74,7 +74,7 @@ def _settings() -> list[dict[str, Any]]:
 
 
 def _closed_forms(number: str) -> list[dict[str, Any]]:
-    """A table of closed forms; the printed terms added up stand beside them."""
+    """Return a table of closed forms; the printed terms added up stand beside them."""
     return [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
          "terms": Cell(checks.terms_of(row), counted(row), same_formula),

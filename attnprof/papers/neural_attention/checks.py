@@ -33,17 +33,17 @@ MILLION = 1e6
 
 
 def settings(task: str) -> dict[str, str]:
-    """A task's settings as the document gives them."""
+    """Return a task's settings as the document gives them."""
     return {r["key"]: r["value"] for r in DOCUMENT.rows("settings") if r["task"] == task}
 
 
 def rows_by_projection(table: str, column: str) -> dict[str, float]:
-    """A column of a table, by :func:`name_of`."""
+    """Return a column of a table, by :func:`name_of`."""
     return {name_of(row): float(row[column]) for row in DOCUMENT.rows(table)}
 
 
 def name_of(row: Mapping[str, str]) -> str:
-    """What a row is called here: ``dot``, ``d'=2``, or ``none``."""
+    """Return a row's name in our tables: ``dot``, ``d'=2``, or ``none``."""
     if row.get("method") == "dot_product":
         return "dot"
     none = row["d_prime_printed"].startswith("None")
@@ -51,7 +51,7 @@ def name_of(row: Mapping[str, str]) -> str:
 
 
 def projection(name: str) -> int | None:
-    """The d' of a row; None where nothing is projected."""
+    """Return the d' of a row; None where nothing is projected."""
     return None if name in ("dot", "none") else int(name.removeprefix("d'="))
 
 
@@ -66,7 +66,7 @@ def workload(task: str, phase: str = "forward") -> Workload:
 
 
 def attention(name: str) -> Mechanism:
-    """A row's mechanism: no bias for the dot product, Neural Attention as Algorithm 1 writes it."""
+    """Return a row's mechanism: dot product without bias, or Neural Attention by Algorithm 1."""
     if name == "dot":
         return registry.get("standard", bias=False)
     return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
@@ -281,7 +281,7 @@ def graph_dimensions() -> dict[str, int]:
 
 
 def growth() -> dict[str, int]:
-    """The power of n in the leading term of each row's operations."""
+    """Return the power of n in the leading term of each row's operations."""
     n, h, d = sympy.symbols("n h d", positive=True)
     factors = {}
     for name in ROWS:

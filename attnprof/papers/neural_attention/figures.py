@@ -38,7 +38,7 @@ class Scorer:
 
 
 def drawn_scorer(inputs: int, neurons: int) -> Scorer:
-    """A scorer with weights from a normal distribution, as a start that training changes."""
+    """Return a scorer with weights from a normal distribution, as a start that training changes."""
     made = np.random.default_rng(SEED)
     return Scorer(
         2 * made.standard_normal((neurons, inputs)), made.standard_normal(neurons),
@@ -121,7 +121,7 @@ SIZE = "model size (M)"
 
 
 def _bounds(task: str) -> dict[str, Callable[[Row], float]]:
-    """The least memory, in 16 bits, and time of a task's rows."""
+    """Return the least memory, in 16 bits, and time of a task's rows."""
     return {
         "memory (GB/batch)": lambda row: checks.least_memory(task, name_of(row)) / 2,
         "inference speed (ms/sample)": lambda row: checks.least_time(task, name_of(row)),

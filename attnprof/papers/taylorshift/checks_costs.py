@@ -24,14 +24,14 @@ N, D, H = map(symbol, "Ndh")
 
 
 def quoted(quantity: str) -> str:
-    """A number of the running text, as it is printed there."""
+    """Return a number of the running text, as it is printed there."""
     values = {row["quantity"]: row["value"] for row in DOCUMENT.rows("quoted_numbers")}
     return values[quantity]
 
 
 @cache
 def published(source: str) -> Any:
-    """A printed form by its source (``004-EQ4``)."""
+    """Return a printed form by its source (``004-EQ4``)."""
     forms = {form.source: form for name in FORMS for form in registry.get(name).published()}
     return forms[source]
 
@@ -86,7 +86,7 @@ def crossing(name: str, head_dim: int) -> tuple[Any, str | None]:
 
 
 def first_lengths(head_dim: int) -> dict[str, int]:
-    """The first whole lengths from which on the efficient form is not dearer."""
+    """Return the first whole lengths from which on the efficient form is not dearer."""
     return {name: int(crossing(name, head_dim)[0].first_seq_len) for name in METRICS}
 
 
@@ -131,7 +131,7 @@ def quadratic() -> tuple[Any, Any, Any]:
 
 
 def radicand() -> Any:
-    """What stands under the root of N1 = (d²+2d+1 + √…)/4."""
+    """Return the radicand of N1 = (d²+2d+1 + √…)/4."""
     a, b, c = quadratic()
     return sympy.expand(b**2 - 4 * a * c)
 
@@ -142,7 +142,7 @@ def _radicands() -> list[str]:
 
 
 def dominating_square() -> Any:
-    """The smallest d²+ed+s whose square is never below the radicand for d ≥ 0.
+    """Return the smallest d²+ed+s whose square is never below the radicand for d ≥ 0.
 
     The two highest powers fix d² + ed, the value at 0 the least possible s; that s is enough if
     no coefficient of the difference is negative.
@@ -190,7 +190,7 @@ EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + 
 
 
 def all_heads(one: Any) -> Any:
-    """The cost of h heads of width d_e / h, from that of one."""
+    """Return the cost of h heads of width d_e / h, from that of one."""
     return sympy.expand(H * one.subs(D, D_E / H))
 
 

@@ -40,7 +40,7 @@ def ahead_of(model: str) -> list[str]:
 
 
 def _fewest_wins(*_: Any) -> dict[str, str]:
-    """The linear model that TaylorShift is ahead of on the fewest datasets, and how."""
+    """Return the linear model that TaylorShift is ahead of on the fewest datasets, and how."""
     model = min(LINEAR_MODELS, key=lambda name: len(ahead_of(name)))
     theirs, other = accuracies()[MODEL], accuracies()[model]
     ties = (f"{name} ({points} both)" for name, points in other.items() if theirs[name] == points)
@@ -55,18 +55,18 @@ def _losses(*_: Any) -> dict[str, str]:
 
 
 def column(name: str) -> dict[int, float]:
-    """A column of Table 6 by head count."""
+    """Return a column of Table 6 by head count."""
     return {int(row["h"]): number(row[name]) for row in DOCUMENT.rows("table06_heads")}
 
 
 def setting(name: str) -> dict[str, str]:
-    """A row of Table 7, by dataset."""
+    """Return a row of Table 7, by dataset."""
     (row,) = (row for row in DOCUMENT.rows("table07_hyperparameters") if row["param"] == name)
     return {dataset: row[dataset] for dataset in DATASETS}
 
 
 def common_head_width() -> int:
-    """The head width that most models of Table 7 have."""
+    """Return the head width that most models of Table 7 have."""
     widths, heads = setting("d_embed"), setting("heads")
     return int(mode(int(widths[name]) / int(heads[name]) for name in DATASETS))
 
@@ -108,7 +108,7 @@ def _crossovers(place: str) -> dict[str, int]:
 
 
 def _mebibytes(form: str, heads: int) -> float:
-    """The printed entries of all heads at Table 6's width and batch."""
+    """Return the printed entries of all heads at Table 6's width and batch."""
     sizes = Workload(TOKENS, heads, MODEL_WIDTH // heads)
     entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
     return entries * BATCH * BYTES[form] / MIB
@@ -144,7 +144,7 @@ def _box_products(said: Any, ours: Any) -> dict[str, Any]:
 
 
 def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """The factor c of N̂ = N0 + c·d, from ``d``, ``N0`` and ``at`` of each width, with its interval.
+    """Return c of N̂ = N0 + c·d and its interval, from ``d``, ``N0``, ``at`` (N̂) of each width.
 
     By least squares of relative distances, as lengths are measured to so many percent; the
     interval of 95 % is Student's, by how far the widths scatter around the law.
@@ -161,7 +161,7 @@ def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def reached(name: str = "N0hat") -> list[dict[str, float]]:
-    """The widths whose crossing in time was measured; none is continued to."""
+    """Return the widths whose crossing in time was measured; none is continued to."""
     rows = measured("004", "crossovers")
     columns = zip(rows["d"], rows["N0"], rows[name], strict=True)
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
@@ -181,7 +181,7 @@ def _more_heads() -> dict[str, bool]:
 
 
 def _tokens_by_memory() -> int:
-    """The length whose N × N tensors are what Table 6's memory grows by, a head."""
+    """Return the length whose N × N tensors are what Table 6's memory grows by, a head."""
     direct = MEMORY["direct"]
     heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
     slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])

@@ -27,7 +27,7 @@ X = symbol("x")
 
 
 def taylor_map(x: Any, order: int = 2) -> Any:
-    """The exponential's series up to an order."""
+    """Return the exponential's series up to an order."""
     return sum(x**n / factorial(n) for n in range(order + 1))
 
 
@@ -101,7 +101,7 @@ def moment(power: int) -> Any:
 
 @cache
 def law(expression: str, values: str = SPHERE) -> Any:
-    """The root of the mean squared size of an expression of Table 1; of Y_denom its mean.
+    """Return the root of the mean squared size of an expression of Table 1; of Y_denom its mean.
 
     Exact for every N, except for Y: there for long sequences, whose denominators hardly vary.
     A_mod is taken as a whole, the others by row.
@@ -136,18 +136,18 @@ def printed_laws() -> dict[str, str]:
 
 
 def printed_sizes(expression: str) -> dict[str, float]:
-    """A printed law at the widths, for the longest sequence: ``d=16`` and so on."""
+    """Return a printed law at the widths, for the longest sequence: ``d=16`` and so on."""
     law = formula(printed_laws()[expression])
     return {f"d={d}": float(law.subs({N: LENGTH, D: d})) for d in WIDTHS}
 
 
 def sizes(expression: str, values: str = SPHERE) -> dict[str, float]:
-    """What :func:`size` gives at the same widths and length."""
+    """Return :func:`size` at the widths and length of :func:`printed_sizes`."""
     return {f"d={d}": size(expression, values, LENGTH, d) for d in WIDTHS}
 
 
 def size(expression: str, values: str, length: int, width: int) -> float:
-    """The mean size in a long sequence: a mean of norms.
+    """Return the mean size in a long sequence: a mean of norms.
 
     Sums over many tokens are as good as normal, so the norm of a row of QKᵀV or Y has the mean
     of a norm of normal variables; the others hardly vary around their root mean square.
@@ -286,7 +286,7 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
 def _products(
     d: int, n: int, draws: int, queries: int, generator: Any
 ) -> Iterator[tuple[str, Any]]:
-    """What is multiplied with [1, V, V with its rows on the sphere], some draws at a time."""
+    """Yield the factors of [1, V, V with its rows on the sphere], some draws at a time."""
     import torch
 
     from attnprof.blocks.taylor import box_product

@@ -69,7 +69,7 @@ def heads() -> FigureData:
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
-    """A curve's value at a length, on straight lines in the logarithms; None outside."""
+    """Return a curve's value at a length, on straight lines in the logarithms; None outside."""
     known = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
     for (a, x), (b, y) in pairwise(known):
         if a < b and a <= length <= b:
@@ -182,7 +182,7 @@ def _said_of_encoders(
 
 
 def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
-    """A crossover, with its interval of 95 % where it is one of times."""
+    """Return a crossover, with its interval of 95 % where it is one of times."""
     at = measured[f"{name}_crossover{ending}"]
     if at is None:
         return f"beyond the {measured.get(f'longest{ending}', 0):,} tokens that were timed"
@@ -195,7 +195,7 @@ def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
 
 @cache
 def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
-    """A law in numbers: as printed for no kind of V, else by the moments of the draws."""
+    """Return a law in numbers: as printed for no kind of V, else by the moments of the draws."""
     printed = formula(printed_laws()[expression])
     law = printed if kind is None else checks_sizes.law(expression, kind)
     function: Callable[[float, float], float] = sympy.lambdify((N, D), law, "math")

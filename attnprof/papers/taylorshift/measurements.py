@@ -54,7 +54,7 @@ Times = Callable[[int, Budget], list[list[float]]]
 
 
 def _where() -> dict[str, Any]:
-    """The machine, how its clock is read, and the commit of this code."""
+    """Return the machine, how its clock is read, and the commit of this code."""
     with threads(1):
         environment = describe_environment("cpu")
     return {**environment, "clock": "thread_time_ns", "git": git_state(Path(__file__).parent)}
@@ -100,18 +100,18 @@ def _allocator(setting: str) -> AbstractContextManager[object]:
 
 
 def _usual(length: int) -> int:
-    """The next length that kernels fill up."""
+    """Return the next length that kernels fill up."""
     step = 8 if length >= 64 else 4
     return -(-length // step) * step
 
 
 def enough(budget: Budget) -> Budget:
-    """The budget with samples for an interval of 95 % at least."""
+    """Return the budget with samples for an interval of 95 % at least."""
     return replace(budget, least=max(budget.least, ENOUGH), samples=max(budget.samples, ENOUGH))
 
 
 def _clocked(times: Sequence[float]) -> dict[str, float]:
-    """What a curve has of the times at a point: their median and its interval's coverage."""
+    """Return a curve's fields for times at a point: median and its interval's coverage."""
     time_s = estimate_median(times)
     ends = {"time_low_s": time_s.low_s, "time_high_s": time_s.high_s}
     return {"time_s": time_s.median_s, **ends, "coverage": time_s.coverage, "samples": time_s.count}
@@ -153,7 +153,7 @@ def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
 
 
 def memory_crossing(d: int) -> int:
-    """The first length at which the efficient form's measured peak is not the larger one."""
+    """Return the first length at which the efficient form's measured peak is not the larger one."""
     direct, efficient = map(get, FORMS)
     meeting = Meeting(direct, efficient, Workload(1, 1, d))
     report = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
@@ -163,7 +163,7 @@ def memory_crossing(d: int) -> int:
 
 # -- encoders --------------------------------------------------------------------------
 def encoder(mechanism: str, seq_len: int) -> Subject:
-    """A pre-norm encoder with drawn weights, and its call on one sequence without gradients."""
+    """Return a pre-norm encoder with drawn weights, called on one sequence without gradients."""
     import torch
 
     torch.manual_seed(0)

@@ -169,7 +169,7 @@ def _layer_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_layer_norm_backward")
 def _layer_norm_backward(_out: Any, call: Any) -> Counts:
-    """The input's is a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
+    """Return the input's is a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
     n, rows = _rows(call)
     to_input, to_weight, to_bias = call.output_mask
     each = (6 if call.weight is not None else 3) * M + 4 * A
@@ -189,7 +189,7 @@ def _rms_norm(_out: Any, call: Any) -> Counts:
 
 @rule("_fused_rms_norm_backward")
 def _rms_norm_backward(_out: Any, call: Any) -> Counts:
-    """The input's is rstd·(g·w - x·c), c = rstd²/n·sum(g·w·x); the weight's sum(g·x·rstd)."""
+    """Count dx = rstd·(g·w - x·c), c = rstd²/n·sum(g·w·x), and dw = sum(g·x·rstd)."""
     n, rows = _rows(call)
     to_input, to_weight = call.output_mask
     each = (4 if call.weight is not None else 3) * M + 2 * A
@@ -206,7 +206,7 @@ def _group_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_group_norm_backward")
 def _group_norm_backward(_out: Any, call: Any) -> Counts:
-    """Sums of g·x and g a channel; dx = c1·g + c2·x + c3."""
+    """Return sums of g·x and g a channel; dx = c1·g + c2·x + c3."""
     n, rows, channels = _groups(call)
     to_input, to_weight, to_bias = call.output_mask
     of_channel = 3 * M * (call.weight is not None) + 2 * A
