@@ -28,7 +28,7 @@ def shown(value: Any) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer of Python's or numpy's; booleans and floats are none."""
+    """Return whether it is an integer of Python's or numpy's; booleans and floats are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -59,7 +59,7 @@ def size(name: str, value: Any) -> Any:
 
 
 def is_torch_symbol(value: Any) -> bool:
-    """Whether it is a size of a symbolic run: at least 1, and no number yet."""
+    """Return whether it is a size of a symbolic run: at least 1, and no number yet."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.SymInt)
 
@@ -99,7 +99,7 @@ def seconds(name: str, value: Any) -> float | None:
 
 
 def is_flag(value: Any) -> bool:
-    """Whether it is True or False, of Python's or numpy's."""
+    """Return whether it is True or False, of Python's or numpy's."""
     return type(value).__name__ in ("bool", "bool_")
 
 
@@ -111,7 +111,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def choice(name: str, value: Any, possible: Sequence[str]) -> str:
-    """One of the possible names; the nearest are told."""
+    """Return one of the possible names; RequestError names the nearest ones."""
     if not isinstance(value, str):
         raise RequestError(
             f"{name} must be text, not {shown(value)}: possible: {', '.join(possible)}"
@@ -122,7 +122,7 @@ def choice(name: str, value: Any, possible: Sequence[str]) -> str:
 
 
 def text(name: str, value: Any, example: str) -> str:
-    """Text; ``example`` is what could be typed."""
+    """Return text; ``example`` is what could be typed."""
     if not isinstance(value, str) or not value:
         raise RequestError(f"{name} must be text like '{example}', not {shown(value)}")
     return value
@@ -136,7 +136,7 @@ def file_path(name: str, value: Any) -> Path:
 
 
 def several(name: str, value: Any) -> list[Any]:
-    """One value or several as a list of one or more."""
+    """Return one value or several as a list of one or more."""
     plain = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
     single = plain or getattr(value, "ndim", 1) == 0  # numpy's and torch's numbers
     values = [value] if single else list(value)
@@ -165,7 +165,7 @@ def threads_of(value: Any) -> int | None:
 
 
 def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
-    """Texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
+    """Return texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
     if value is None:
         return None
     asked = value if isinstance(value, Mapping) else several(name, value)
@@ -175,7 +175,7 @@ def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
 
 
 def sizes_by_name(value: Any) -> dict[str, int] | None:
-    """Sizes by symbol, each name in one spelling."""
+    """Return sizes by symbol, each name in one spelling."""
     if value is None:
         return None
     if not isinstance(value, Mapping):

@@ -38,17 +38,17 @@ def _sum(values: Sequence[Number]) -> Number:
 
 
 def is_symbolic(*values: Number) -> bool:
-    """Whether any value is a sympy expression that is not a plain number."""
+    """Return whether any value is a sympy expression that is not a plain number."""
     return bool(_sympy(*values)) and any(getattr(x, "free_symbols", None) for x in values)
 
 
 def is_plain(*values: Number) -> bool:
-    """Whether all values are plain Python numbers, so that they can be compared."""
+    """Return whether all values are plain Python numbers, so that they can be compared."""
     return _PLAIN.issuperset(map(type, values)) or not (_sympy(*values) or _numpy(*values))
 
 
 def floor_div(a: Number, b: Number) -> Number:
-    """⌊a/b⌋."""
+    """Return ⌊a/b⌋."""
     if isinstance(b, int) and b == 1:
         return a
     sympy = _sympy(a, b)
@@ -56,7 +56,7 @@ def floor_div(a: Number, b: Number) -> Number:
 
 
 def ceil_sqrt(n: Number) -> Number:
-    """⌈sqrt n⌉, exactly."""
+    """Return ⌈sqrt n⌉, exactly."""
     if is_plain(n):
         return isqrt(n - 1) + 1
     if sympy := _sympy(n):
@@ -65,13 +65,13 @@ def ceil_sqrt(n: Number) -> Number:
 
 
 def ceil_div(a: Number, b: Number) -> Number:
-    """⌈a/b⌉."""
+    """Return ⌈a/b⌉."""
     sympy = _sympy(a, b)
     return sympy.ceiling(a / b) if sympy else -(-a // b)
 
 
 def exact_div(a: Number, b: Number) -> Number:
-    """a/b where b is known to divide a; a ValueError where it does not."""
+    """Return a/b where b is known to divide a; a ValueError where it does not."""
     if _sympy(a, b):
         return a / b
     if not _numpy(a, b) and a % b:
@@ -114,7 +114,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def same_size(a: Number, b: Number) -> bool:
-    """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
+    """Return whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
     if a is b:
         return True
     numpy = _numpy(a, b)
@@ -122,17 +122,17 @@ def same_size(a: Number, b: Number) -> bool:
 
 
 def more_than_one(size: Number) -> Number:
-    """1 where a size is above one, 0 where it is one: min(1, size - 1)."""
+    """Return 1 where a size is above one, 0 where it is one: min(1, size - 1)."""
     return minimum(1, size - 1)
 
 
 def at_least_one(size: Number) -> Number:
-    """1 where a size is one or more, 0 where it is zero: min(1, size)."""
+    """Return 1 where a size is one or more, 0 where it is zero: min(1, size)."""
     return minimum(1, size)
 
 
 def not_dearer(a: Number, b: Number) -> Number:
-    """1 where a <= b, 0 elsewhere: how a closed form says which branch is taken."""
+    """Return 1 where a <= b, 0 elsewhere: how a closed form says which branch is taken."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return sympy.Piecewise((1, sympy.Le(a, b)), (0, True))
@@ -274,7 +274,7 @@ class CostTable:
         return self.total.operations
 
     def live(self) -> list[Number]:
-        """Bytes held while each stage runs: live before + allocates + workspace."""
+        """Return bytes held while each stage runs: live before + allocates + workspace."""
         before, during = self.live_before, []
         for stage in self.stages:
             during.append(before + stage.allocates + stage.workspace)

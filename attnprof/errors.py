@@ -35,7 +35,7 @@ class CheckFailedError(AttnprofError):
 
 
 def together(errors: Sequence[AttnprofError]) -> AttnprofError:
-    """One error that says what each of them says, once; it ends with the least of their codes."""
+    """Return one error with all messages, each once, and the least of the exit codes."""
     said = list(dict.fromkeys(map(str, errors)))
     more = [f"and {len(said) - 5} more"] if len(said) > 5 else []
     kind = type(min(errors, key=lambda error: error.exit_code))

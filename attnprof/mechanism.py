@@ -111,7 +111,7 @@ class Mechanism:
 
     @classmethod
     def parameter_names(cls) -> list[str]:
-        """Names that ``--set`` takes."""
+        """Return names that ``--set`` takes."""
         return [item.name for item in fields(cls)]
 
     def with_params(self, params: dict[str, Any]) -> Self:
@@ -179,7 +179,7 @@ class Mechanism:
         return made(self, self._fitted(workload), scope)[1].count
 
     def _fitted(self, workload: Workload) -> Workload:
-        """With as many key and value heads as the mechanism fixes."""
+        """Return the workload with the key and value heads that the mechanism fixes, if any."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
     def form_for(self, workload: Workload) -> "Mechanism":
@@ -187,7 +187,7 @@ class Mechanism:
         return self
 
     def choice(self, workload: Workload) -> str:
-        """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""
+        """Return the form that runs for a workload, and why; "" if there is only one."""
         return ""
 
     def published(self) -> tuple[Published, ...]:
@@ -195,20 +195,20 @@ class Mechanism:
         return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
-        """Elements a decoder keeps after the token number ``seq_len``."""
+        """Return elements a decoder keeps after the token number ``seq_len``."""
         w = workload
         return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 
     def layer_entries(self, workload: Workload) -> Number:
-        """Elements that a layer keeps beside its core's state."""
+        """Return elements that a layer keeps beside its core's state."""
         return 0
 
     def wide_entries(self, workload: Workload) -> Number:
-        """Elements of the state that are in float32 at least: sums over all tokens."""
+        """Return elements of the state that are in float32 at least: sums over all tokens."""
         return 0
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Bytes of its state that a decoding step moves: cached rows once, sums twice.
+        """Return bytes of its state that a decoding step moves: cached rows once, sums twice.
 
         A step reads the rows that are cached and writes the newest, or reads and writes sums.
         """
@@ -254,7 +254,7 @@ class Mechanism:
         return self.layer(layer, x, **({"causal": causal} if "causal" in self._layer_takes else {}))
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of the layer's linear maps, by name; its own say theirs."""
+        """Return input and output width of the layer's linear maps, by name; its own say theirs."""
         return {} if self.has_own_layer() else sizes.maps(self.projections)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
@@ -263,7 +263,7 @@ class Mechanism:
 
     @classmethod
     def has_own_layer(cls) -> bool:
-        """Whether it writes a whole layer and no core."""
+        """Return whether it writes a whole layer and no core."""
         return cls.layer is not Mechanism.layer
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
@@ -288,17 +288,17 @@ class Mechanism:
         return y
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
+        """Compute one token: q, k, v (b, h, 1, d) → (b, h, 1, dv), and the new state."""
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
     @classmethod
     def is_text(cls) -> bool:
-        """Whether its core of three tensors, or its layer, is written."""
+        """Return whether its core of three tensors, or its layer, is written."""
         asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
         return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
 
     def projected_heads(self, letter: str) -> Number | None:
-        """How many heads of q, k or v are projected and repeated; None: all are projected."""
+        """Return the heads of q, k or v that are projected and then repeated; None: all are."""
         return None
 
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ HINTS = {
 
 @cache
 def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
-    """Shipped mechanisms by name, with the folder each lives in."""
+    """Return shipped mechanisms by name, with the folder each lives in."""
     shipped_ones: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
@@ -52,7 +52,7 @@ def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
 
 
 def names() -> list[str]:
-    """Names of the shipped mechanisms, in the order documents introduce them."""
+    """Return names of the shipped mechanisms, in the order documents introduce them."""
     return sorted(_shipped(), key=lambda name: (_shipped()[name][0].document, name))
 
 
@@ -168,7 +168,7 @@ _DIGITS = 4
 
 
 def _is_configured(name: str) -> bool:
-    """Whether a name has parameters or numbers of layers."""
+    """Return whether a name has parameters or numbers of layers."""
     return "@" in name.rpartition(".py:")[2]
 
 
@@ -255,13 +255,13 @@ def _checked(value: Any, what: str) -> type[Mechanism]:
 
 
 def origin(point: "EntryPoint") -> str:
-    """Which plug-in of which distribution, in words."""
+    """Return which plug-in of which distribution it is, in words."""
     dist = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"plug-in '{point.name}'{dist} ({point.value})"
 
 
 def plugins() -> "list[tuple[EntryPoint, str | None]]":
-    """Entry points from metadata, none imported, each with why it cannot work (or None)."""
+    """Return entry points from metadata, none imported, each with why it cannot work (or None)."""
     names = []
     for point in _entry_points():
         module, _, attribute = point.value.partition(":")

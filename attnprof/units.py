@@ -27,7 +27,7 @@ def _decimal(value: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in KiB, MiB, GiB: ``1.50 MiB``; whole bytes below 1024."""
+    """Return bytes in KiB, MiB, GiB: ``1.50 MiB``; whole bytes below 1024."""
     size, power = float(value), 0
     while abs(size) >= 1024 and power < len(_BINARY) - 1:
         size, power = size / 1024, power + 1
@@ -35,7 +35,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_time(value: float) -> str:
-    """Seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
+    """Return seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
     for size, unit in _TIMES:
         if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
             return f"{_rounded(value / size, 3)} {unit}"
@@ -43,13 +43,13 @@ def format_time(value: float) -> str:
 
 
 def format_rate(value: float, unit: str = "FLOP/s") -> str:
-    """Operations or bytes a second in decimal units: ``12.5 GFLOP/s``."""
+    """Return operations or bytes a second in decimal units: ``12.5 GFLOP/s``."""
     head, _, prefix = _decimal(value).partition(" ")
     return f"{head} {prefix}{unit}"
 
 
 def format_number(value: float, *, short: bool = False) -> str:
-    """Any number: integers exact, others to six significant digits, or three where ``short``."""
+    """Return a number: integers exact, others to six significant digits, or three if ``short``."""
     if isinstance(value, int):
         return f"{value:,}"
     if short and 1e-6 < abs(value) < 1e15:
@@ -58,13 +58,13 @@ def format_number(value: float, *, short: bool = False) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """So many significant digits, never with an exponent: ``0.0120``, ``1.30``, ``12,345``."""
+    """Return ``digits`` significant digits, without exponent: ``0.0120``, ``1.30``, ``12,345``."""
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def format_ratio(value: float, base: float = 1) -> str:
-    """How many times a base: ``0.0081``, ``0.56``, ``13``, and more digits near 1: ``1.003``."""
+    """Return a ratio: ``0.0081``, ``0.56``, ``13``, and more digits near 1: ``1.003``."""
     ratio = value / base
     if not 0.1 <= ratio < 10:
         return _rounded(ratio, 2) if ratio else "0"
@@ -81,7 +81,7 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 case``, ``6,000 cases``."""
+    """Return ``1 case``, ``6,000 cases``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -115,7 +115,7 @@ def label(mechanism: str, params: dict[str, object]) -> str:
 
 
 def is_numeric(fmt: str) -> bool:
-    """Whether a column of this format is right-aligned."""
+    """Return whether a column of this format is right-aligned."""
     return fmt in _WRITERS
 
 

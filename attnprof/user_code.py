@@ -28,7 +28,7 @@ class ExitedError(Exception):
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Inside, garbage is looked for seldom: through the many objects of runs and formulas."""
+    """Collect garbage seldom inside: runs and formulas have many objects to look through."""
     before = gc.get_threshold()
     gc.set_threshold(max(SELDOM, before[0]) if before[0] else 0, *before[1:])
     try:
@@ -49,7 +49,7 @@ def contained() -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code.
+    """Return the exception and the line of the user's code: ``ValueError: message (my.py:12)``.
 
     Where it says nothing the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
     """
@@ -179,7 +179,7 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
 
 
 def is_place(text: str) -> bool:
-    """Whether a text names a place in code, not a registered mechanism."""
+    """Return whether a text names a place in code, not a registered mechanism."""
     return ":" in text or text.endswith(".py")
 
 
@@ -251,7 +251,7 @@ def _below(text: str, package: ModuleType, name: str) -> ModuleType:
 
 
 def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:
-    """Every module of a package, and the classes and functions that its text defines."""
+    """Yield every module of a package, and the classes and functions that its text defines."""
     for folder in map(Path, getattr(package, "__path__", ())):
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(folder).with_suffix("").parts

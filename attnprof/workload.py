@@ -68,7 +68,7 @@ class Workload:
             )
 
     def by_symbol(self) -> dict[str, Any]:
-        """Batch, tokens, heads and head width by the letters that formulas have for them."""
+        """Return batch, tokens, heads and head width by the letters that formulas have for them."""
         return {letter: getattr(self, name) for letter, name in SYMBOLS.items()}
 
     @property
@@ -106,7 +106,7 @@ class Workload:
 
 
 def pairs(workload: Workload) -> Number:
-    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
+    """Return query-key pairs of the definition: N(N+1)/2 if causal, t for one decoded token."""
     n = workload.seq_len
     if workload.phase == "decode":
         return n
@@ -117,5 +117,5 @@ def pairs(workload: Workload) -> Number:
 
 
 def rows(workload: Workload) -> Number:
-    """Query rows of one call: one in a decoding step."""
+    """Return query rows of one call: one in a decoding step."""
     return 1 if workload.phase == "decode" else workload.seq_len

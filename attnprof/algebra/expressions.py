@@ -48,7 +48,7 @@ def expression_of(
 
 
 def rules_of(highest: int = HIGHEST) -> Rules:
-    """Operators and functions on sympy's expressions, powers up to ``highest``."""
+    """Return operators and functions on sympy's expressions, powers up to ``highest``."""
     import sympy
 
     def number(value: int | Fraction | bool) -> Any:
@@ -102,7 +102,7 @@ def _power(base: Any, exponent: Any, highest: int) -> Any:
 
 
 def _longest(expression: Any) -> int:
-    """Bits of the longest number in it that a power makes longer."""
+    """Return bits of the longest number in it that a power makes longer."""
     import sympy
 
     numbers = expression.atoms(sympy.Rational)
@@ -125,7 +125,7 @@ def check_size(expression: Any) -> None:
 
 
 def _terms(expression: Any) -> int:
-    """How many terms it may have once it is written as a sum."""
+    """Return how many terms it may have once it is written as a sum."""
     counts = [_terms(part) for part in expression.args]
     if expression.is_Mul:
         return prod(counts)
@@ -180,7 +180,7 @@ def expanded(expression: Any) -> Any:
 
 @lru_cache(maxsize=4096, typed=True)
 def expression_text(expression: Any) -> str:
-    """``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
+    """Return ``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
     return str(expanded(expression))
 
 
@@ -199,7 +199,7 @@ _SURELY = 1e-9
 
 
 def is_zero(expression: Any) -> bool:
-    """Whether it is 0 wherever its symbols are positive.
+    """Return whether it is 0 wherever its symbols are positive.
 
     Quotients of polynomials that are 0 at random sizes are; what else seems to be is for sympy.
     """
@@ -235,7 +235,7 @@ def constant_ratio(a: Any, b: Any) -> Any:
 
 
 def _values(expression: Any) -> Iterator[Any]:
-    """Its values at a few shapes, the same for the same symbols; None where it has none."""
+    """Yield the expression's values at a few shapes, drawn by its symbols; None without a value."""
     import sympy
 
     chance = random.Random(0)  # noqa: S311 - no secret

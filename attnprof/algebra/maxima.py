@@ -59,7 +59,7 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
 
 @lru_cache(maxsize=4096)
 def terms_of(expression: Any) -> dict[Any, Any]:
-    """Terms of a sum and their factors, ints where they are whole."""
+    """Return terms of a sum and their factors, ints where they are whole."""
     import sympy
 
     # expanding would walk through a switch's condition: a name stands in for it
@@ -76,7 +76,7 @@ def terms_of(expression: Any) -> dict[Any, Any]:
 
 
 def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any, Any]:
-    """One sum of terms and ``sign`` times another."""
+    """Return one sum of terms plus ``sign`` times another."""
     total = dict(one)
     for term, factor in more.items():
         total[term] = total.get(term, 0) + sign * factor
@@ -84,13 +84,13 @@ def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any
 
 
 def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
-    """Whether every factor of the one is at least that of the other."""
+    """Return whether every factor of the one is at least that of the other."""
     more = all(large.get(term, 0) >= factor for term, factor in small.items())
     return more and all(factor >= 0 or term in small for term, factor in large.items())
 
 
 def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bool:
-    """Whether one of the others, or a mean of two of them, is never smaller than the value."""
+    """Return whether one of the others, or a mean of two, is never smaller than the value."""
     if len(others) < 2 or any(dominates(other, value) for other in others):
         return any(dominates(other, value) for other in others)
     return covering(others)(value)
@@ -124,7 +124,7 @@ def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
 
 
 def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, Any]) -> bool:
-    """Whether one of the others, or a mean of two, is never smaller than the value.
+    """Return whether one of the others, or a mean of two, is never smaller than the value.
 
     ``away`` has how much larger each factor of theirs is, a row for each of them.
     """
@@ -157,7 +157,7 @@ def _without_smaller(table: Any) -> list[int]:
 
 
 def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    """Whether a mean of the two, with some weight, is never smaller than the value."""
+    """Return whether a mean of the two, with some weight, is never smaller than the value."""
     low: Any = 0
     high: Any = 1
     for term in {*value, *one, *other}:
@@ -173,13 +173,13 @@ def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[An
 
 
 def _quotient(number: Any, divisor: Any) -> Any:
-    """Exactly: where the value is a mean, floats may round one bound beyond the other."""
+    """Return a / b exactly: rounded, a bound of a mean's weight could pass the other bound."""
     whole = isinstance(number, int) and isinstance(divisor, int)
     return Fraction(number, divisor) if whole else number / divisor
 
 
 def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomials]:
-    """Those that no mean of two others covers, of sizes of at least 1.
+    """Return the values that no mean of two others covers, for sizes of at least 1.
 
     Of layers that are alike the first and the last.
     """
@@ -209,7 +209,7 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def above(term: Any, least: int) -> dict[Any, int]:
-    """Factors of a product whose sizes x are written (x - least) + least; others stay."""
+    """Return factors of a product whose sizes x are written (x - least) + least; others stay."""
     import sympy
 
     expanded: dict[Any, int] = {frozenset(): 1}

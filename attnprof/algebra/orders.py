@@ -32,7 +32,7 @@ class Term:
     factor: Any
 
     def stays_below(self, other: Growth) -> bool:
-        """Whether it grows no faster than ``other``, in every size."""
+        """Return whether it grows no faster than ``other``, in every size."""
         names = {*self.growth, *other}
         return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
 
@@ -48,7 +48,7 @@ class Term:
         return frozenset(self.growth.items())
 
     def expression(self, *, factor: bool = True) -> Any:
-        """As sympy writes it."""
+        """Return the growth as a sympy expression."""
         import sympy
 
         product = self.factor if factor else sympy.Integer(1)
@@ -90,13 +90,13 @@ def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
 
 
 def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
-    """Whether growth and factors are the same."""
+    """Return whether growth and factors are the same."""
     ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
     return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
 
 
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
-    """Whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
+    """Return whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
 
     Where sizes grow like powers of one t, no term of ``lower`` may outgrow all of ``upper``: N*d
     stays below N^2 + d^2, although below neither of the two.
@@ -185,7 +185,7 @@ def _read(order: str) -> re.Match[str]:
 
 
 def settles(ratios: Sequence[Any]) -> bool | None:
-    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided."""
+    """Return whether ratios stay bounded at lengths of ever more bits (times four), or None."""
     before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
     if last * 2**NOISE <= ratios[-1]:
         return True
@@ -197,7 +197,7 @@ def settles(ratios: Sequence[Any]) -> bool | None:
 
 
 def keeps(order: str, value: Callable[[int], int]) -> bool | None:
-    """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
+    """Return whether a count stays below a multiple of an order at lengths of up to 2**512."""
     match = _read(order)
     power, log = Fraction(match["power"] or 1), bool(match["log"])
     growth = {bits: 2 ** int(power * bits) * (bits if log else 1) for bits in FAR}

@@ -115,7 +115,7 @@ def short(text: str) -> str:
 
 
 def parts_of(text: str) -> list[str]:
-    """Pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
+    """Return pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
     pieces, depth, start = [], 0, 0
     for at, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -126,7 +126,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Kinds and texts; what is no part of a formula is refused."""
+    """Yield kinds and texts; what is no part of a formula is refused."""
     text, at = text.translate(_SIGNS), 0
     while at < len(text):
         if text[at].isspace():
@@ -190,7 +190,7 @@ class _Parser:
         return self._chain(0 if self._stored else _SUMS)
 
     def _chain(self, level: int) -> Tree:
-        """Operands of one level of binding and the operators between them."""
+        """Return operands of one level of binding and the operators between them."""
         if level == len(_LEVELS):
             return self._signed()
         joins = _LEVELS[level][0]
@@ -269,7 +269,7 @@ def _call(function: str, args: Sequence[Tree]) -> FunctionCall:
 
 
 def _number(text: str) -> int | Fraction:
-    """Its exact value, where it has no more digits than numbers of formulas have."""
+    """Return a number's exact value; refuse one with more digits than formulas have."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
     if len(mantissa) > DIGITS or len(exponent) > 4 or abs(int(exponent or 0)) > DIGITS:
         raise FormulaError(f"a number has more than {DIGITS} digits")
@@ -313,7 +313,7 @@ def check_power(bits: int, exponent: float) -> None:
 
 
 def bits_of(value: int | Fraction) -> int:
-    """How long a number is."""
+    """Return how long a number is."""
     whole = Fraction(value)
     return max(abs(whole.numerator).bit_length(), whole.denominator.bit_length())
 

@@ -55,7 +55,7 @@ def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
 
 @cache
 def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
-    """All real roots above 0, ascending; none for the zero polynomial."""
+    """Return all real roots above 0, ascending; none for the zero polynomial."""
     whole = trimmed(list(coefficients))
     while whole and not whole[0]:
         whole = whole[1:]
@@ -71,7 +71,7 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
 
 
 def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
-    """Where a polynomial without double roots vanishes: cells of 2**-bits, by Sturm's chain."""
+    """Return the roots of a polynomial without double ones: cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
         chain.append(times(polynomials.divided(chain[-2], chain[-1])[1], (-1,)))
@@ -151,7 +151,7 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
 
 
 def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
-    """(plain + radical·sqrt(inside)) / bottom, reduced, as text."""
+    """Return (plain + radical·sqrt(inside)) / bottom, reduced, as text."""
     shared = bottom
     for part in (plain, radical):
         shared = common(shared, part) if part else shared
@@ -169,7 +169,7 @@ def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
 
 
 def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
-    """Terms of the sum, the root before the constant, as sympy orders them."""
+    """Return terms of the sum, the root before the constant, as sympy orders them."""
     terms = polynomials.terms_text(plain, denominator)
     if not radical:
         return terms

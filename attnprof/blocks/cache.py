@@ -19,7 +19,7 @@ class FullCache:
         self.length = 0
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.rows.normal_()
         self.length = tokens
 
@@ -49,7 +49,7 @@ class TokenCache(FullCache):
         return self.seen
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         batch, room, width = self.rows.shape
         if room < tokens + 1:
             while room < tokens + 1:  # the growth that appending would have done
@@ -80,7 +80,7 @@ class BlockSums(FullCache):
         return self.filled
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.tokens, self.length = tokens, -(-tokens // self.block)
         self._make_room(tokens // self.block + 1)
         self.filled.normal_()
@@ -133,29 +133,29 @@ class Caches:
         return TokenCache(self.batch_size * heads, width, self.like, self.room or 64)
 
     def newest_first(self, heads: int, width: int) -> NewestFirst:
-        """One of ``room`` tokens that shows the newest first."""
+        """Return an empty cache with ``room`` for tokens that shows the newest first."""
         return NewestFirst(self.batch_size * heads, width, self.like, self.room or 0)
 
     def block_sums(self, heads: int, width: int, block: int) -> BlockSums:
-        """Empty sums of each ``block`` rows (batch·heads, blocks, width)."""
+        """Return empty sums of each ``block`` rows (batch·heads, blocks, width)."""
         return BlockSums(self.batch_size * heads, width, self.like, self.room or 64, block)
 
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
-        """One that keeps the ``first`` tokens, and the ``latest`` of the others."""
+        """Return an empty cache of the ``first`` tokens and the ``latest`` of the others."""
         return WindowCache(self.batch_size * heads, width, self.like, first, latest)
 
     def zeros(self, heads: int, *shape: int, wide: bool = False) -> Tensor:
-        """Zeros (batch·heads, *shape), in float32 at least if ``wide``."""
+        """Return zeros (batch·heads, *shape), in float32 at least if ``wide``."""
         shape = (self.batch_size * heads, *shape)
         zeros: Tensor = wide_zeros(self.like, *shape) if wide else self.like.new_zeros(shape)
         return zeros
 
     def lowest(self, heads: int, *shape: int) -> Tensor:
-        """Minus infinity, in the same shape."""
+        """Return minus infinities (batch·heads, *shape), in float32 at least if ``wide``."""
         return self.like.new_full((self.batch_size * heads, *shape), -math.inf)
 
     def counts(self, heads: int) -> Tensor:
-        """Whole zeros (batch·heads)."""
+        """Return whole zeros (batch·heads)."""
         return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
 
 

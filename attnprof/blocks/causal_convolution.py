@@ -48,7 +48,7 @@ def _either_grads(
 
 # -- through the frequency domain ---------------------------------------------------------
 def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
-    """``length`` (at least 2n - 1) points along the last axis.
+    """Return ``length`` (at least 2n - 1) points along the last axis.
 
     Rounding is relative to the largest value of a row's channel: a later token moves an earlier
     row by that much, and one that is not finite spoils all.
@@ -63,7 +63,7 @@ def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
 def _by_frequencies_grads(
     x: Any, w: Any, grad: Any, needs: Sequence[bool], length: Number
 ) -> tuple[Any, Any]:
-    """Both gradients are correlations: products with a conjugate spectrum."""
+    """Return both gradients are correlations: products with a conjugate spectrum."""
     spectrum = _spectrum(grad, length)
     w_grad = None
     if needs[1]:
@@ -83,7 +83,7 @@ def _by_frequencies_grads(
 
 
 def _spectrum(x: Any, length: Number) -> Any:
-    """(b, n, d) → (b, d, length/2 + 1), complex, of zero-padded channels."""
+    """Return (b, n, d) → (b, d, length/2 + 1), complex, of zero-padded channels."""
     b, n, d = x.shape
     rows = wide_zeros(x, b, d, length)
     rows[..., :n] = x.transpose(1, 2)
@@ -131,7 +131,7 @@ def _by_blocks_grads(
 
 
 def _tokens_of(rows: Any, batch: Number, w: Any) -> Any:
-    """Blocks (groups, blocks, m, block) seen as (batch, blocks, block, d)."""
+    """Return blocks (groups, blocks, m, block) seen as (batch, blocks, block, d)."""
     if not is_literally(w.shape[1], 1):
         return rows.permute(2, 1, 3, 0)
     _, blocks, _, block = rows.shape
@@ -139,7 +139,7 @@ def _tokens_of(rows: Any, batch: Number, w: Any) -> Any:
 
 
 def _to_blocks(x: Any, w: Any, block: Number) -> Any:
-    """(b, n, d) → (groups, blocks, m, block), zero-padded; groups·m = d·b, groups as w has."""
+    """Return (b, n, d) as (groups, blocks, m, block), zero-padded; groups of w, m = d·b/groups."""
     b, n, d = x.shape
     groups = w.shape[1]
     rows = wide_zeros(x, groups, ceil_div(n, block), b * d // groups, block)
@@ -148,14 +148,14 @@ def _to_blocks(x: Any, w: Any, block: Number) -> Any:
 
 
 def _from_blocks(rows: Any, like: Any, w: Any) -> Any:
-    """Back to (b, n, d)."""
+    """Return blocks (groups, blocks, m, block) as (b, n, d), without padding."""
     out = like.new_empty(like.shape)
     _copy(_tokens_of(rows, like.shape[0], w), out, rows.shape[3], back=True)
     return out
 
 
 def _copy(tokens: Any, x: Any, block: Number, *, back: bool = False) -> None:
-    """X (b, n, d) to (batch, blocks, block, d), or from there."""
+    """Copy x (b, n, d) to tokens (batch, blocks, block, d), or with ``back`` the other way."""
     b, n, d = x.shape
     full = floor_div(n, block)
     rest = n - full * block
@@ -167,12 +167,12 @@ def _copy(tokens: Any, x: Any, block: Number, *, back: bool = False) -> None:
 
 
 def _last(rows: Any, count: Number) -> Any:
-    """So many last blocks as rows, (groups, count·m, block)."""
+    """Return the last ``count`` blocks as rows, (groups, count·m, block)."""
     return rows[:, rows.shape[1] - count :].flatten(1, 2)
 
 
 def _first(rows: Any, count: Number) -> Any:
-    """So many first blocks as rows."""
+    """Return the first ``count`` blocks as rows, (groups, count·m, block)."""
     return rows[:, :count].flatten(1, 2)
 
 
@@ -191,7 +191,7 @@ def _toeplitz(filters: Any, distance: Number, block: Number) -> Any:
 
 
 def _filter_grad(rows: Any, grads: Any, w: Any) -> Any:
-    """(n, groups): for each distance the sum of x_j g_i over all pairs that far apart."""
+    """Return (n, groups): for each distance the sum of x_j g_i over all pairs that far apart."""
     groups, blocks, _, block = rows.shape
     sums = rows.new_zeros(groups, (blocks + 1) * block)
     # rows one entry shorter than those summed shift each row by one: diagonals become columns
@@ -253,7 +253,7 @@ def _convolved_grads(
 
 
 def _windows(x: Any, chunk: Number, before: Number) -> Any:
-    """(b, n, d) → (n·b, chunk, d): ``before`` tokens back and on from there, zeros outside."""
+    """Return windows (n·b, chunk, d) of x (b, n, d), from ``before`` tokens back; zeros outside."""
     b, n, d = x.shape
     padded = x.new_zeros(n + chunk - 1, b, d)
     padded[before : before + n] = x.transpose(0, 1)
@@ -262,7 +262,7 @@ def _windows(x: Any, chunk: Number, before: Number) -> Any:
 
 
 def _by_token(rows: Any, like: Any) -> Any:
-    """(n·b, d) → (b, n, d)."""
+    """Return (n·b, d) → (b, n, d)."""
     b, n, d = like.shape
     return copy_in_rows(rows.view(n, b, d).transpose(0, 1))
 

@@ -72,7 +72,7 @@ def drawn(weight: Weight, generator: torch.Generator | None = None) -> Tensor:
 
 
 def orthogonal_features(d: int, m: int, generator: torch.Generator | None) -> Tensor:
-    """(d, m) columns like Gaussian ones times d^(-1/4), orthogonal within each block of d.
+    """Return (d, m) columns like Gaussian ones times d^(-1/4), orthogonal within each block of d.
 
     Each block is a random rotation, its columns as long as Gaussian ones are (chi with d degrees;
     Choromanski et al. 2021, Section 2.4).
@@ -89,17 +89,17 @@ def orthogonal_features(d: int, m: int, generator: torch.Generator | None) -> Te
 
 
 def gaussian_features(d: int, m: int, generator: torch.Generator | None) -> Tensor:
-    """(d, m) Gaussian numbers over sqrt m."""
+    """Return (d, m) Gaussian numbers over sqrt m."""
     return torch.randn(d, m, generator=generator) / math.sqrt(m)
 
 
 def retention_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
-    """(heads,) logarithms of 1 - 2^(-5 - head), head from 0 (Sun et al. 2023, Eq 8)."""
+    """Return (heads,) logarithms of 1 - 2^(-5 - head), head from 0 (Sun et al. 2023, Eq 8)."""
     return torch.log1p(-(2.0 ** (-5.0 - torch.arange(heads))))
 
 
 def slope_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
-    """(heads,) slopes -2^(-8 head / heads), head from 1 (Press et al. 2022, Section 3)."""
+    """Return (heads,) slopes -2^(-8 head / heads), head from 1 (Press et al. 2022, Section 3)."""
     return -(2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)))
 
 
@@ -139,7 +139,7 @@ class AttentionLayer(LayerText, nn.Module):
         return self.core.init_state(batch_size, next(self.parameters()), layer=True)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new state."""
         return _stepped(super().step, x_t, state)
 
 
@@ -156,12 +156,12 @@ class OwnLayer(OwnText, nn.Module):
         _add_maps(self, self.maps)
 
     def init_state(self, batch_size: int) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         caches = Caches(batch_size, next(self.parameters()), self.sizes.seq_len)
         return self.spec.init_state(self.sizes, caches)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new state."""
         return _stepped(super().step, x_t, state)
 
 
@@ -174,7 +174,7 @@ class HybridLayers(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
-        """(b, n, d_model) → the same shape."""
+        """Return (b, n, d_model) → the same shape."""
         for layer in self.layers:
             x = layer(x, causal=causal)
         return x
@@ -184,7 +184,7 @@ class HybridLayers(nn.Module):
         return [layer.init_state(batch_size) for layer in self.layers]
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new states."""
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new states."""
         for number, layer in enumerate(self.layers):
             x_t, state[number] = layer.step(x_t, state[number])
         return x_t, state

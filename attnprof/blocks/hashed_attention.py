@@ -52,7 +52,7 @@ class Plan:
         return self.blocks * ROWS
 
     def places(self, rounds: Number) -> Number:
-        """Sorted rows of so many rounds, and what windows read beyond both ends."""
+        """Return sorted rows of so many rounds, and what windows read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
 
@@ -82,7 +82,7 @@ class Indexes:
 
 
 def hashed(x: Any, rotations: Any) -> Any:
-    """Buckets (n, rounds) of x (n, d): the largest of [xR; -xR] for R (rounds, half, d)."""
+    """Return buckets (n, rounds) of x (n, d): the largest of [xR; -xR] for R (rounds, half, d)."""
     rounds, half, d = rotations.shape
     rotated = x.mm(rotations.view(-1, d).t())
     rotated = rotated.view(-1, rounds, half)
@@ -131,7 +131,7 @@ def places_of(plan: Plan, order: Any, rounds: Any) -> Any:
 
 
 def mask_table(plan: Plan, like: Any) -> Any:
-    """(2 w + 1, w): row w - l hides the first l of w keys, row 2 w - h all from h on."""
+    """Return (2 w + 1, w): row w - l hides the first l of w keys, row 2 w - h all from h on."""
     window = plan.window
     line = like.new_full((3 * window,), float("-inf"))
     line[window : 2 * window].zero_()
@@ -158,11 +158,11 @@ class Pass:
     windows: Any
 
     def groups(self) -> Iterator[slice]:
-        """Its blocks, as many at a time as fit the cache."""
+        """Yield the pass's blocks, as many at a time as fit the cache."""
         return in_blocks(self.rows, self.rows.shape[0], GROUP)
 
     def scores(self, blocks: slice) -> Any:
-        """Masked scores of a group of blocks, (g, ROWS, window)."""
+        """Return masked scores of a group of blocks, (g, ROWS, window)."""
         d, here = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
         scores = self.table.index_select(0, self.lower[here])
         scores.add_(self.table.index_select(0, self.upper[here]))
@@ -206,7 +206,7 @@ def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
 
 
 def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
-    """Rows' softmax over their window, and its log-sum-exp.
+    """Write rows' softmax over their window, and its log-sum-exp.
 
     The largest weight is 1 / the sum of exp(score - largest score).
     """
@@ -248,7 +248,7 @@ def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> N
 
 
 def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
-    """Buckets (rounds, n) of x (n, d); one bucket needs no hash."""
+    """Write buckets (rounds, n) of x (n, d); one bucket needs no hash."""
     if rotations is None:
         buckets.zero_()
         return
@@ -259,7 +259,7 @@ def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
 def _attend_sequence(
     q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, plan: Plan
 ) -> None:
-    """One sequence: q, v (n, d) → the output (n, d) and the two norms (n, 1) of its softmax."""
+    """Write one sequence's output (n, d) and two norms (n, 1) of its softmax, from q, v (n, d)."""
     (n, d), rounds = q.shape, plan.rounds
     at = indexes(plan, buckets)
     joined = joined_columns(q, v)[0]
@@ -273,7 +273,7 @@ def _attend_sequence(
 
 
 def attended(q: Any, v: Any, rotations: Any, *, plan: Plan) -> tuple[Any, tuple[Any, ...]]:
-    """Sequence by sequence: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
+    """Attend by sequences: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
     b, n, _ = q.shape
     out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
     buckets = functional.empty_int32(q, b, plan.rounds, n)

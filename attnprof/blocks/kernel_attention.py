@@ -44,7 +44,7 @@ class FeatureMap:
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
     def values(self, rows: Any) -> tuple[Any, Any]:
-        """(batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
+        """Return (batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)
@@ -53,14 +53,14 @@ class FeatureMap:
         return positive.add_(self._falling(z)), None
 
     def slope(self, rows: Any) -> Any:
-        """(batch, c, m): the derivative of a feature to its projected input."""
+        """Return (batch, c, m): the derivative of a feature to its projected input."""
         z = self._projected(rows)
         if self.softmax:
             return z.sub_(z.amax(-1, keepdim=True)).exp_()
         return self._falling(z)
 
     def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
-        """Both at once: features, slopes, logarithm of the divisor."""
+        """Return both at once: features, slopes, logarithm of the divisor."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)
@@ -71,7 +71,7 @@ class FeatureMap:
         return positive.add_(slope), slope, None
 
     def input_grad(self, grad: Any, slope: Any) -> Any:
-        """(batch, c, d) gradient of the rows from that of their features, which it overwrites."""
+        """Return the rows' gradient (batch, c, d) from that of their features; overwrites that."""
         grad.mul_(slope)
         if self.projection is None:
             return grad
@@ -81,7 +81,7 @@ class FeatureMap:
         return rows if self.projection is None else rows.bmm(self.projection)
 
     def _falling(self, z: Any) -> Any:
-        """exp(min(z, 0)), over z unless z are the rows themselves."""
+        """Return exp(min(z, 0)), over z unless z are the rows themselves."""
         return (z.clamp(max=0) if self.projection is None else z.clamp_(max=0)).exp_()
 
 
@@ -103,7 +103,7 @@ class State:
         self.sums.add_(features.transpose(1, 2).bmm(rows))
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens, from a fresh state: it does not grow."""
+        """Count ``tokens`` tokens; the state's size does not depend on them."""
         self.sums.uniform_(0.5, 1.5)
         if self.top is not None:
             self.top.zero_()
@@ -114,23 +114,23 @@ class State:
 
 
 def with_ones(values: Any) -> Any:
-    """(batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
+    """Return (batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
     return padded(values, after=1, value=1.0)
 
 
 def keys_of(k: Any, maps: FeatureMap) -> tuple[Any, Any]:
-    """Features of keys and their scale, None where the kind has none."""
+    """Return features of keys and their scale, None where the kind has none."""
     features, top = maps.values(k)
     return features, None if top is None else key_scale(k, top)
 
 
 def decay(scale: Any, tops: Any) -> Any:
-    """(batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
+    """Return (batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
     return (scale.transpose(1, 2) - tops).exp_().tril_()
 
 
 def masked(weights: Any, factors: Any) -> Any:
-    """Weights a row may see, times their factors, in place."""
+    """Return weights a row may see, times their factors, in place."""
     return weights.tril_() if factors is None else weights.mul_(factors)
 
 
@@ -211,7 +211,7 @@ class KernelRows:
         self.out[:, part] = rows.div_(total)
 
     def sums_grad(self, grad: Any, part: slice) -> Any:
-        """(batch, c, dv + 1): gradient of a row's sums from that of the row."""
+        """Return (batch, c, dv + 1): gradient of a row's sums from that of the row."""
         share = grad[:, part] / self.totals[:, part]
         against = (share * self.out[:, part]).sum(-1, keepdim=True).mul_(-1.0)
         return join((share, against), -1)
@@ -224,7 +224,7 @@ class KernelRows:
 
 
 def causal_rows(s: KernelRows) -> tuple[Any, Any]:
-    """All rows by the chunked scan, which leaves no state."""
+    """Return all rows by the chunked scan, which leaves no state."""
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
@@ -236,7 +236,7 @@ def causal_rows(s: KernelRows) -> tuple[Any, Any]:
 
 
 def full_rows(s: KernelRows) -> tuple[Any, Any]:
-    """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
+    """Return rows over all keys (a pass over keys, one over queries), and the state's tensors."""
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
         absorb(state, s.k[:, part], s.v[:, part], s.maps)
@@ -257,7 +257,7 @@ def put_key_grads(s: KernelRows, part: slice, grads: Pair, rows: Any, into: Pair
 
 
 def causal_grads(s: KernelRows, grad: Any) -> tuple[Any, Any, Any]:
-    """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
+    """Return gradients (batch, n, ·): of q by a forward scan, of k and v by a reverse one."""
     to_q = empty_like(s.q, in_rows=True)
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
@@ -325,7 +325,7 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
 
 
 def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
-    """Gradients of queries, keys and values: one pass over queries, one over keys."""
+    """Return gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
     seen = s.fresh_state(False)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):

@@ -24,7 +24,7 @@ ROWS = 64
 
 
 def _later(rows: slice, width: Any, like: Any) -> Any:
-    """(rows, width) booleans, True from the place after the row's own on."""
+    """Return (rows, width) booleans, True from the place after the row's own on."""
     mask = like.new_ones(rows.stop - rows.start, width, dtype=bool)
     return mask.triu_(rows.start + 1)
 
@@ -86,7 +86,7 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
 
 
 def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[Any, Any]:
-    """Places of all tokens of picked blocks (r, top); where they come after a row's own, (r, ·)."""
+    """Return picked blocks' token places (r, top·block), and a mask of those after a row's own."""
     count = rows.stop - rows.start
     places = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
     places = places.view(count, -1)
@@ -95,7 +95,7 @@ def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[A
 
 
 def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
-    """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+    """Return (b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
     With ``share`` groups of heads, (b·share, heads·n / share, m).
     """
@@ -107,7 +107,7 @@ def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share:
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:
-    """Pairs of a row and one of the ``top`` keys that it picks."""
+    """Return pairs of a row and one of the ``top`` keys that it picks."""
     n, top = w.seq_len, minimum(top, w.seq_len)
     if w.phase == "decode":
         return top
@@ -126,7 +126,7 @@ def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
     causal: bool, width: Any, block: int | None, start: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
+    """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
     (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block is not None:
@@ -185,7 +185,7 @@ def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
     block: int | None = None, start: Any = 0, share: Any = 1,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Weights again, then five products' worth of gradients."""
+    """Return weights again, then five products' worth of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"causal": causal, "width": width, "block": block, "start": start}

@@ -56,12 +56,12 @@ taylor_map = Function(_map, _map_grad)
 
 
 def box_product(x: Any) -> Any:
-    """X ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
+    """Return X ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
     return (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
 
 
 def box_grad(grad: Any, x: Any) -> Any:
-    """(G + Gᵀ) x for the (d, d) gradient G of every row's box product."""
+    """Return (G + Gᵀ) x for the (d, d) gradient G of every row's box product."""
     b, n, d = x.shape
     square, row = grad.reshape(b * n, d, d), x.reshape(b * n, d, 1)
     out = square.bmm(row)
@@ -91,31 +91,31 @@ _scaled_ratio = Function(_ratio, _ratio_grads)
 
 
 def ratio(top: Any, bottom: Any, scale: Any) -> Any:
-    """Nominator (b, n, d) by denominator (b, n, 1) times a scale: rows (n, 1), or a number."""
+    """Return numerator (b, n, d) / denominator (b, n, 1) · scale (n, 1), or a number."""
     rows, factor = (scale, 1.0) if hasattr(scale, "unsqueeze") else (None, scale)
     return _scaled_ratio(top, bottom, rows, factor=factor)
 
 
 def with_ones(v: Any) -> Any:
-    """[1, v]: a column of ones gives the denominator with the nominator."""
+    """Return [1, v]: a column of ones gives the denominator with the nominator."""
     return functional.padded(v, before=1, value=1.0)
 
 
 def row_scale(n: Any, like: Any) -> Any:
-    """Rows sqrt(d / t) for t = 1 … n, (n, 1): the denominator's share of the output scale."""
+    """Return rows sqrt(d / t), t = 1 … n, (n, 1): the denominator's share of the scale."""
     scale = functional.wide_positions(like, n).reciprocal_().mul_(like.shape[-1]).sqrt_()
     return functional.as_format_of(scale, like).unsqueeze(-1)
 
 
 def weighted(weights: Any, v: Any, scale: Any) -> Any:
-    """Rows of weights (b, n, m) normalised, times v (b, m, d), by sqrt(N / d)."""
+    """Return rows of weights (b, n, m) normalised, times v (b, m, d), by sqrt(N / d)."""
     bottom = weights.sum(-1, keepdim=True)
     top = weights.bmm(v)
     return ratio(top, bottom, scale)
 
 
 def boxed_sums(q: Any, k: Any, v: Any) -> Any:
-    """Ŷ of Algorithm 1, (b, n, d + 1); one N × d² tensor alive at a time."""
+    """Return Ŷ of Algorithm 1, (b, n, d + 1); one N × d² tensor alive at a time."""
     n, d = v.shape[1:]
     values = functional.padded(v, before=1, value=functional.square_root(d, over=n)).div_(n)
     total = values.sum(1, keepdim=True).mul_(d)
@@ -135,7 +135,7 @@ class Boxed:
     """[x ⊠ x, x, 1], or doubled [x ⊠ x, 2x, 2]: (b, c, d² + d + 1)."""
 
     def width(self, d: Any) -> Any:
-        """Features of d entries: all pairs, the entries, and one."""
+        """Return features of d entries: all pairs, the entries, and one."""
         return d * d + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
@@ -143,7 +143,7 @@ class Boxed:
         state.add_(self.of(x, doubled).transpose(1, 2).bmm(v))
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
-        """One product."""
+        """Return the rows' sums, by one product with the state."""
         return self.of(x, doubled).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
@@ -173,15 +173,15 @@ class Symmetric:
     """
 
     def width(self, d: Any) -> Any:
-        """Features of d entries: the pairs i ≤ j, the entries, and one."""
+        """Return features of d entries: the pairs i ≤ j, the entries, and one."""
         return exact_div(d * (d + 1), 2) + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
-        """One product, added to the state as it is made."""
+        """Add the keys' product with the values to the state, as it is computed."""
         add_product(state, self.of(_columns(x), x.shape[-1], doubled), v)
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
-        """One product."""
+        """Return the rows' sums, by one product with the state."""
         return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
@@ -212,13 +212,13 @@ class Symmetric:
 
 
 def _shifts(d: Any) -> tuple[Any, Any]:
-    """Whole shifts of the pairs, and d/2 where a shift by that is left, which gives half of d."""
+    """Return the whole shifts of pairs, and the pairs of a shift by d/2: d/2 for even d, else 0."""
     shifts = floor_div(d - 1, 2)
     return shifts, exact_div(d * (d - 1 - 2 * shifts), 2)
 
 
 def _columns(x: Any) -> Any:
-    """(b, c, d) → (b, d + (d-1)//2, c): entries as rows, then the first ones once more."""
+    """Return (b, c, d) → (b, d + (d-1)//2, c): entries as rows, then the first ones once more."""
     b, c, d = x.shape
     shifts = _shifts(d)[0]
     columns = x.new_empty(b, d + shifts, c)
@@ -261,7 +261,7 @@ BOXED, SYMMETRIC = Boxed(), Symmetric()
 
 
 def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
-    """Zeros (b, features, width) for rows like these."""
+    """Return zeros (b, features, width) for rows like these."""
     state = like.new_zeros(like.shape[0], features.width(like.shape[-1]), width)
     return state  # noqa: RET504 - the stage is called after it
 
@@ -295,7 +295,7 @@ def _scan(
 def _scan_grads(
     saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, ...]:
-    """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
+    """Return two scans: forwards for q and what stays in a chunk, backwards for k and v."""
     q, k, v = saved
     to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
     n, state = q.shape[1], fresh_state(features, q, v.shape[-1])
@@ -346,7 +346,7 @@ def _sums(
 def _sums_grads(
     saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, ...]:
-    """Gradients of q and of the state, then of k and v."""
+    """Return gradients of q and of the state, then of k and v."""
     q, k, v, state = saved
     to_q, to_k, to_v, later = empty_like(q), empty_like(k), empty_like(v), zeros_like(state)
     for here in in_blocks(q, q.shape[1], size):

@@ -56,7 +56,7 @@ class GatedDecay(Decay):
         return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """Normed and gated."""
+        """Return normed and gated."""
         if not self.output_gate:
             return y
         gate = layer.gate_proj(x)
@@ -125,7 +125,7 @@ class Lightning(FixedDecay, GatedDecay):
     start = "slope_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """SiLU of all three."""
+        """Return SiLU of all three."""
         decays = self.log_decays(q, weights) * (1 - self.depth + 1e-5)
         return silu(flat(q)), silu(flat(k)), silu(flat(v)), decays, None
 
@@ -149,11 +149,11 @@ class GLA(Decay):
     gated_by = "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Of W₁ W₂."""
+        """Return the rank of W₁ W₂."""
         return self.rank
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """c, a number a channel."""
+        """Return c, a number a channel."""
         return {"offset": Weight((sizes.num_heads, sizes.head_dim), 0.0)}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
@@ -196,7 +196,7 @@ class Mamba2(GatedDecay):
     before = True
 
     def projected_heads(self, letter: str) -> Number | None:
-        """Of B and C, one for each group."""
+        """Return the heads of B and C: one for each group."""
         return self.groups if letter in ("q", "k") else None
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -212,7 +212,7 @@ class Mamba2(GatedDecay):
 
     # -- what is executed ------------------------------------------------------------------
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """C, B, Δ x, -Δ exp(A)."""
+        """Return C, B, Δ x, -Δ exp(A)."""
         b, h, n, _ = q.shape
         rate, offset = (wide(x.view(1, h, 1, 1)) for x in (weights.rate, weights.offset))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -221,7 +221,7 @@ class Mamba2(GatedDecay):
         return flat(q), flat(k), flat(v * as_format_of(steps, v)), g, None
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens, by the chosen form, and D x."""
+        """Return all tokens, by the chosen form, and D x."""
         y = super().core(q, k, v, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1)
 
@@ -234,7 +234,7 @@ class Mamba2(GatedDecay):
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Like the base's, with Δ x and D x."""
+        """Define the base's operations, and Δ x and D x."""
         super().define(writer, workload, scope)
         w = workload
         values = w.batch_size * rows(w) * w.num_heads * w.value_width

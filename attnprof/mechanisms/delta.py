@@ -54,11 +54,11 @@ class Recurrence(Mechanism):
         return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
 
     def decay_width(self, head_dim: Number) -> Number:
-        """Decays of a head and token: one for each channel, or one."""
+        """Return decays of a head and token: one for each channel, or one."""
         return head_dim if self.gated_by == "channel" else 1
 
     def gate_width(self, name: str, sizes: LayerSizes) -> Number:
-        """Numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
+        """Return numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
         widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
         return widths.get(name, 1)
 
@@ -85,7 +85,7 @@ class Recurrence(Mechanism):
         return {**maps, **out}
 
     def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
-        """Channels of each convolution, by letter: of queries, keys, values; {} without any."""
+        """Return channels of each convolution, by letter (q, k, v); {} without convolutions."""
         if self.conv is None:
             return {}
         channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
@@ -104,7 +104,7 @@ class Recurrence(Mechanism):
 
     # -- what is executed ------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's; names the form that ran, and what is no matrix product of it."""
+        """Return the base's cost, with notes: the form that ran, FLOPs outside matrix products."""
         table, notes = super().cost(workload, scope), []
         if workload.phase != "decode":
             chunks = self.form in ("chunkwise", "inverse")
@@ -115,7 +115,7 @@ class Recurrence(Mechanism):
         return replace(table, notes=(*table.notes, *notes))
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Convolved, then SiLU, where the layer has filters for them."""
+        """Return rows convolved, then SiLU, if the layer has filters for them."""
         taps = getattr(layer, f"{letter}_taps", None)
         if taps is None:
             return y
@@ -142,7 +142,7 @@ class Recurrence(Mechanism):
         raise NotImplementedError
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens, by the chosen form."""
+        """Return all tokens, by the chosen form."""
         operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
             *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
@@ -178,7 +178,7 @@ class Recurrence(Mechanism):
         return self.finished(row, weights, gates), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """One state a head."""
+        """Return the entries of the state, one a head."""
         w = workload
         return w.batch_size * w.num_heads * w.head_dim * w.value_width
 
@@ -193,7 +193,7 @@ class Recurrence(Mechanism):
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections, gates, convolutions, the recurrence token by token."""
+        """Define projections, gates, convolutions, and the recurrence token by token."""
         w, sizes = workload, LayerSizes.of(workload)
         tokens = w.batch_size * rows(w)
         if scope == "layer":
@@ -283,7 +283,7 @@ class DeltaRule(Recurrence):
     def define_finish(
         self, writer: Definition, tokens: Number, heads: Number, width: Number
     ) -> None:
-        """Mean squares, their roots, weights and gates."""
+        """Define mean squares, their roots, weights and gates."""
         if not self.output_gate:
             return
         count = tokens * heads
@@ -333,12 +333,12 @@ class GatedDeltaNet(DeltaRule):
         return "none" if self.gate == "none" else "token"
 
     def projected_heads(self, letter: str) -> Number | None:
-        """``key_heads`` of queries and keys."""
+        """Return ``key_heads`` of queries and keys."""
         return self.key_heads if letter in ("q", "k") else None
 
 
 def _kimi_flops(w: Workload) -> Number:
-    """6 T d² + 3 T C d + T C² a head, with chunks of C = 64 tokens."""
+    """Return 6 T d² + 3 T C d + T C² a head, with chunks of C = 64 tokens."""
     d, c = w.head_dim, 64
     return w.num_heads * w.seq_len * (6 * d * d + 3 * c * d + c * c)
 
@@ -367,13 +367,13 @@ class KimiDelta(DeltaRule):
     gated_by = "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Of the maps of decays and of output gates."""
+        """Return the rank of the maps of decays and of output gates."""
         if name == "b":
             return None
         return head_dim if self.rank is None else self.rank
 
     def activated(self, gate: Any) -> Any:
-        """σ."""
+        """Return σ."""
         return gate.sigmoid()
 
 

@@ -74,7 +74,7 @@ INFERENCE: dict[str, tuple[str, _Form, _Form]] = {
 
 
 def published_counts(name: str) -> tuple[Published, ...]:
-    """Every printed form of one Extractor, training and inference."""
+    """Return every printed form of one Extractor, training and inference."""
     return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
 
 
@@ -126,14 +126,14 @@ class Extractor(Mechanism):
         return ()
 
     def chosen(self, n: costs.Number) -> costs.Number:
-        """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
+        """Return 1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
         return (
             int(self.impl == "direct") if self.impl != "auto" else costs.not_dearer(n, FFT_FROM - 1)
         )
 
     # -- what is executed --------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """Like the base's; names the rule where an FFT may run."""
+        """Return the base's cost, with a note on the rule if an FFT may run."""
         w = workload
         table = super().cost(w, scope)
         if self.weights == "matrix" or w.phase == "decode":
@@ -143,7 +143,7 @@ class Extractor(Mechanism):
         return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
+        """Return w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
         n: costs.Number = sizes.seq_len
         d = sizes.d_model
         shape = {"matrix": (n, d, d), "vector": (n, d), "scalar": (n,)}[self.weights]
@@ -151,11 +151,11 @@ class Extractor(Mechanism):
         return {"weight": Weight(shape, "uniform", square_root(terms))}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[costs.Number, costs.Number]]:
-        """Each d_model to d_model."""
+        """Return each d_model to d_model."""
         return dict.fromkeys(self.maps, (sizes.d_model, sizes.d_model))
 
     def layer(self, layer: Any, x: Any) -> Any:
-        """Input map, extraction, adjustment, output map.
+        """Return input map, extraction, adjustment, output map.
 
         An input shorter than the window uses the first of the weights.
         """
@@ -182,7 +182,7 @@ class Extractor(Mechanism):
         return cache.newest_first(1, sizes.d_model)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """One token: its row joins the cache, the direct sum runs over all rows there."""
+        """Compute one token: its row joins the cache, the direct sum runs over all rows there."""
         window = layer.weight.shape[0]
         if costs.is_plain(state.length, window) and state.length == window:
             raise self._too_long(window + 1, window)
@@ -210,7 +210,7 @@ class Extractor(Mechanism):
 
     # -- what is defined ---------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Direct sums over t tokens for row t (002, Tables 3 to 6)."""
+        """Define direct sums over t tokens for row t (002, Tables 3 to 6)."""
         w, d = workload, workload.d_model
         tokens = w.batch_size * rows(w)
         seen = w.batch_size * (
@@ -227,7 +227,7 @@ class Extractor(Mechanism):
             writer.dots("output", results, results * d)
 
     def published(self) -> tuple[Published, ...]:
-        """Tables 3 to 6 of 002; they print the whole layer with its output map."""
+        """Return tables 3 to 6 of 002; they print the whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
         return published_counts(self.name) if whole else ()
 
@@ -283,13 +283,13 @@ class SHE(Adjusted):
     weights: ClassVar[str] = "matrix"
 
     def chosen(self, n: costs.Number) -> costs.Number:
-        """Distances of one product."""
+        """Return distances of one product."""
         if self.impl == "direct":
             return 1
         return costs.maximum(costs.minimum(CHUNK, n), costs.ceil_div(n, MOST_PRODUCTS))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """All products."""
+        """Return all products."""
         return matrix_convolution(x, weight, chunk=self.chosen(x.shape[1]))
 
 

@@ -38,7 +38,7 @@ class Efficient(SoftmaxAttention):
     printed = (eq24(9),)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """One empty cache under both names: keys and values are the same rows."""
+        """Return one empty cache under both names: keys and values are the same rows."""
         rows = cache(sizes.num_heads, sizes.head_dim)
         return KeyValueState(rows, rows)
 
@@ -71,14 +71,14 @@ class Super(Efficient):
         return {"mixing": Weight(maps), "mixing_bias": bias}
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Values mixed over tokens, then softmax attention over them."""
+        """Return values mixed over tokens, then softmax attention over them."""
         columns = self._mixed(v, causal, weights)
         mask = causal_mask(q.shape[2], q) if causal else None
         out = weighted_values(flat(q), flat(k), columns.transpose(1, 2), mask)
         return out.view(*q.shape)
 
     def _mixed(self, v: Any, causal: bool, weights: Any) -> Any:
-        """W^A v + bias as columns, (b·h, d, n); the lower triangle of W^A where causal."""
+        """Return W^A v + bias as columns, (b·h, d, n); the lower triangle of W^A where causal."""
         b, h, n, d = v.shape
         _check_length(weights, n)
         weight = weights.mixing.tril() if causal else weights.mixing
@@ -102,7 +102,7 @@ class Super(Efficient):
         return weighted_values(flat(q), rows, mixed).view(*q.shape), state
 
     def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:
-        """Row t of W^A times the values so far, (b·h, 1, d)."""
+        """Return row t of W^A times the values so far, (b·h, 1, d)."""
         t = rows.shape[1]
         heads = exact_div(rows.shape[0], batch)
         row = weights.mixing.select(-2, t - 1)[..., :t].expand(batch, heads, t).reshape(-1, 1, t)

@@ -70,7 +70,7 @@ class GroupedQuery(Sdpa):
         return super()._fitted(workload)
 
     def _gates(self, heads: Number, width: Number) -> Number:
-        """Factors of a token."""
+        """Return factors of a token."""
         return heads * width if self.gate == "elementwise" else heads
 
     # -- what runs -----------------------------------------------------------------------
@@ -118,13 +118,13 @@ class GroupedQuery(Sdpa):
         return (y.view(b, n, heads, -1) * gate.unsqueeze(-1)).view(b, n, width)
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's; only the fused kernel has a workspace of its own."""
+        """Return the base's cost, with a workspace only for the fused kernel."""
         table = super().cost(workload, scope)
         return table if self.impl == "fused" else replace(table, notes=())
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections, softmax attention, the gate."""
+        """Define projections, softmax attention and the gate."""
         w = workload
         if scope != "layer" or (self.gate == "none" and not self.qk_norm):
             super().define(writer, w, scope)
@@ -139,7 +139,7 @@ class GroupedQuery(Sdpa):
         writer.projections("o", w)
 
     def _define_gate(self, writer: Definition, w: Workload, tokens: Number) -> None:
-        """Its map, its sigmoid, a factor an output."""
+        """Define the gate: its map, its sigmoid, a factor per output."""
         gates = tokens * self._gates(w.num_heads, w.value_width)
         writer.dots("gate", gates, gates * w.d_model)
         writer.stage("gate: sigmoid", SIGMOID * gates, gates)

@@ -37,7 +37,7 @@ class Hybrid(Mechanism):
 
     # -- parameters ----------------------------------------------------------------------
     def parameter_names(self) -> list[str]:  # type: ignore[override]
-        """Names that any of them takes."""
+        """Return names that any of them takes."""
         return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
 
     def with_params(self, params: dict[str, Any]) -> Self:
@@ -64,15 +64,15 @@ class Hybrid(Mechanism):
         return sum(count * of(part) for part, count in zip(self.parts, self.counts, strict=True))
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
-        """Those of all layers."""
+        """Return the parameters of all layers."""
         return self._sum(lambda part: part.parameters(workload, scope))
 
     def state_entries(self, workload: Workload) -> Number:
-        """Those of all layers."""
+        """Return the state entries of all layers."""
         return self._sum(lambda part: part.state_entries(workload))
 
     def wide_entries(self, workload: Workload) -> Number:
-        """Those of all layers."""
+        """Return the float32 state entries of all layers."""
         return self._sum(lambda part: part.wide_entries(workload))
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
@@ -121,7 +121,7 @@ class Hybrid(Mechanism):
         return CostTable(tuple(stages), self.parameters(workload, scope))
 
     def _in_order(self, tables: list[CostTable]) -> Iterator[list[Stage]]:
-        """Each layer's stages, which have its number and mechanism in their names."""
+        """Yield each layer's stages, which have its number and mechanism in their names."""
         of = dict(zip(map(id, self.parts), tables, strict=True))
         for number, part in enumerate(self.layers):
             where = f"{number} {part.name}"

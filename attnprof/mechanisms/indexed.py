@@ -47,7 +47,7 @@ class Indexed:
         }
 
     def places(self, layer: Any, x: Any, source: Any, keys: Any, causal: bool) -> Any:
-        """Places (b, n, top) in keys (b, m, index_dim); ``source`` is what queries are maps of."""
+        """Return places (b, n, top) in keys (b, m, index_dim); queries are maps of ``source``."""
         b, n, _ = x.shape
         q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
         shares = layer.index_shares(x)
@@ -59,7 +59,7 @@ class Indexed:
         define_indexer(writer, ranked, self.index_heads, self.index_dim)
 
     def picked_traffic(self, w: Workload, width: Number) -> Number:
-        """Bytes of a step: picked rows of ``width`` entries, and a key of the indexer a token."""
+        """Return a step's bytes: picked rows of ``width`` entries, an indexer's key per token."""
         entries = minimum(self.top, w.seq_len) * width + w.seq_len * self.index_dim
         return w.batch_size * w.item_size * entries
 
@@ -96,7 +96,7 @@ class TopK(Indexed, Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Tokens are picked for every row, then attended to."""
+        """Return tokens are picked for every row, then attended to."""
         places = self.places(layer, x, x, layer.index_k(x), causal)
         q, k, v = self._heads(layer, x)
         y = self._attended(q, k, v, places, causal)
@@ -109,7 +109,7 @@ class TopK(Indexed, Mechanism):
         return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
 
     def _attended(self, q: Any, k: Any, v: Any, places: Any, causal: bool) -> Any:
-        """(b, h, n, dv)."""
+        """Return (b, h, n, dv)."""
         if self.impl == "gathered":
             return picked_attention(q, k, v, places, top=self.top, causal=causal)
         (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
@@ -119,7 +119,7 @@ class TopK(Indexed, Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g = sizes.num_kv_heads
         keys, values = cache(g, sizes.head_dim), cache(g, sizes.value_head_dim)
         return IndexedState(keys, values, cache(1, self.index_dim))
@@ -135,7 +135,7 @@ class TopK(Indexed, Mechanism):
         return layer.o_proj(merge_heads(y)), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys, values, and a key of the indexer, of every token."""
+        """Return keys, values, and a key of the indexer, of every token."""
         w = workload
         width = w.kv_heads * (w.head_dim + w.value_width) + self.index_dim
         return w.batch_size * w.seq_len * width
@@ -206,7 +206,7 @@ class IndexedLatent(Indexed, Latent):
         return layer.o_proj(self._picked(layer, (key, shared), rows, latent, places, causal))
 
     def _index_keys(self, layer: Any, x: Any) -> Any:
-        """Keys (b, n, index_dim): rows less their mean, over their deviation, weighted, shifted."""
+        """Return the indexer's keys (b, n, index_dim): layer norm of the rows' map."""
         keys = layer.index_k(x)
         centred = keys - keys.mean(-1, keepdim=True)
         return normed(centred, layer.index_norm) + layer.index_shift
@@ -227,7 +227,7 @@ class IndexedLatent(Indexed, Latent):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Latents with shared keys, and the indexer's keys."""
+        """Return latents with shared keys, and the indexer's keys."""
         return IndexedRows(super().init_state(sizes, cache), cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
@@ -244,11 +244,11 @@ class IndexedLatent(Indexed, Latent):
         return layer.o_proj(y), state
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """Latents are never expanded."""
+        """Return latents are never expanded."""
         return "absorbed"
 
     def state_entries(self, workload: Workload) -> Number:
-        """Those of latents, and a key of the indexer a token."""
+        """Return the entries of latents, and of an indexer's key per token."""
         w = workload
         return super().state_entries(w) + w.batch_size * w.seq_len * self.index_dim
 
@@ -263,7 +263,7 @@ class IndexedLatent(Indexed, Latent):
         self.define_index(writer, workload)
 
     def _pairs(self, w: Workload) -> Number:
-        """Pairs of a row and one that it picks."""
+        """Return pairs of a row and one that it picks."""
         return picked_pairs(w, self.top)
 
 

@@ -43,7 +43,7 @@ class KernelAttention(Mechanism):
 
     # -- what is executed --------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """One function with its own backward pass, by blocks of tokens."""
+        """Compute the core as one function with its own backward pass, by blocks of tokens."""
         out = kernel_attention(
             flat(q), flat(k), flat(v), getattr(weights, "projection", None), softmax=self.softmax,
             causal=causal, rows=CHUNK if causal else BLOCK, floor=self.floor,
@@ -77,7 +77,7 @@ class KernelAttention(Mechanism):
 
     # -- what is defined ---------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Features; φ(K)ᵀV and Σφ(k), as running sums where causal; products; division."""
+        """Define features; φ(K)ᵀV and Σφ(k), as running sums if causal; products; division."""
         w = workload
         heads, m = w.batch_size * w.num_heads, self.width(w.head_dim)
         queries = heads * rows(w)
@@ -99,7 +99,7 @@ class KernelAttention(Mechanism):
         writer.stage("normalisation", Cost(divisions=divided), divided)
 
     def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
-        """elu(x) + 1 of so many rows."""
+        """Define elu(x) + 1 of ``rows`` rows."""
         entries = count * workload.head_dim
         writer.stage("features", ELU_PLUS_ONE * entries, count, workload.head_dim)
 
@@ -144,7 +144,7 @@ class Performer(KernelAttention):
         return 0.0 if self.softmax else 1e-6
 
     def width(self, head_dim: Number) -> Number:
-        """``num_features``, or ⌊d ln d⌋ and at least one."""
+        """Return ``num_features``, or ⌊d ln d⌋ and at least one."""
         if self.num_features is not None:
             return self.num_features
         if is_plain(head_dim):
@@ -156,13 +156,13 @@ class Performer(KernelAttention):
         return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Ω (head_dim, m), drawn and not learned."""
+        """Return Ω (head_dim, m), drawn and not learned."""
         start = "orthogonal_features" if self.softmax else "gaussian_features"
         shape = (sizes.head_dim, self.width(sizes.head_dim))
         return {"projection": Weight(shape, start, drawn=True)}
 
     def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
-        """Projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
+        """Define a projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
         d, m = workload.head_dim, self.width(workload.head_dim)
         if self.softmax:
             writer.stage("scaling", Cost(divisions=count * d), count, d)

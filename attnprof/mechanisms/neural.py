@@ -62,7 +62,7 @@ class Neural(Mechanism):
 
     # -- sizes ---------------------------------------------------------------------------
     def widths(self, head_dim: costs.Number) -> tuple[costs.Number, ...]:
-        """d', and the width of every hidden layer."""
+        """Return d', and the width of every hidden layer."""
         reduced = head_dim if self.down_dim is None else self.down_dim
         hidden = reduced if self.hidden_dim is None else self.hidden_dim
         if self.depth == 1:
@@ -72,7 +72,7 @@ class Neural(Mechanism):
     def chunk(
         self, heads: costs.Number, n: costs.Number, head_dim: costs.Number
     ) -> tuple[costs.Number, costs.Number]:
-        """Heads and rows of a chunk; several heads only where all rows of one fit.
+        """Return heads and rows of a chunk; several heads only where all rows of one fit.
 
         A head is at most 4 sqrt N chunks: finer ones would make a long sequence a loop of tiny
         steps.
@@ -103,13 +103,13 @@ class Neural(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Down-projections, scores by the network, softmax, values."""
+        """Return down-projections, scores by the network, softmax, values."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         run = self._naive if self.impl == "naive" else self._factored
         return run(queries, keys, flat(v), causal, weights).view(q.shape)
 
     def _down(self, which: str, x: Any, weights: Any) -> Any:
-        """(b·h, n, d) → (b·h, n, d'), where there is a down-projection."""
+        """Return (b·h, n, d) → (b·h, n, d'), where there is a down-projection."""
         if self.down_dim is None:
             return x
         weight, bias = (getattr(weights, f"{which}_down{end}") for end in ("", "_bias"))
@@ -124,7 +124,7 @@ class Neural(Mechanism):
         )  # fmt: skip
 
     def _naive(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """As Algorithm 1: C (b·h, n, n, 2d') is written out, and so is every layer."""
+        """Run Algorithm 1 as written: C (b·h, n, n, 2d') and every layer are stored."""
         heads, n, d = v.shape
         mask = causal_mask(n, q) if causal else None
         x = _concatenated(q, k).view(heads * n * n, -1)
@@ -163,7 +163,7 @@ class Neural(Mechanism):
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Eq 5 to 10 pair by pair: every layer of the network reads its whole input."""
+        """Define Eq 5 to 10 pair by pair: every layer of the network reads its whole input."""
         w = workload
         heads = w.batch_size * w.num_heads
         if self.down_dim is not None:
@@ -202,7 +202,7 @@ def _weight(inputs: costs.Number, *shape: costs.Number) -> Weight:
 
 
 def _concatenated(q: Any, k: Any) -> Any:
-    """C (b·h, n, n, 2d'): queries and keys stretched over each other."""
+    """Return C (b·h, n, n, 2d'): queries and keys stretched over each other."""
     n = q.shape[1]
     return join([_stretched(q, dim=2, times=n), _stretched(k, dim=1, times=n)], -1)
 

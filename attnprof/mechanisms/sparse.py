@@ -49,7 +49,7 @@ class Sparse(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
-        """Gathered blocks; strided joins the near and the far tokens in one softmax."""
+        """Compute gathered blocks; strided joins near and far tokens in one softmax."""
         n, strided = q.shape[2], self.pattern == "strided"
         stride = self.stride_for(n)
         masks = (_strided_masks if strided else _fixed_masks)(n, stride, causal, q)
@@ -59,7 +59,7 @@ class Sparse(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Keys and values of every token: each may be seen again a multiple of the stride later."""
+        """Return caches of every token's keys and values: strides may reach each again."""
         self.refuse_unless(decode=True)
         return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
@@ -81,7 +81,7 @@ class Sparse(Mechanism):
         return join([rows[:, _spaced(far, before, stride)], rows[:, near:]], 1)
 
     def seen(self, t: costs.Number, stride: costs.Number) -> costs.Number:
-        """Tokens the new token number t sees, at a stride."""
+        """Return tokens the new token number t sees, at a stride."""
         before = costs.floor_div(t - 1, stride)
         if self.pattern == "fixed":
             return t - before * stride + before
@@ -89,7 +89,7 @@ class Sparse(Mechanism):
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> costs.Number:
-        """Query-key pairs of the definition."""
+        """Return query-key pairs of the definition."""
         n = w.seq_len
         stride = self.stride_for(n)
         if w.phase == "decode":
@@ -109,13 +109,13 @@ class Sparse(Mechanism):
         return n + side + far if w.causal else n + 2 * (side + far)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Softmax attention over the pairs a row sees."""
+        """Define softmax attention over the pairs a row sees."""
         rows = 1 if workload.phase == "decode" else workload.seq_len
         writer.softmax_attention(workload, self.pairs(workload), rows)
 
 
 def _spaced(first: Any, count: Any, stride: Any) -> slice:
-    """So many tokens a stride apart."""
+    """Return a slice of ``count`` tokens, a stride apart."""
     return slice(first, first + count * stride, stride)
 
 
@@ -161,7 +161,7 @@ def _fixed_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
 
 
 def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-    """Every block with itself and the last token of every other whole block."""
+    """Yield every block with itself and the last token of every other whole block."""
     n = q.shape[1]
     full = costs.floor_div(n, stride)
     for index, rows in turns(q, _own(n, stride), _own_alike(n, stride, causal)):
@@ -177,13 +177,13 @@ def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterato
 
 
 def _own(n: int, stride: int) -> Iterator[tuple[int, slice]]:
-    """Blocks of a stride, numbered."""
+    """Yield blocks of a stride, numbered."""
     for index in range(costs.ceil_div(n, stride)):
         yield index, slice(index * stride, min(n, (index + 1) * stride))
 
 
 def _own_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
-    """All whole blocks are alike, or, if causal, block m sees m tokens more than its own.
+    """Yield all whole blocks are alike, or, if causal, block m sees m tokens more than its own.
 
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
     memory and for a whole mean.

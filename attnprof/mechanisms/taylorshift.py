@@ -54,7 +54,7 @@ class TaylorShift(Taylor):
         return TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
 
     def direct_chosen(self, workload: Workload) -> costs.Number:
-        """1 where the direct form is taken, 0 where the efficient one is."""
+        """Return 1 where the direct form is taken, 0 where the efficient one is."""
         w = workload.with_(dtype="entry")
         if w.phase == "backward":
             w = w.with_(phase="train")
@@ -114,19 +114,19 @@ class TaylorShift(Taylor):
         return replace(table, stages=(*built, *table.stages))
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """Keys and values, or their sums from the switch on."""
+        """Return keys and values, or their sums from the switch on."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> costs.Number:
-        """Keys and values once, sums twice."""
+        """Return keys and values once, sums twice."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_traffic(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
     def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:
-        """Those of either form."""
+        """Return the parameters, equal for both forms."""
         return self.direct.parameters(workload, scope)
 
     # -- what runs -----------------------------------------------------------------------
@@ -138,7 +138,7 @@ class TaylorShift(Taylor):
         return form.core(q, k, v, causal, weights)
 
     def _runs_direct(self, n: Any, h: Any, d: Any, b: Any, causal: bool, phase: str) -> bool:
-        """Whether the direct form is taken; a compiler asks once a shape and does not trace it."""
+        """Return whether the direct form runs; a compiler asks once per shape, untraced."""
         return self.takes_direct(Workload(n, h, d, b, causal=causal, phase=phase))
 
     # all that torch.compiler.assume_constant_result does, without its import of the compiler
@@ -156,7 +156,7 @@ class TaylorShift(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """One token; once the sums are built they are kept."""
+        """Compute one token; once the sums are built they are kept."""
         direct = state.sums is None and state.direct and state.direct(state.length + 1)
         return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
 

@@ -37,7 +37,7 @@ class Patches(nn.Module):
         self.projection = nn.Linear(config.image_channels * self.size**2, config.d_model)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Patches row by row, of each its channels, rows and columns."""
+        """Return patches row by row, of each its channels, rows and columns."""
         b, c, height, width = image.shape
         p = self.size
         cut = image.view(b, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
@@ -67,7 +67,7 @@ class ConvolutionStem(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (b, n) or an image → (b, n, d_model)."""
+        """Return tokens (b, n) or an image → (b, n, d_model)."""
         first, *others = self.convolutions
         if self.vocabulary is not None:
             (samples, tokens), dtype = x.shape, next(first.parameters()).dtype
@@ -115,7 +115,7 @@ class InputRows(nn.Module):
         self.dropout = nn.Dropout(config.embedding_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (b, n), an image or rows (b, n, d_model) → (b, n, d_model)."""
+        """Return tokens (b, n), an image or rows (b, n, d_model) → (b, n, d_model)."""
         rows = self.rows(x)
         if self.class_token is not None:
             rows = torch.cat((self.class_token.expand(rows.shape[0], -1, -1), rows), 1)

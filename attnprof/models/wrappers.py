@@ -224,7 +224,7 @@ class SwappedKernel(_Swapped):
     def forward(
         self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
     ) -> Tensor:
-        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
+        """Return heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
         place, self._cache = self._cache, None
         causal = is_causal(owner, more) and bool(k.shape[2] == q.shape[2])
         usual, asked = q.shape[-1] ** -0.5, more.get("scaling")

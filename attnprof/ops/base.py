@@ -210,7 +210,7 @@ class Base:
         backward: Backward | None = None, layout: Layout | None = None, into: Self | None = None,
         item_size: int = 0, whole: bool | None = None, keeps: Number = 0, workspace: Number = 0,
     ) -> Self:  # fmt: skip
-        """One operation over ``reads``: bytes are counted, memory is taken, a node is recorded.
+        """Record one operation over ``reads`` (bytes, memory, backward node); return its result.
 
         ``into`` is overwritten and returned; what is new has as whole numbers as its own tensor,
         unless ``whole`` tells. ``backward`` gives a gradient for each of ``reads``,
@@ -252,7 +252,7 @@ class Base:
             result.node, result.place = node, place
 
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
-        """Another tensor on the same memory."""
+        """Return another tensor on the same memory."""
         return self._sharing(shape, layout, self.held, backward)
 
     def _sharing(self, shape: Shape, layout: Layout, held: Any, backward: Backward | None) -> Self:

@@ -78,7 +78,7 @@ class CountedCaches:
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
-        """Rows of these tokens; or of the first of them, and the latest of the others."""
+        """Return rows of these tokens; or of the first of them, and the latest of the others."""
         w, heads = self.workload, self.workload.batch_size * heads
         seen = in_sight(w.seq_len, first, latest)
         self.bytes.append(heads * width * seen * self.counter.item_size)

@@ -91,7 +91,7 @@ class Counter:
         return size if self.item_size > 1 else 1
 
     def release(self, storage: Storage, weight: Number) -> None:
-        """One holder fewer; memory that nothing holds any more is free after the last stage."""
+        """Remove one holder; memory without holders is free after the latest stage."""
         counts = self.stages and not storage.external
         before = storage.alive if counts else 0
         holders = storage.holders
@@ -150,7 +150,7 @@ def variable(operation: str) -> str:
 
 @cache
 def _stored(code: CodeType, offset: int) -> str:
-    """Where the next instruction puts the result, with spaces for underscores."""
+    """Return the name that the next instruction stores to, with spaces for underscores."""
     following = (item for item in dis.get_instructions(code) if item.offset > offset)
     stored = next((item for item in following if item.opname not in _SILENT), None)
     if stored is None or not stored.opname.startswith(("STORE_FAST", "RETURN_VALUE", "POP_TOP")):

@@ -20,7 +20,7 @@ _FOLLOWERS: list[Any] = []
 
 @contextmanager
 def followed_by(follower: Any) -> Iterator[None]:
-    """Meanwhile torch, too, runs one of those turns that are alike: ``follower.repeat`` is told."""
+    """Let torch run one turn for all equal ones inside, too; ``follower.repeat`` counts them."""
     _FOLLOWERS.append(follower)
     try:
         yield
@@ -29,14 +29,14 @@ def followed_by(follower: Any) -> Iterator[None]:
 
 
 def _counter_of(like: Any) -> Any:
-    """Who is told of turns that are alike, of the loop of this tensor; None: every one runs."""
+    """Return who counts equal turns once, for the loop of this tensor; None: every turn runs."""
     if isinstance(like, Tensor):
         return like.counter
     return _FOLLOWERS[-1] if _FOLLOWERS else None
 
 
 def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
-    """``every`` turn of a loop for torch; for the counter one of those alike, times their number.
+    """Return ``every`` turn of a loop for torch; for the counter one per group of equal turns.
 
     ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
     a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
@@ -55,7 +55,7 @@ def _counted(counter: Any, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
 
 
 def _is_none(times: Any) -> bool:
-    """Whether there is no turn: a symbol of torch's then says so in the domain."""
+    """Return whether there is no turn: a symbol of torch's then says so in the domain."""
     return not times > 0 if _of_torch(times) else bool(getattr(times, "is_zero", False))
 
 
@@ -64,7 +64,7 @@ def _of_torch(size: Any) -> bool:
 
 
 def in_blocks(like: Any, count: Any, rows: Any, *, backwards: bool = False) -> Iterator[slice]:
-    """Slices of at most so many of ``count`` rows, one after the other; or the last one first."""
+    """Yield slices of at most ``rows`` of ``count`` rows, in order; or with the last one first."""
     counter = _counter_of(like)
     if counter is None:
         return _blocks(count, rows, backwards)
@@ -149,7 +149,7 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
 
 
 def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """Whole blocks; beside one of them, how many stand alone and how many have a whole mean."""
+    """Return the whole blocks; of all but one, how many run alone and how many as their mean."""
     full = floor_div(count, rows)
     more = 0 if is_symbolic(full) else full % 2 * at_least_one(full - 1)
     return full, more, full - 1 - more
@@ -158,7 +158,7 @@ def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
 def other_blocks(
     like: Any, count: Any, rows: Any, here: slice, *, than: str = "last"
 ) -> Iterator[None]:
-    """Once in a turn over :func:`in_blocks`, except for the last block, or the first."""
+    """Yield once within a turn over :func:`in_blocks`, except in the last block (or the first)."""
     counter = _counter_of(like)
     del like
     if counter is None:

@@ -19,7 +19,7 @@ class OwnBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: "Function", settings: dict[str, Any], *operands: Any) -> Any:
-        """Its results."""
+        """Return the function's results."""
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)

@@ -76,7 +76,7 @@ class Tensor(Shaped):
 
     @staticmethod
     def join(parts: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
-        """Tensors one after the other along an axis (torch.cat); gradients are slices."""
+        """Return tensors one after the other along an axis (torch.cat); gradients are slices."""
         first = parts[0]
         dim = dim % first.dim()
         before, after = first.shape[:dim], first.shape[dim + 1 :]
@@ -100,7 +100,7 @@ class Tensor(Shaped):
         return self.result(variable("baddbmm"), shape, cost, [self, a, b])
 
     def linear(self, weight: "Tensor", bias: "Tensor | None" = None, name: str = "") -> "Tensor":
-        """(…, k) times weight (n, k) transposed, plus bias."""
+        """Return (…, k) times weight (n, k) transposed, plus bias."""
         return arithmetic.linear(name or variable("linear"), self, weight, bias)
 
     # -- arithmetic ------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Agreement:
     alike: Agree = _identical
 
     def __call__(self, published: Any, ours: Any) -> bool:
-        """Whether the two say the same."""
+        """Return whether the two say the same."""
         a, b = published, ours
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             return set(a) == set(b) and all(self(a[key], b[key]) for key in a)
@@ -75,12 +75,12 @@ exactly = Agreement()
 
 
 def rounded(digits: int) -> Agreement:
-    """Equal once ours is rounded to the printed number of decimals (halves either way)."""
+    """Accept ours if it rounds to the printed number of decimals (halves either way)."""
     return within(absolute=0.5 * 10.0**-digits * (1 + 1e-9))
 
 
 def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
-    """Numbers no further apart than this; the relative part is of ours."""
+    """Return numbers no further apart than this; the relative part is of ours."""
     return Agreement(
         lambda a, b: bool(abs(a - b) <= absolute + relative * abs(b)),
         lambda value: absolute + relative * abs(value),
@@ -88,7 +88,7 @@ def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
 
 
 def above(digits: int = 0) -> Agreement:
-    """Ours is what is printed or more, by less than one of its last digit: "more than 4 points"."""
+    """Accept ours if it is the printed number or less than one last digit more: "more than 4"."""
     step = 10.0**-digits
     return Agreement(lambda a, b: bool(a <= b < a + step), lambda _: step / 2)
 
@@ -135,7 +135,7 @@ same_formula = Agreement(alike=_equal_formulas)
 
 
 def same_digits(digits: int) -> Agreement:
-    """Constants that agree to this many digits, of which the last is rounded."""
+    """Return constants that agree to this many digits, of which the last is rounded."""
     import sympy
 
     def agree(published: Any, ours: Any) -> bool:
@@ -215,7 +215,7 @@ class Check:
         )  # fmt: skip
 
     def _told(self) -> str:
-        """How it is checked, and which part is not."""
+        """Return how it is checked, and which part is not."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():
             names.setdefault(why, []).append(name)

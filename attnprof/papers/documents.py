@@ -40,14 +40,14 @@ class Document:
         return HERE / self.folder
 
     def part(self, name: str) -> Any:
-        """``TABLES``, ``FIGURES`` or ``MEASUREMENTS``, by their keys; empty where it has none."""
+        """Return ``TABLES``, ``FIGURES`` or ``MEASUREMENTS`` by their keys; empty without any."""
         module = "measurements" if name == "MEASUREMENTS" else "figures"
         place = f"attnprof.papers.{self.folder}.{module}"
         return getattr(import_module(place), name) if find_spec(place) else {}
 
     @cache  # noqa: B019 - there are five documents
     def checks(self) -> "dict[str, Check]":
-        """How each claim is answered, by its id: ``claims.toml`` and the modules ``checks*``."""
+        """Return each claim's check by its id, from ``claims.toml`` and the modules ``checks*``."""
         from attnprof.papers.checks import load_checks
 
         names = sorted(item.name for item in iter_modules([str(self.path)]))
@@ -91,7 +91,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def reason(error: Exception) -> str:
-    """Why something could not be made, in a line."""
+    """Return why something could not be made, in one line."""
     if isinstance(error, AttnprofError):
         return str(error)
     line = str(error).split("\n", 1)[0]
@@ -120,12 +120,12 @@ class Claim:
 
 @cache
 def claims() -> dict[str, Claim]:
-    """All claims by id, in the documents' order."""
+    """Return all claims by id, in the documents' order."""
     return {row[0]: Claim(*row) for row in _read(HERE / "claims.csv")[1:]}
 
 
 def find_documents(names: Iterable[str]) -> list[Document]:
-    """Documents by number or folder, all where none is named; RequestError for unknown names."""
+    """Return documents by number or folder, all without a name; RequestError if unknown."""
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
     numbers = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
     for name, number in numbers.items():
@@ -136,7 +136,7 @@ def find_documents(names: Iterable[str]) -> list[Document]:
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
-    """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
+    """Return claims by id; :class:`RequestError` with the closest ids for one that is not there."""
     ids, chosen = {claim.casefold(): claim for claim in claims()}, []
     for name in names:
         if name.casefold() not in ids:
@@ -227,7 +227,7 @@ def measured(number: str, name: str) -> Any:
 
 @contextmanager
 def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Inside, each measurement of a document is made once, when :func:`measured` is asked for it.
+    """Make each measurement of a document once inside, when :func:`measured` is asked for it.
 
     ``tell`` hears its name before it starts. Gives the values by name, as they are made.
     """

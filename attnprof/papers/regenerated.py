@@ -149,7 +149,7 @@ class Regenerated:
 
 
 def regenerate(number: str) -> Regenerated:
-    """Every table and figure of a document."""
+    """Return every table and figure of a document."""
     its, made = document(number), Regenerated(not_made=not_made(number))
 
     @contextmanager

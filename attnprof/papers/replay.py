@@ -75,7 +75,7 @@ def replay(
 
 
 def answered(claim: Claim) -> ReproduceRecord:
-    """One claim's record."""
+    """Return one claim's record."""
     its: dict[str, Any] = {
         "claim": claim.claim, "document": claim.document, "place": claim.place, "says": claim.says,
         "committed": committed(claim.document).get(claim.claim),
@@ -96,7 +96,7 @@ def only(report: Report, verdicts: Sequence[str]) -> Report:
 
 
 def answer(verdicts: Sequence[str]) -> str:
-    """How claims came out, in a sentence."""
+    """Return how claims came out, in a sentence."""
     words = {"match": ("matches", "match"), "erratum": ("is an erratum", "are errata"),
              "not-reproducible": ("cannot be reproduced",) * 2, ERROR: ("has no verdict",
              "have no verdict")}  # fmt: skip

@@ -41,7 +41,7 @@ def value(expression: Any, shape: SizeValues) -> int | float:
 def growth_bounds(
     ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> tuple[bool | None, bool | None]:
-    """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
+    """Return whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
     below, above = list[bool | None](), list[bool | None]()
     for ratios in _all_ratios(ours, printed, growing, shape, holds):
         below.append(_settles(ratios))
@@ -54,7 +54,7 @@ def growth_bounds(
 def same_limit(
     a: Any, b: Any, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> bool | None:
-    """Whether a / b goes to one while all the sizes grow together; None if undecided."""
+    """Return whether a / b goes to one while all the sizes grow together; None if undecided."""
     rays = _all_ratios(a, b, growing, shape, holds, alone=False)
     return _every([_goes_to_one(ratios) for ratios in rays])
 
@@ -69,7 +69,7 @@ def _all_ratios(
     top: Any, bottom: Any, growing: Sequence[str], shape: SizeValues, holds: Holds, *,
     alone: bool = True,
 ) -> Iterator[list[Any]]:  # fmt: skip
-    """Ratios at ever longer lengths, a list a ray and a way to end a length."""
+    """Yield ratios at ever longer lengths, a list a ray and a way to end a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
     if any(map(_exponents, exponents)):  # no number holds the value of such a tower
         yield []
@@ -122,7 +122,7 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 def _lengths(
     shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
-    """SizeValues that grow along a ray, a list a way to end a length, where our formula holds."""
+    """Yield sizes that grow along a ray where our formula holds, by ways to end a length."""
     most = max(ray.values())
     shapes = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
@@ -152,7 +152,7 @@ _ENDINGS: tuple[Callable[[int], int], ...] = (
 
 
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:
-    """As a number of any size; None where it has no value."""
+    """Return the ratio as a number of any size; None without a value."""
     given = [mpmath.mpf(sizes[name]) for name in names]
     try:
         below = mpmath.mpf(under(*given))
@@ -163,7 +163,7 @@ def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> An
 
 
 def _exponents(expression: Any) -> list[Any]:
-    """Exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
+    """Return exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
     exponents = []
     for part in expression.atoms(sympy.Pow, sympy.exp):
         exponent = part.as_base_exp()[1]
@@ -174,7 +174,7 @@ def _exponents(expression: Any) -> list[Any]:
 
 
 def _settles(ratios: Sequence[Any]) -> bool | None:
-    """Whether ratios at lengths whose logarithms are four times as long each stay bounded."""
+    """Return whether ratios stay bounded at lengths whose logarithms grow fourfold each."""
     if not ratios or None in ratios:
         return None
     return not any(map(mpmath.isinf, ratios)) and settles(ratios)
@@ -255,7 +255,7 @@ def ordered(
     printed: Any, ours: Any, kind: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
+    """Return whether the printed growth bounds ours: above (``O``), below (``Ω``), both (``Θ``).
 
     By leading terms; where there are none to compare, by values at lengths where they tell.
     """
@@ -274,7 +274,7 @@ def ordered(
 def _bounded(
     kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
 ) -> Comparison:
-    """Whether a bound of this kind holds; ``how`` says what it was told from."""
+    """Return whether a bound of this kind holds; ``how`` says what it was told from."""
     asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
     if False in asked:
         words = "faster" if below is False and kind != "Ω" else "slower"
@@ -294,18 +294,18 @@ def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
 
 def _is_short(expression: Any) -> bool:
-    """Polynomials of any length; of what rounds, chooses or switches, what algebra can bear."""
+    """Return whether algebra is fast: any polynomial; with rounding or branches, a short one."""
     plain = not expression.has(sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.Piecewise)
     return plain or bool(sympy.count_ops(expression) < LONG)
 
 
 def _has_rounding(terms: Sequence[Term]) -> bool:
-    """Whether a factor holds what rounding leaves."""
+    """Return whether a factor holds what rounding leaves."""
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
 def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) -> tuple[bool, str]:
-    """Equal by algebra; else, where there is more than powers, at all of the shapes."""
+    """Return whether both are equal, by algebra or (beyond powers) at all shapes; and how."""
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
@@ -317,7 +317,7 @@ def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) 
 
 
 def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
-    """Whether both have the same value at a shape, to a float's last digits."""
+    """Return whether both have the same value at a shape, to a float's last digits."""
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
@@ -329,7 +329,7 @@ def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
 def _difference(
     missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]
 ) -> tuple[str | None, str]:
-    """Ours minus printed, and the same in words; an example where it is not a plain sum."""
+    """Return ours minus printed, and that in words; an example if it is not a plain sum."""
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
         shape = next(shape for shape in shapes if not alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
@@ -344,7 +344,7 @@ def _difference(
 
 
 def _rank(term: Any) -> tuple[Any, ...]:
-    """Largest growth first: by degree, then by the name's powers."""
+    """Return largest growth first: by degree, then by the name's powers."""
     powers = {base.name: power for base, power in term.as_powers_dict().items() if base.is_Symbol}
     return -sum(powers.values()), sorted((name, -power) for name, power in powers.items())
 

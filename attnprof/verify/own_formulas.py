@@ -87,7 +87,7 @@ class Formulas:
         return {match[1]: int(match[2]) for match in matches if match}
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
-        """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
+        """Return sizes to compare at: the runs', usual ones, every mix of small and large."""
         mixes = product((2, 8192), repeat=len(self.symbols))
         corners = (dict(zip(self.symbols, mix, strict=True)) for mix in mixes)
         usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
@@ -99,7 +99,7 @@ class Formulas:
         return shapes
 
     def fits(self, shape: Mapping[str, int]) -> bool:
-        """Whether it is a shape that the formula holds for."""
+        """Return whether it is a shape that the formula holds for."""
         try:
             return self.holds(shape)
         except (KeyError, ArithmeticError, TypeError):
@@ -114,7 +114,7 @@ def symbols_of(source: Source) -> tuple[str, ...]:
 
 
 def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
-    """Our formulas by phase; RequestError for what cannot be asked of this target."""
+    """Return our formulas by phase; RequestError if this target has no such formula."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
             f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"

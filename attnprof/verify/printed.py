@@ -105,7 +105,7 @@ def check_names(expression: Any, known: Sequence[str], text: str) -> None:
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
-    """``n=N; D=h*d`` as a mapping; several add up; RequestError for what is no name and formula."""
+    """Return ``n=N; D=h*d`` as a mapping; several texts add up; RequestError for other texts."""
     symbols = {}
     for text in (part for whole in texts for part in _BETWEEN.split(whole)):
         if not text.strip():

@@ -52,7 +52,7 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
 
 
 def answer(records: Sequence[VerificationRecord]) -> str:
-    """How many of the printed formulas are right, and which are not, in a sentence."""
+    """Return how many of the printed formulas are right, and which are not, in a sentence."""
     if len(records) == 1:
         verbs = {MATCH: "matches", ERRATUM: "differs from", None: "was not compared with"}
         return f"the printed formula {verbs[records[0].verdict]} the code's"
@@ -140,7 +140,7 @@ def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
 def _compared(
     about: VerificationRecord, row: _Ready, ours: Formulas, form: Any, fixed: Mapping[str, int]
 ) -> VerificationRecord:
-    """Both with the sizes that are numbers put in."""
+    """Return both with the sizes that are numbers put in."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes, at, up_to = ours.shapes(fixed), row.printed.at, row.printed.up_to
     if at:  # what is asked for comes first
@@ -175,7 +175,7 @@ def _compared(
 
 
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
-    """Where there is no formula: the two numbers at the shape asked for."""
+    """Return the two numbers at the shape asked for; there is no formula."""
     shape = {**row.printed.at, **dict(row.printed.source.fixed)}
     what = f"no formula of {about.quantity} was found"
     if ours is None or row.printed.up_to != EXACT or names_in(row.expression) - set(shape):

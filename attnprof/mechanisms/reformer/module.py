@@ -48,7 +48,7 @@ class ReformerCore(TextCore):
         self.redraw(int(state))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, **_: Any) -> Tensor:
-        """(b, h, n, d) each → (b, h, n, d)."""
+        """Return (b, h, n, d) each → (b, h, n, d)."""
         half = self.spec.half_buckets(q.shape[2])
         if half and half != self.rotations.shape[1]:
             self.rotations = self._drawn(half).to(self.rotations)

@@ -38,31 +38,31 @@ MASKED, EPSILON = float(SETTINGS["neg_inf_longformer"]), float(SETTINGS["perform
 
 
 def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt d) v."""
+    """Return softmax(q k^T / sqrt d) v."""
     weights: Tensor = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
     return weights @ v
 
 
 def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Keys and values compressed to L rows by the first rows of one matrix, then standard."""
+    """Return standard attention over keys and values compressed to L rows by one matrix."""
     used = compress[: k.shape[1]].mT
     return standard(q, used @ k, used @ v)
 
 
 def features(directions: Tensor, x: Tensor) -> Tensor:
-    """elu(x Omega) + 1."""
+    """Return elu(x Omega) + 1."""
     return elu(x @ directions) + 1
 
 
 def performer(directions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
+    """Return phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
     rows, columns = features(directions, q), features(directions, k)
     total = rows @ columns.sum(1, keepdim=True).mT
     return rows @ (columns.mT @ v) / (total + EPSILON)
 
 
 def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tensor:
-    """All scores; those further than a window away are set to -1e9 before the softmax."""
+    """Return all scores; those further than a window away are set to -1e9 before the softmax."""
     place = torch.arange(q.shape[1], device=q.device)
     far = (place[:, None] - place).abs() > window
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -109,7 +109,7 @@ SPREAD = 0.3
 
 
 def listed(directions: Tensor, x: Tensor) -> Tensor:
-    """Those of the document's class: elu(x Omega) + 1, Omega divided by the root of m."""
+    """Return the features of the document's class: elu(x Omega) + 1, Omega over the root of m."""
     return features(directions / directions.shape[-1] ** 0.5, x)
 
 
@@ -169,7 +169,7 @@ def claimed(mechanism: str) -> dict[str, int]:
 
 
 def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
-    """Powers of the sizes in the term that leads as they grow; ValueError without a single one."""
+    """Return the sizes' powers in the leading term; ValueError if several terms lead."""
     terms = leading_terms(formula(expression), sizes)
     if terms is None or len(terms) != 1:
         raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
@@ -183,7 +183,7 @@ def _executed(name: str) -> dict[str, int]:
 
 @cache
 def kept(tokens: int, window: int) -> int:
-    """Entries that the window's mask keeps, counted in the weights that come out."""
+    """Return entries that the window's mask keeps, counted in the weights that come out."""
     import torch
 
     x = torch.zeros(1, tokens, 1)
@@ -216,7 +216,7 @@ FAILED = 1000.0
 
 
 def quoted(quantity: str) -> dict[str, float]:
-    """Figure Z's numbers of a quantity, by model."""
+    """Return Figure Z's numbers of a quantity, by model."""
     rows = DOCUMENT.rows(FIGURE_Z)
     return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
 
@@ -241,7 +241,7 @@ def _heads_and_parameters() -> dict[str, int]:
 
 
 def lengths_it_runs_at() -> dict[str, bool]:
-    """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
+    """Return at which lengths the Linformer class, its matrix made for N tokens, can run."""
     runs, lengths = attention("linformer", TOKENS, 2), {}
     for tokens in (TOKENS, TEST_TOKENS):
         x, lengths[f"{tokens} tokens"] = _normal(1, tokens, 2), True
@@ -292,7 +292,7 @@ def _loss_at_the_teacher() -> float:
 
 
 def operations() -> dict[str, float]:
-    """Operations of one call of each class, one sequence at the document's sizes."""
+    """Return operations of one call of each class, one sequence at the document's sizes."""
     sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": LENGTH, "m": FEATURES}
     at = {symbol(name): size for name, size in sizes.items()}
     return {name: float(derived(name).subs(at)) for name in CLASSES}
@@ -316,7 +316,7 @@ def _weakest() -> str:
 
 
 def seconds() -> dict[str, float]:
-    """Measured time of a forward pass through each whole model, one sequence."""
+    """Return measured time of a forward pass through each whole model, one sequence."""
     times: dict[str, float] = measured("003", "model_times")["seconds"]
     return times
 

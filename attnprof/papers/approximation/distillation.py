@@ -45,7 +45,7 @@ class Corpus:
     seed: int
 
     def pairs(self, count: int, tokens: int, made: Generator) -> tuple[Tensor, Tensor]:
-        """Sentences and their translations, (count, tokens) whole numbers each."""
+        """Return sentences and their translations, (count, tokens) whole numbers each."""
         words = self.vocabulary - FIRST
         length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=made)
         source = torch.randint(words, (count, tokens + tokens % 2), generator=made)
@@ -228,7 +228,7 @@ def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: i
 
 
 def answers(model: Any, examples: Examples) -> Tensor:
-    """Logits (sentences · tokens, vocabulary), without dropout and gradients."""
+    """Return logits (sentences · tokens, vocabulary), without dropout and gradients."""
     model.eval()
     with torch.no_grad():
         return _logits(model, examples)
@@ -240,12 +240,12 @@ def _logits(model: Any, examples: Examples) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
-    """Of the tokens that are to be said, padding left out; nats."""
+    """Return the cross-entropy of the target tokens, without padding, in nats."""
     return F.cross_entropy(logits, examples.labels, ignore_index=PAD)
 
 
 def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
+    """Return KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
     student, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
     return F.kl_div(student, its, reduction="batchmean", log_target=True)
 
@@ -260,7 +260,7 @@ def _train(
     one: Trained, batches: Iterator[Examples], loss_of: Loss, steps: int, rate: float, tell: Tell,
     patience: int | None = None,
 ) -> Trained:  # fmt: skip
-    """Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
+    """Return Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
     one.model.train()
     optimizer = torch.optim.Adam(one.model.parameters(), lr=rate)
     best, waited, first = float("inf"), 0, None

@@ -61,7 +61,7 @@ class Results:
         self.even = math.log(scale.vocabulary)
 
     def row(self, setting: str, model: str, *, long: bool = False) -> DistillRecord:
-        """One record."""
+        """Return one model's record."""
         return self.rows[setting, model, self.scale.tokens * (1 + long)]
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
@@ -75,7 +75,7 @@ class Results:
         return _by_value({name: x for name, x in values.items() if x is not None})
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
-        """Models with a field's values, the least first, of each setting."""
+        """Return models with a field's values, the least first, of each setting."""
         return "; ".join(
             f"{name}: {_list(self.ranked(name, field, long=long), form)}" for name in SETTING_NAMES
         )
@@ -174,7 +174,7 @@ def distill_report(
     scale: ExperimentSizes, seed: int, seeds: int, environment: Mapping[str, Any], tell: Tell,
     said: Callable[[str], None], *, timed: bool = True,
 ) -> Report:  # fmt: skip
-    """Both settings, each repeated with so many seeds; ``said`` hears of every model's end.
+    """Return both settings, each repeated with so many seeds; ``said`` hears of every model's end.
 
     Runs on one thread, so that numbers repeat; torch's generator stays as it is.
     """
@@ -193,7 +193,7 @@ def distill_report(
 def merged(
     rows: Sequence[DistillRecord], scale: ExperimentSizes, environment: Mapping[str, Any]
 ) -> Report:  # fmt: skip
-    """Single repetitions as one report; times are those of the first."""
+    """Return single repetitions as one report; times are those of the first."""
     groups: dict[tuple[str, str, int], list[DistillRecord]] = defaultdict(list)
     for row in rows:
         groups[row.setting, row.model, row.seq_len].append(row)
@@ -257,7 +257,7 @@ def stretched(one: Trained, tokens: int) -> Any:
 
 
 def _quality(logits: Tensor, goal: Tensor, given: Examples) -> dict[str, Any]:
-    """Against the right tokens, padding left out, and against the teacher's answers."""
+    """Return the errors against the right tokens, without padding, and against the teacher."""
     kept = given.labels != PAD
     right = (logits.argmax(-1) == given.labels)[kept]
     return {
@@ -283,7 +283,7 @@ def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
 
 
 def _median(rows: Sequence[DistillRecord]) -> DistillRecord:
-    """One record of repetitions: medians, and the range of the cross-entropy."""
+    """Return one record of repetitions: medians, and the range of the cross-entropy."""
     first = rows[0]
     fields: dict[str, Any] = {"seeds": len(rows)}
     for name in _MEDIANS:

@@ -54,7 +54,7 @@ def subject(label: str) -> growth.GrowthCase:
 
 @cache
 def _exponents(mechanism: str) -> tuple[float, float, float]:
-    """Exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
+    """Return exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
     flops, peak = growth.closed_form_growth(subject(mechanism))
     order = claimed_order(mechanism)
     claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
@@ -62,7 +62,7 @@ def _exponents(mechanism: str) -> tuple[float, float, float]:
 
 
 def no_faster(claim: Any, power: Any) -> bool:
-    """Whether what is found grows no faster than claimed."""
+    """Return whether what is found grows no faster than claimed."""
     return bool(power <= claim + growth.TOLERANCE)
 
 
@@ -99,7 +99,7 @@ def _quoted_numbers() -> list[dict[str, Any]]:
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
-    """FLOPs of a layer of standard attention by part, ``attention`` in all; its peak in bytes."""
+    """Return FLOPs of a layer of standard attention by part (``attention``: all), peak bytes."""
     table = registry.get("standard", bias=False).cost(Workload(tokens, heads, WIDTH // heads))
     parts = {stage.name: int(stage.cost.flops) for stage in table}
     attention = sum(parts[name] for name in ("scores", "softmax", "weighted values"))
@@ -107,7 +107,7 @@ def _layer(tokens: int, heads: int) -> dict[str, int]:
 
 
 def projections() -> FigureData:
-    """B: the products that make Q, K and V, beside the attention that follows."""
+    """Return B: the products that make Q, K and V, beside the attention that follows."""
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
@@ -121,7 +121,7 @@ def projections() -> FigureData:
 
 
 def heads() -> FigureData:
-    """C: one layer divided among more and more heads."""
+    """Return C: one layer divided among more and more heads."""
     rows: list[dict[str, Any]] = []
     for count in (2**power for power in range(6)):
         parts = _layer(TOKENS, count)
@@ -173,7 +173,7 @@ def exponent(
 
 
 def family(key: str) -> FigureData:
-    """D to G: growth of a family beside standard attention."""
+    """Return D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
     said, powers = list[Statement](), {}
     for label in ("standard", *FAMILIES[key][1]):
@@ -200,7 +200,7 @@ def _order(label: str, powers: dict[str, float]) -> Statement:
 
 
 def results() -> FigureData:
-    """Z: the quoted numbers, and the models' times and operations here."""
+    """Return Z: the quoted numbers, and the models' times and operations here."""
     seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []

@@ -61,7 +61,7 @@ def rows(table: str, attention: str = "") -> list[dict[str, str]]:
 
 
 def value(table: str, column: str, attention: str, **where: str) -> float:
-    """One number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
+    """Return a printed number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
     matching = rows(table, attention)
     (row,) = (row for row in matching if all(row[name] == text for name, text in where.items()))
     return number(row[column])
@@ -69,7 +69,7 @@ def value(table: str, column: str, attention: str, **where: str) -> float:
 
 @cache
 def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -> int:
-    """Parameters of a layer whose maps all have a bias; the length matters to Super alone."""
+    """Return a layer's parameters, all maps with bias; only Super's depend on the length."""
     sizes = Workload(seq_len, heads, exact_div(d_model, heads))
     return int(registry.get(mechanism).parameters(sizes))
 
@@ -91,13 +91,13 @@ def expected(row: dict[str, str]) -> int:
 
 
 def abbreviated(count: int) -> int:
-    """Table 1's way: cut off after whole thousands, from a million on after hundredths of it."""
+    """Return a number as Table 1 cuts it off: to thousands, or to hundredths of a million."""
     unit = 10_000 if count >= 1_000_000 else 1_000
     return count // unit * unit
 
 
 def encoder(attention: str, width: int, layers: int) -> int:
-    """Parameters of ViT-B/16's encoder: patches, class token, positions, blocks, last norm."""
+    """Return parameters of ViT-B/16's encoder: patches, class token, positions, blocks, norm."""
     tokens = IMAGENET_PATCHES + 1
     norms, mlp = 4 * width, 2 * MLP_WIDTH * width + MLP_WIDTH + width
     block = parameters(attention, width, tokens) + norms + mlp
@@ -106,12 +106,12 @@ def encoder(attention: str, width: int, layers: int) -> int:
 
 
 def totals() -> dict[str, float]:
-    """Millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
+    """Return millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
     return {name: (rest + (width + 1) * CLASSES) / 1e6 for name, width, rest in encoders()}
 
 
 def encoders() -> list[tuple[str, int, int]]:
-    """Mechanism, width and parameters of the encoder of each of Table 7's models."""
+    """Return mechanism, width and parameters of the encoder of each of Table 7's models."""
     sizes = [(row["attention"], int(row["d_m"]), int(row["att_layers"])) for row in rows("7")]
     return [(name, width, encoder(name, width, layers)) for name, width, layers in sizes]
 
@@ -134,7 +134,7 @@ def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str
 
 
 def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
-    """Units of a hidden layer of the classifier that gives all totals of Table 7, cut off."""
+    """Return units of a classifier's hidden layer that give all totals of Table 7, cut off."""
     models = [(w, rest, round(100 * said[name])) for name, w, rest in encoders()]
     fitting = [
         str(n)
@@ -145,7 +145,7 @@ def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
 
 
 def _on_imagenet(*lengths: int) -> dict[str, Any]:
-    """Super's parameters at the stated length and at ours, and Table 1's, in millions."""
+    """Return Super's parameters at the stated length and at ours, and Table 1's, in millions."""
     counts = [parameters("super", EXPERIMENTS["ImageNet"].d_model, length) for length in lengths]
     return {"counts": counts, "printed": value("1", "params", "super", dataset="ImageNet") / 1e6}
 
@@ -164,7 +164,7 @@ def _shares() -> dict[str, str]:
 
 
 def _mixing() -> float:
-    """Millions of parameters of Table 7's maps that mix tokens."""
+    """Return millions of parameters of Table 7's maps that mix tokens."""
     layers = int(value("7", "att_layers", "super"))
     extra = parameters("super", 804, IMAGENET_PATCHES + 1) - parameters("efficient", 804)
     return layers * extra / 1e6

@@ -36,7 +36,7 @@ def label(row: dict[str, str]) -> str:
 
 
 def printed_ranks(table: str) -> Nested:
-    """Every rank in parentheses, by row and column."""
+    """Return every rank in parentheses, by row and column."""
     printed = {}
     for row in rows(table):
         ranks = {name: int(row[name]) for name in row if name.endswith(RANK) and row[name]}
@@ -107,7 +107,7 @@ def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
 
 
 def _improves_with_heads(table: str) -> dict[str, bool]:
-    """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
+    """Return by mechanism whether more heads always raise training accuracy and lower the loss."""
     return {
         name: all(
             number(more["acc_pct"]) > number(less["acc_pct"])
@@ -120,7 +120,7 @@ def _improves_with_heads(table: str) -> dict[str, bool]:
 
 
 def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
-    """Accuracy and loss by head count of the mechanisms that do not improve."""
+    """Return accuracy and loss by head count of the mechanisms that do not improve."""
     lines = []
     for name in (name for name, improves in ours.items() if not improves):
         of_name = _by_heads(table, name)
@@ -161,7 +161,7 @@ class Quotation:
         return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
 
     def percent(self) -> float:
-        """In percent."""
+        """Return a share in percent."""
         return self.numbers()["percent"]
 
 
@@ -173,7 +173,7 @@ def _printed(quote: str) -> Any:
 
 
 def _mnist_lead(over: str = "") -> float:
-    """Super's training accuracy on MNIST over another's, or the best other's, in points."""
+    """Return Super's training accuracy on MNIST over another's, or the best other's, in points."""
     points = {
         row["attention"]: float(row["acc_pct"]) for row in rows("1") if row["dataset"] == "MNIST"
     }
@@ -223,13 +223,13 @@ def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
 
 
 def _savings(mechanism: str) -> dict[str, float]:
-    """Smallest and largest saving of training and inference time in percent, Tables 1 to 4."""
+    """Return the least and largest saving of training and inference time in percent, Tables 1-4."""
     saved = [100 * (1 - 1 / times) for times in _time_ratios(mechanism, MAIN).values()]
     return {"from": min(saved), "to": max(saved)}
 
 
 def _reached(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[str, Any]:
-    """Where the ratio is least and most, and what the counts allow: limits for short contexts."""
+    """Return where the ratio is least and most, and the counts' limits for short contexts."""
     ratios = _time_ratios(mechanism, tables)
     places = sorted(ratios, key=ratios.__getitem__)
     counts = {"eq24": eq24, "counted": multiply_adds}

@@ -119,12 +119,12 @@ def last_step(sublayer: str) -> dict[str, Any]:
 
 
 def critical_path(sublayer: str) -> str:
-    """Its operations: ``mult;cum;div``."""
+    """Return the operations on a row's critical path: ``mult;cum;div``."""
     return ";".join(last_step(sublayer)["chain"])
 
 
 def length(path: str) -> int:
-    """Its number of steps."""
+    """Return the number of steps on a row's critical path."""
     return len(path.split(";"))
 
 
@@ -154,7 +154,7 @@ FAR = 10
 
 
 def counted(row: _Row) -> str:
-    """Our closed form of a row of Tables 3 to 6."""
+    """Return our closed form of a row of Tables 3 to 6."""
     count = step if "expression_printed" in row else sequence
     return str(count(row["sublayer"])[row["quantity"]])
 
@@ -168,7 +168,7 @@ def terms_of(row: _Row) -> str:
 
 
 def column(name: str) -> dict[str, int]:
-    """Our numbers of a column of Table 7."""
+    """Return our numbers of a column of Table 7."""
     sublayer, heads = COLUMNS[name]
     return numbers(sublayer, SIZE, SIZE, heads)
 
@@ -191,7 +191,7 @@ def _misprint(row: _Row, said: Any, ours: Any) -> dict[str, str]:
 
 
 def _other_sums(said: _Forms, ours: _Forms) -> dict[str, str]:
-    """Which sums are not the training's, in numbers of Table 7 with its most heads, too."""
+    """Return sums that are not the training's, with numbers of Table 7 at its most heads."""
     heads = max(heads for _, heads in COLUMNS.values())
     at, sums = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, heads), strict=True)), []
     for name, quantity in ((name, quantity) for name, forms in ours.items() for quantity in forms):
@@ -215,7 +215,7 @@ def _fewer(name: str, against: str) -> dict[str, bool]:
 
 
 def _far_more() -> dict[str, bool]:
-    """Whether SHE has far more of each quantity than self-attention, by its heads."""
+    """Return whether SHE has far more of each quantity than self-attention, by its heads."""
     return {
         f"{word}, {heads.replace('_', ' ')}": column("she")[quantity]
         > FAR * column(f"self_attention_{heads}")[quantity]
@@ -225,14 +225,14 @@ def _far_more() -> dict[str, bool]:
 
 
 def uniform() -> tuple[float, float]:
-    """Training cost (Eq 3) and perplexity of guessing among all words of the vocabulary."""
+    """Return training cost (Eq 3) and perplexity of guessing among all words of the vocabulary."""
     words, window = int(SETTINGS["vocabulary_size"]), int(SETTINGS["context_window"])
     logarithms = [log(1 / words)] * window
     return -sum(logarithms) / window, exp(-sum(logarithms) / window)
 
 
 def epochs() -> float:
-    """Training sequences over tokens: an epoch starts one sequence at every token."""
+    """Return training sequences over tokens: an epoch starts one sequence at every token."""
     return int(SETTINGS["training_batches"]) * int(SETTINGS["batch_size"]) / TOKENS
 
 

@@ -62,7 +62,7 @@ FIGURES = {
 
 
 def _settings() -> list[dict[str, Any]]:
-    """Table 1; of its values one follows from the others."""
+    """Return Table 1; of its values one follows from the others."""
     rows: list[dict[str, Any]] = [
         {name: row[name] for name in ("key", "symbol", "value")}
         for row in DOCUMENT.rows("table01_hyperparameters")
@@ -84,7 +84,7 @@ def _closed_forms(number: str) -> list[dict[str, Any]]:
 
 
 def _number(name: str, row: Row) -> int:
-    """Our number of a column of Table 7."""
+    """Return our number of a column of Table 7."""
     return checks.column(name)[row["quantity"]]
 
 

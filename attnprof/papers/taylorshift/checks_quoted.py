@@ -21,7 +21,7 @@ LINEAR_MODELS = [row["model"] for row in ROWS if row["model"] not in (MODEL, BAS
 
 
 def accuracies() -> dict[str, dict[str, float]]:
-    """Table 3: percent by model and dataset; a dataset without a result is left out."""
+    """Return Table 3: percent by model and dataset; a dataset without a result is left out."""
     return {
         row["model"]: {name: float(row[name]) for name in DATASETS if row[name]}
         for row in DOCUMENT.rows("table03_accuracy")
@@ -29,12 +29,12 @@ def accuracies() -> dict[str, dict[str, float]]:
 
 
 def average(model: str) -> float:
-    """Mean accuracy over the datasets that a model has a result on."""
+    """Return mean accuracy over the datasets that a model has a result on."""
     return round(mean(accuracies()[model].values()), 6)
 
 
 def ahead_of(model: str) -> list[str]:
-    """Datasets on which TaylorShift's printed accuracy is higher."""
+    """Return datasets on which TaylorShift's printed accuracy is higher."""
     theirs, other = accuracies()[MODEL], accuracies()[model]
     return [name for name in other if theirs[name] > other[name]]
 
@@ -48,7 +48,7 @@ def _fewest_wins(*_: Any) -> dict[str, str]:
 
 
 def _losses(*_: Any) -> dict[str, str]:
-    """Datasets on which TaylorShift is below the Transformer, and by how much."""
+    """Return datasets on which TaylorShift is below the Transformer, and by how much."""
     apart = {name: x - accuracies()[MODEL][name] for name, x in accuracies()[BASELINE].items()}
     below = (f"{points:.1f} points on {name}" for name, points in apart.items() if points > 0)
     return {"losses": " and ".join(below)}
@@ -72,7 +72,7 @@ def common_head_width() -> int:
 
 
 def deltas() -> dict[str, float]:
-    """Convolutional less linear embedding by dataset."""
+    """Return convolutional less linear embedding by dataset."""
     return {
         row["dataset"]: round(float(row["conv_acc_pct"]) - float(row["linear_acc_pct"]), 6)
         for row in EMBEDDINGS
@@ -103,7 +103,7 @@ SHARES = {quoted("sec52_half_memory_at_tokens"): 0.5, quoted("sec52_35pct_memory
 
 
 def _crossovers(place: str) -> dict[str, int]:
-    """From how many tokens on TaylorShift needs less memory and less time."""
+    """Return the tokens from which TaylorShift needs less memory and less time."""
     return {name: int(quoted(f"{place}_{name}_crossover_tokens")) for name in ("memory", "speed")}
 
 
@@ -115,13 +115,13 @@ def _mebibytes(form: str, heads: int) -> float:
 
 
 def beside_entries() -> float:
-    """MiB of the direct form that its entries do not account for, from two heads on."""
+    """Return MiB of the direct form that its entries do not account for, from two heads on."""
     sizes = column("direct_mem_mib_at16")
     return median(sizes[h] - _mebibytes("direct", h) for h in sizes if h > 1)
 
 
 def memory(form: str, heads: int) -> float:
-    """MiB of a form's entries, and of what is there beside them."""
+    """Return MiB of a form's entries, and of what is there beside them."""
     return _mebibytes(form, heads) + beside_entries()
 
 
@@ -131,7 +131,7 @@ def _direct_entries(said: Any, _: Any) -> dict[str, float]:
 
 
 def _box_products(said: Any, ours: Any) -> dict[str, Any]:
-    """Which of the efficient form's memory its entries account for, and which its box products."""
+    """Return the efficient form's memory that its entries, and its box products, account for."""
     near, on_line = within(absolute=2.5), within(relative=0.02)
     alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2 / MIB
     others = [h for h in ours if on_line(said[h], alone + boxes / int(h))]
@@ -189,7 +189,7 @@ def _tokens_by_memory() -> int:
 
 
 def _delays(*_: Any) -> dict[str, str]:
-    """How much later than N0 each width's crossing in time was, and the law for all of them."""
+    """Return how much later than N0 each width's crossing in time was, and the law for all."""
     rows, law = reached(), delay(reached())
     results, width = measured("004", "crossovers"), {row["d"] for row in rows}
     beyond = ", ".join(f"d={d}" for d in results["d"] if d not in width)

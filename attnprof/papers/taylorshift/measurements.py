@@ -119,7 +119,7 @@ def _clocked(times: Sequence[float]) -> dict[str, float]:
 
 # -- one head --------------------------------------------------------------------------
 def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) -> dict[str, Any]:
-    """Both crossovers by head width, predicted and measured, and the times that were measured.
+    """Return both crossovers by head width, predicted and measured, and the measured times.
 
     ``N0hat`` is where both forms take equally long while freed memory is kept, with an interval of
     95 % from ``N0hat_low`` to ``N0hat_high``, ``N0hat_default`` the same with the allocator's
@@ -175,7 +175,7 @@ def encoder(mechanism: str, seq_len: int) -> Subject:
 
 @cache
 def peak(mechanism: str, seq_len: int) -> int:
-    """Most bytes an encoder holds over its weights and input, by the allocator."""
+    """Return the most bytes an encoder holds over its weights and input, by the allocator."""
     import torch
 
     return measure_peak(encoder(mechanism, seq_len), "cpu", torch).bytes
@@ -188,7 +188,7 @@ def _encoders_in_turns(names: Sequence[str], seq_len: int, budget: Budget) -> li
 def measure_encoder(
     sizes: Sequence[int] = LENGTHS, budget: Budget = ENCODERS_BUDGET, most_s: float = MOST_S
 ) -> dict[str, Any]:
-    """Memory and time of the three encoders, their ratios efficient by standard, crossovers.
+    """Return memory and time of the three encoders, their ratios efficient by standard, crossovers.
 
     ``memory_crossover`` is exact: the first length at which the efficient encoder's peak is not
     above the standard one's. ``time_crossover`` is where both take equally long while freed memory
@@ -233,7 +233,7 @@ def measure_encoder(
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:
-    """Where ratios by length fall below 1 for good, about; None where they do not.
+    """Return where ratios by length fall below 1 for good, about; None if they do not.
 
     It is the zero of a straight line between (log length, log ratio) of two neighbours.
     """

@@ -161,7 +161,7 @@ def _groups(call: Any) -> tuple[Size, Size, Size]:
 
 @rule("native_layer_norm")
 def _layer_norm(_out: Any, call: Any) -> Counts:
-    """(x - mean)·rstd·weight + bias."""
+    """Return (x - mean)·rstd·weight + bias."""
     n, rows = _rows(call)
     affine = M * (call.weight is not None) + A * (call.bias is not None)
     return moments(n, rows) + _ROOT * rows + (A + M + affine) * n
@@ -182,7 +182,7 @@ def _layer_norm_backward(_out: Any, call: Any) -> Counts:
 
 @rule("_fused_rms_norm")
 def _rms_norm(_out: Any, call: Any) -> Counts:
-    """x·rstd·weight; rstd of the mean square."""
+    """Return x·rstd·weight; rstd of the mean square."""
     n, rows = _rows(call)
     return (2 * M + A + M * (call.weight is not None)) * n + (D + _ROOT) * rows
 
@@ -198,7 +198,7 @@ def _rms_norm_backward(_out: Any, call: Any) -> Counts:
 
 @rule("native_group_norm")
 def _group_norm(_out: Any, call: Any) -> Counts:
-    """Without weights (x - mean)·rstd; with them x·scale + shift of each channel."""
+    """Count (x - mean)·rstd, or with weights x·scale + shift of each channel."""
     n, rows, channels = _groups(call)
     scales = (2 * M + A) * channels * (call.weight is not None or call.bias is not None)
     return moments(n, rows) + _ROOT * rows + (M + A) * n + scales
@@ -222,7 +222,7 @@ def _group_norm_backward(_out: Any, call: Any) -> Counts:
       "_native_batch_norm_legit_no_training _batch_norm_with_update "
       "_batch_norm_no_update")  # fmt: skip
 def _batch_norm(_out: Any, call: Any) -> Counts:
-    """x·scale + shift of each channel; in training of the batch's moments, kept as a mean."""
+    """Count x·scale + shift of each channel; in training also the batch's mean and variance."""
     n, channels = numel(call.input), size_of(call.input.shape[1])
     training = getattr(call, "training", False)
     kept = training and getattr(call, "running_mean", None) is not None
@@ -233,7 +233,7 @@ def _batch_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_batch_norm_backward")
 def _batch_norm_backward(_out: Any, call: Any) -> Counts:
-    """In training dx = (g - mean(g) - (x - mean)·k)·rstd·w; else g·rstd·w."""
+    """Count in training dx = (g - mean(g) - (x - mean)·k)·rstd·w; else g·rstd·w."""
     n, channels = numel(call.input), size_of(call.input.shape[1])
     to_input, to_weight, to_bias = call.output_mask
     sums = 3 * A + M if call.train or to_weight else A * to_bias

@@ -152,7 +152,7 @@ def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
 
 @contextmanager
 def adding_in_place() -> Iterator[None]:
-    """Inside the context, mark functions that run differently under a mode while they run."""
+    """Mark functions that run differently under a mode while they run inside."""
     places = [
         (functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT),
         (torch.linalg, _SINGULAR[:-1]), (torch, _SINGULAR[-1:]), (torch._VF, _SINGULAR[-1:]),
