@@ -67,10 +67,10 @@ def calibrate(
     if threads is not None:
         torch.set_num_threads(threads)
     with working("calibrating"):
-        found = run(where, wanted, seconds, contended=contended)
-    save(found, path, force=to.force)
+        measured = run(where, wanted, seconds, contended=contended)
+    save(measured, path, force=to.force)
     note(f"kept in {path}")
-    to.deliver(_report(found, wanted, path))
+    to.deliver(_report(measured, wanted, path))
 
 
 def _report(calibration: Calibration, wanted: list[str], path: Path) -> Report:

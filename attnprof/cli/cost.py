@@ -128,8 +128,8 @@ def cost(
     records = _records(mechanisms, workloads, scope, asked)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
     shown = in_domain(records) if shorter else records
-    told = [its.choice(workload) for its in mechanisms for workload in workloads]
-    choices = {"choices": list(dict.fromkeys(filter(None, told)))} if any(told) else {}
+    forms = [its.choice(workload) for its in mechanisms for workload in workloads]
+    choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
     report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
                domain=domain_text if shorter else None)  # fmt: skip

@@ -54,17 +54,17 @@ class Written:
         if alone := unnamed and not self.no_plot:
             figures = [FIGURE]
         data = None if is_figure_path(self.output) else self.output
-        beside = [figure.with_suffix(".csv") for figure in figures]
+        tables = [figure.with_suffix(".csv") for figure in figures]
         try:
             for path in figures:
                 flag = "--output" if path is self.output else "--plot"
                 opt.ensure_writable(path, force=self.force, flag=flag)
-            for path in beside:
+            for path in tables:
                 opt.ensure_writable(path, force=self.force, flag="the cells,")
         except RequestError as error:
             more = ", or type --plot FILE, or --no-plot for the table alone" if alone else ""
             raise RequestError(f"{error}{more}") from error
-        if data not in beside or self.fmt not in (None, opt.Format.CSV):  # else it is that table
+        if data not in tables or self.fmt not in (None, opt.Format.CSV):  # else it is that table
             opt.ensure_writable(data, force=self.force)
         return figures, data
 
@@ -74,9 +74,9 @@ class Written:
 
         for path in figures:
             opt.draw(report, path, self.size)
-            beside = path.with_suffix(".csv")
-            write_whole(beside, render_csv(report))
-            opt.note(f"wrote {path} and {beside}")
+            table = path.with_suffix(".csv")
+            write_whole(table, render_csv(report))
+            opt.note(f"wrote {path} and {table}")
         by_suffix = FORMATS.get(data.suffix.lower() if data else "", opt.Format.TABLE)
         opt.deliver(report, self.fmt or by_suffix, data, exact=self.exact)
 

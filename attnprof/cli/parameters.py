@@ -65,8 +65,8 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(**given: Any) -> Any:
         made = {
-            name: group(**{field: given.pop(field) for field in own})
-            for name, (group, own) in groups.items()
+            name: group(**{field: given.pop(field) for field in names})
+            for name, (group, names) in groups.items()
         }
         return function(**given, **made)
 

@@ -52,7 +52,7 @@ SECTIONS = {
     },
     "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
 }
-COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
+COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 #: Commands in the file of another one; a file of this folder is loaded when its command is typed.
 FILES = {
     "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
@@ -177,9 +177,9 @@ def _globals(
 
 def command_function(name: str) -> Callable[..., Any]:
     """Return a command's function, named like it: ``list_`` for ``list``."""
-    own = name.replace("-", "_")
-    members = vars(import_module(f"attnprof.cli.{FILES.get(name, own)}"))
-    function: Callable[..., Any] = members.get(f"{own}_") or members[own]
+    identifier = name.replace("-", "_")
+    members = vars(import_module(f"attnprof.cli.{FILES.get(name, identifier)}"))
+    function: Callable[..., Any] = members.get(f"{identifier}_") or members[identifier]
     return function
 
 

@@ -238,13 +238,13 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         module = loaded(name)
         return not (isinstance(module, type) and issubclass(module, Mechanism))
 
-    own = [name for name in names if ":" in name and is_module(name)]
-    registered = [name for name in names if name not in own]
-    if (modules.args or modules.inputs) and not own:
+    module_names = [name for name in names if ":" in name and is_module(name)]
+    registered = [name for name in names if name not in module_names]
+    if (modules.args or modules.inputs) and not module_names:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
     targets: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
     args, inputs = list(modules.args or ()), list(modules.inputs or ())
-    for name in own:
+    for name in module_names:
         from attnprof.trace.request.lookup import target_of
 
         target = target_of(

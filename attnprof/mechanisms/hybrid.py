@@ -48,9 +48,9 @@ class Hybrid(Mechanism):
                 raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, names)}")
 
         def of_part(part: Mechanism) -> dict[str, Any]:
-            own = {n: n for n in part.parameter_names()}
-            own |= {f"{part.name}.{n}": n for n in own}
-            return {own[n]: x for n, x in params.items() if n in own}
+            spellings = {n: n for n in part.parameter_names()}
+            spellings |= {f"{part.name}.{n}": n for n in spellings}
+            return {spellings[n]: x for n, x in params.items() if n in spellings}
 
         return replace(self, parts=tuple(part.with_params(of_part(part)) for part in self.parts))
 

@@ -113,8 +113,8 @@ class BlockMixture(Mechanism):
         full = floor_div(n, c)
         rest, few = n - full * c, minimum(self.top, full)
         blocks = exact_div(few * (few - 1), 2) + (full - few) * (self.top - 1)
-        own = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
-        return own + blocks * c * c + rest * c * minimum(self.top - 1, full)
+        inside = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
+        return inside + blocks * c * c + rest * c * minimum(self.top - 1, full)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define sums of keys, products of rows with earlier blocks, softmax attention."""

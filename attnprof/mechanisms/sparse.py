@@ -164,7 +164,7 @@ def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterato
     """Yield every block with itself and the last token of every other whole block."""
     n = q.shape[1]
     full = costs.floor_div(n, stride)
-    for index, rows in turns(q, _own(n, stride), _own_alike(n, stride, causal)):
+    for index, rows in turns(q, _strides(n, stride), _strides_alike(n, stride, causal)):
         before = _spaced(stride - 1, index, stride)
         if causal:
             length = rows.stop - rows.start
@@ -176,13 +176,13 @@ def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterato
             yield Block(rows, (before, rows, after))
 
 
-def _own(n: int, stride: int) -> Iterator[tuple[int, slice]]:
+def _strides(n: int, stride: int) -> Iterator[tuple[int, slice]]:
     """Yield blocks of a stride, numbered."""
     for index in range(costs.ceil_div(n, stride)):
         yield index, slice(index * stride, min(n, (index + 1) * stride))
 
 
-def _own_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
+def _strides_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
     """Yield all whole blocks are alike, or, if causal, block m sees m tokens more than its own.
 
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the

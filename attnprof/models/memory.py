@@ -197,10 +197,10 @@ def training_memory(
         weights = [x for name, x in named if x.requires_grad and name not in trace.ungraded]
         held = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
         gradients = sum(x.nbytes for x in weights)
-    state, beside = _optimizer(few, weights, optimizer, trace.ungraded)
+    state, workspace = _optimizer(few, weights, optimizer, trace.ungraded)
     forward = [call for call in trace.calls if call.part == "forward"]
     activations = sum(call.takes - call.gives for call in forward)
-    most = max(peak(trace, "train"), gradients + beside)
+    most = max(peak(trace, "train"), gradients + workspace)
     return {
         "parameters": held, "gradients": gradients, "optimizer": state,
         "activations": activations, "peak": held + state + most,

@@ -165,10 +165,10 @@ def layer_names(
         return given
     if any(name.endswith(")") for name in given):
         return given
-    told = types or [""] * len(layers)
+    type_names = types or [""] * len(layers)
     names = [
         _layer_name(model, modules, path, places, kind)
-        for path, kind in zip(layers, told, strict=True)
+        for path, kind in zip(layers, type_names, strict=True)
     ]
     return [name or usual for name, usual in zip(names, given, strict=True)]
 

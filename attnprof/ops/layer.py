@@ -129,7 +129,7 @@ class Definition:
             self.dots(MAPS[name], rows * outer, rows * inner * outer, rows, outer)
 
     def softmax_attention(self, workload: Workload, pairs: Number, rows: Number) -> None:
-        """Add scores, division by the scale, softmax (exp, sum, division), values: 002, Eq 10."""
+        """Add scores, division by the scale, softmax and values: document 002, Eq 10 to 17."""
         w = workload
         heads = w.batch_size * w.num_heads
         scores, outputs = heads * pairs, heads * rows * w.value_width
@@ -302,8 +302,8 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     if not has_layer:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
-        for name, told in spec.layer_weights(sizes).items():
-            setattr(host, name, told and weights.add(*told.shape))
+        for name, entry in spec.layer_weights(sizes).items():
+            setattr(host, name, entry and weights.add(*entry.shape))
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
         shown = MAPS.get(name, name)

@@ -211,10 +211,10 @@ class Check:
             why = why.format(published=said, ours=ours, **self.facts(said, ours))
         return ReproduceRecord(
             claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
-            why=why, how=self._told(),
+            why=why, how=self._how_text(),
         )  # fmt: skip
 
-    def _told(self) -> str:
+    def _how_text(self) -> str:
         """Return how it is checked, and which part is not."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():

@@ -129,7 +129,9 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     """
     summary, records = report.summary, report.of(CheckRecord)
     counts: Mapping[str, int] = summary.get("counts") or {}
-    found = [f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)]
+    totals = [
+        f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)
+    ]
     cases = plural(len({record.case for record in records}), "case")
     rule, noise, spent, budget, code = map(
         summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
@@ -138,7 +140,7 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     ratios = [r.ratio for r in records if r.metric == rules.TIME and r.ratio is not None]
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
-        f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
+        f"metrics of {cases}: {', '.join(totals)}" if totals else "nothing was checked",
         f"times {rules.span_text(min(ratios), max(ratios))}" if ratios else "",
         f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
@@ -196,10 +198,10 @@ def render_annotations(report: Report) -> str:
     Empty if no case got worse or failed.
     """
     amiss = (cause for cause in causes_of(report) if OUTCOMES[cause.verdict].level)
-    found = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
-    shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+    causes = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
+    shown = causes if len(causes) <= MOST_ANNOTATIONS else causes[: MOST_ANNOTATIONS - 1]
     lines = [_annotation(cause) for cause in shown]
-    if left := found[len(shown) :]:
+    if left := causes[len(shown) :]:
         rest = f"{len(left)} more causes are in the summary and in the JSON"
         lines.append(f"::{OUTCOMES[left[0].verdict].level}::{rest}")
     return "".join(f"{line}\n" for line in lines)

@@ -186,7 +186,7 @@ def distill_report(
                 for row in _evaluated(trained, examples, scale, timed=timed and its == seed):
                     rows.append(row)
                     if row.seq_len == scale.tokens:
-                        said(_told(row, its))
+                        said(_progress(row, its))
     return merged(rows, scale, environment)
 
 
@@ -202,7 +202,7 @@ def merged(
     return Report("tradeoff --distill", records, summary, environment)
 
 
-def _told(row: DistillRecord, seed: int) -> str:
+def _progress(row: DistillRecord, seed: int) -> str:
     return (
         f"{row.setting}, seed {seed}: {row.model} after {row.steps} steps: cross-entropy "
         f"{row.cross_entropy:.3f}, MSE to the teacher {row.mse_teacher:.4g}"

@@ -41,12 +41,14 @@ def sublayer(name: str) -> FigureData:
     gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
     said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
     if printed := PATHS.get(name):  # Section 7 has none for HE and WE
-        said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
+        said.append(
+            ("path", printed == ours, {"printed": _path_text(printed), "ours": _path_text(ours)})
+        )
     facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
     return FigureData(rows, described("002", said), facts)
 
 
-def _told(path: str) -> str:
+def _path_text(path: str) -> str:
     return f"{path.replace(';', '-')} ({length(path)})"
 
 

@@ -129,8 +129,8 @@ def _draw_curves(
 ) -> None:
     """Draw costs in their mechanisms' looks, or ratios in grey, over the whole axis."""
     for curve in curves:
-        own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
-        look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
+        colour = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
+        look = {"linestyle": style.LINES.get(curve["kind"], "-"), **colour}
         every = max(1, len(curve["value"]) // 8)
         axes.plot(places_of(curve), curve["value"], **look, markevery=every)
     lengths = [n for curve in curves for n in places_of(curve)]
@@ -335,6 +335,6 @@ def draw_cost(report: Report) -> style.Figure:
     label = {"seq_len": "sequence length", "ranks": "number of ranks"}[axis]
     unit, said = ticks.unit_of([record.bytes_sent or 0 for record in records], "B")
     panels = {f"sent {said}": ("bytes_sent", unit, ticks.plain)}
-    told = [plural(counts[0], "rank")] if len(counts) == 1 else []
+    captions = [plural(counts[0], "rank")] if len(counts) == 1 else []
     what = "Bytes that a rank sends in a layer"
-    return series.draw_over(curves, axis, label, what, panels, *told, "by the closed forms")
+    return series.draw_over(curves, axis, label, what, panels, *captions, "by the closed forms")

@@ -143,9 +143,9 @@ def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
     letter = "d" if rows[0].over == "seq" else "N"
     return [
         [_metric_label(metric, kind)
-         + (f", {letter} = {', '.join(found)}" if len(found) < asked else ""),
+         + (f", {letter} = {', '.join(widths_of_form)}" if len(widths_of_form) < asked else ""),
          FormulaText(form)]
-        for (metric, kind, form), found in widths.items()
+        for (metric, kind, form), widths_of_form in widths.items()
     ]  # fmt: skip
 
 
