@@ -182,7 +182,9 @@ def _strides(n: int, stride: int) -> Iterator[tuple[int, slice]]:
         yield index, slice(index * stride, min(n, (index + 1) * stride))
 
 
-def _strides_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
+def _strides_alike(
+    n: Any, stride: Any, causal: bool
+) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
     """Yield all whole blocks are alike, or, if causal, block m sees m tokens more than its own.
 
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
