@@ -35,11 +35,11 @@ def forms_hold(records, **sizes):
 
 
 def total(records, quantity, kind="formula"):
-    found = [
+    matching = [
         r for r in records if (r["stage"], r["quantity"], r["kind"]) == ("total", quantity, kind)
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(matching) == 1
+    return matching[0]
 
 
 @pytest.mark.parametrize(("heads", "expected"), [(1, 20_947_008), (32, 21_710_848)])

@@ -53,10 +53,10 @@ def attnprof(tmp_path, tmp_path_factory, request):
             )  # fmt: skip
             assert marked(mark) == []
         else:
-            process, own = request.getfixturevalue("forking")
+            process, folder = request.getfixturevalue("forking")
             outputs = tmp_path_factory.mktemp("outputs")
             done = process.run(arguments, tmp_path, outputs, TMPDIR=str(temporary))
-            assert marked(own) == [process.pid]
+            assert marked(folder) == [process.pid]
         left = {path.name for path in temporary.iterdir()}
         assert not {name for name in left if not name.startswith("torchinductor")}  # torch's own
         assert "Traceback" not in done.stderr
