@@ -59,8 +59,8 @@ def compare(asked: argparse.Namespace) -> int:
         lines = [*difflib.unified_diff(
             before.splitlines(), text.splitlines(), f"before/{name}", f"now/{name}", "", "", 1, ""
         )]  # fmt: skip
-        told = lines[:SHOWN] + [f"… and {len(lines) - SHOWN} lines more"] * (len(lines) > SHOWN)
-        sys.stdout.write("\n".join([*told, ""]))
+        shown = lines[:SHOWN] + [f"… and {len(lines) - SHOWN} lines more"] * (len(lines) > SHOWN)
+        sys.stdout.write("\n".join([*shown, ""]))
     sys.stdout.write(f"{total - differing} of {total} files as before\n")
     return int(differing > 0)
 

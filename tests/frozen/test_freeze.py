@@ -7,8 +7,8 @@ from tests.frozen import commands, derivations, freeze
 
 
 def test_readme_is_read_for_every_command_that_there_is():
-    found = {line.split()[1] for line in commands.WRITTEN.findall(commands.README)}
-    assert {*COMMANDS} <= found
+    written = {line.split()[1] for line in commands.WRITTEN.findall(commands.README)}
+    assert {*COMMANDS} <= written
 
 
 def test_numbers_of_an_answer_are_kept_and_its_environment_is_not():
