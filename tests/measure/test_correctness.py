@@ -23,15 +23,15 @@ IN_FORMATS = [(*case, FORMATS[place % 4]) for place, case in enumerate(CASES)]
 
 @pytest.mark.parametrize(("mechanism", "how", "dtype"), IN_FORMATS)
 def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
-    found = check_module(request(mechanism, dtype=dtype, **how))
-    assert found.wrong is None
-    assert ("float32" if dtype == "float64" else "float64") in found.against
+    verdict = check_module(request(mechanism, dtype=dtype, **how))
+    assert verdict.wrong is None
+    assert ("float32" if dtype == "float64" else "float64") in verdict.against
     if how["phase"] == "decode":
-        assert "the whole causal pass" in found.against
+        assert "the whole causal pass" in verdict.against
     if how["phase"] == "train":
-        assert "in its gradients" in found.against
+        assert "in its gradients" in verdict.against
     if how["causal"]:
-        assert "itself with other later tokens" in found.against
+        assert "itself with other later tokens" in verdict.against
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
     ],
 )
 def test_a_mechanism_is_held_against_other_code_where_there_is_some(mechanism, params, twin):
-    found = check_module(request(mechanism, params=params))
-    assert found.wrong is None
-    assert twin in found.against.split("; ")
+    verdict = check_module(request(mechanism, params=params))
+    assert verdict.wrong is None
+    assert twin in verdict.against.split("; ")
 
 
 def test_the_reference_itself_is_held_against_no_other():
@@ -157,8 +157,8 @@ def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
 
 
 def test_what_a_subclass_computes_is_not_its_parents_claim(broken):
-    found = check_module(broken("Subclass"))
-    assert (found.wrong, found.against) == (None, "float64")
+    verdict = check_module(broken("Subclass"))
+    assert (verdict.wrong, verdict.against) == (None, "float64")
 
 
 def test_a_wrong_module_is_measured_where_that_is_asked(broken):

@@ -39,19 +39,19 @@ MASKS = [
 @pytest.mark.parametrize(("mechanism", "phase"), PHASES)
 def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanism, phase):
     seq_len = 24 if phase == "decode" else 96  # a state is built by real steps
-    found = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
-    rows = " ".join(found.differences)
+    record = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
+    rows = " ".join(record.differences)
     assert "unexplained" not in rows
-    if found.flops_derived is None:
+    if record.flops_derived is None:
         assert "derived counts are left out" in rows
     else:
-        assert found.flops_derived == found.flops_formula
-        assert found.matmul_flops_derived == found.matmul_flops_formula
-    if found.flops_torch != found.matmul_flops_formula:
+        assert record.flops_derived == record.flops_formula
+        assert record.matmul_flops_derived == record.matmul_flops_formula
+    if record.flops_torch != record.matmul_flops_formula:
         assert "torch counts" in rows
     if phase == "train":
-        assert found.macs_fvcore is None
-    elif found.flops_fvcore != found.matmul_flops_formula:
+        assert record.macs_fvcore is None
+    elif record.flops_fvcore != record.matmul_flops_formula:
         assert "fvcore" in rows
 
 
@@ -60,24 +60,24 @@ def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_nam
     mechanism, causal
 ):
     asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
-    found = point.measure_point(asked)
-    near = abs(found.peak_bytes_measured / found.peak_bytes_predicted - 1) <= 1e-3
-    rows = " ".join(found.differences)
+    record = point.measure_point(asked)
+    near = abs(record.peak_bytes_measured / record.peak_bytes_predicted - 1) <= 1e-3
+    rows = " ".join(record.differences)
     assert near or "kernel workspace" in rows
     assert "unexplained" not in rows
-    assert found.ci_low_s <= found.median_s <= found.ci_high_s
-    assert found.flops_per_s == found.flops_formula / found.median_s
+    assert record.ci_low_s <= record.median_s <= record.ci_high_s
+    assert record.flops_per_s == record.flops_formula / record.median_s
 
 
 def test_a_backward_pass_holds_what_its_forward_pass_saved():
-    found = point.measure_point(request(phase="backward", seq_len=128))
-    assert found.peak_bytes_measured == pytest.approx(found.peak_bytes_predicted, rel=1e-3)
+    record = point.measure_point(request(phase="backward", seq_len=128))
+    assert record.peak_bytes_measured == pytest.approx(record.peak_bytes_predicted, rel=1e-3)
 
 
 def test_counting_allocates_nothing_of_the_points_size():
     far = request("standard", 2**20)  # the scores alone would be 8 TiB
-    found = point.count_point(far)
-    assert found.flops_torch == found.flops_fvcore == found.matmul_flops_formula
+    record = point.count_point(far)
+    assert record.flops_torch == record.flops_fvcore == record.matmul_flops_formula
 
 
 def test_derived_counts_that_take_too_many_operations_are_left_out_and_named():
@@ -197,8 +197,8 @@ def test_a_point_that_cannot_fit_is_a_row_with_its_prediction():
                                                            (900, False, False)])  # fmt: skip
 def test_what_fits_and_what_may_die_follow_from_the_need(monkeypatch, available, reason, risky):
     monkeypatch.setattr(point, "needed_bytes", lambda _: 120)
-    found, may_die = point.fit(request(), available)
-    assert (found is not None, may_die) == (reason, risky)
+    why, may_die = point.fit(request(), available)
+    assert (why is not None, may_die) == (reason, risky)
 
 
 def test_a_containers_limit_is_respected(tmp_path):

@@ -33,7 +33,7 @@ def weights_by_loops(given, causal):
     """Softmax weights of each row, one exponential at a time."""
     b, h, n, d = given.q.shape
     group = h // given.k.shape[1]
-    found = torch.zeros(b, h, n, given.k.shape[2], dtype=torch.float64)
+    weights = torch.zeros(b, h, n, given.k.shape[2], dtype=torch.float64)
     for s in range(b):
         for head in range(h):
             for i in range(n):
@@ -41,8 +41,8 @@ def weights_by_loops(given, causal):
                 rows = [given.k[s, head // group, j] for j in seen]
                 parts = [math.exp(float(given.q[s, head, i] @ k) / math.sqrt(d)) for k in rows]
                 for j, part in zip(seen, parts, strict=True):
-                    found[s, head, i, j] = part / sum(parts)
-    return found
+                    weights[s, head, i, j] = part / sum(parts)
+    return weights
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -53,21 +53,21 @@ def test_errors_are_those_of_loops_over_rows(causal):
     near = (places[:, None] - places).abs() <= 3
     window = exact * near
     window /= window.sum(-1, keepdim=True)
-    found = ExactAttention(given, causal=causal).distance(
+    distance = ExactAttention(given, causal=causal).distance(
         core_of("longformer", given, causal, window=3)
     )
-    expected, own = exact @ given.v, window @ given.v
-    assert found.relative == pytest.approx(float((own - expected).norm() / expected.norm()))
+    expected, windowed = exact @ given.v, window @ given.v
+    assert distance.relative == pytest.approx(float((windowed - expected).norm() / expected.norm()))
     shares = [
         float((a - b).norm() / b.norm())
-        for a, b in zip(own.reshape(-1, 8), expected.reshape(-1, 8), strict=True)
+        for a, b in zip(windowed.reshape(-1, 8), expected.reshape(-1, 8), strict=True)
     ]
-    assert found.worst_row == pytest.approx(max(shares))
+    assert distance.worst_row == pytest.approx(max(shares))
     apart = [
         sum(abs(float(x - y)) for x, y in zip(a, b, strict=True)) / 2
         for a, b in zip(window.reshape(-1, 24), exact.reshape(-1, 24), strict=True)
     ]
-    assert found.distribution == pytest.approx(sum(apart) / len(apart))
+    assert distance.distribution == pytest.approx(sum(apart) / len(apart))
 
 
 def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
@@ -78,9 +78,9 @@ def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
     )
     given = QueriesKeysValues("x", q, k, v)
     exact = weights_by_loops(given, causal=False) @ v.repeat_interleave(2, 1)
-    found = ExactAttention(given, causal=False)
-    assert torch.allclose(found.output, exact)
-    assert found.distance(core_of("standard", given)).distribution < 1e-12
+    attention = ExactAttention(given, causal=False)
+    assert torch.allclose(attention.output, exact)
+    assert attention.distance(core_of("standard", given)).distribution < 1e-12
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -90,16 +90,16 @@ def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
 )
 def test_what_is_exact_differs_by_rounding(name, params, causal):
     given = inputs("peaked", causal=causal)
-    found = ExactAttention(given, causal=causal).distance(core_of(name, given, causal, **params))
-    assert max(found.relative, found.worst_row, found.distribution) < 1e-12
+    distance = ExactAttention(given, causal=causal).distance(core_of(name, given, causal, **params))
+    assert max(distance.relative, distance.worst_row, distance.distribution) < 1e-12
 
 
 def test_landmarks_at_every_token_are_exact_once_the_inverse_is():
     given = inputs("peaked", norms="sphere")
-    found = ExactAttention(given, causal=False).distance(
+    distance = ExactAttention(given, causal=False).distance(
         core_of("nystromformer", given, num_landmarks=24, iterations=40)
     )
-    assert found.relative < 1e-9
+    assert distance.relative < 1e-9
 
 
 def test_performer_s_error_falls_with_its_features():
@@ -108,8 +108,8 @@ def test_performer_s_error_falls_with_its_features():
     errors = []
     for features in (8, 128, 4096):
         cores = (core_of("performer", given, seed=s, num_features=features) for s in range(5))
-        found = sorted(exact.distance(core, distribution=False).relative for core in cores)
-        errors.append(found[2])
+        distances = sorted(exact.distance(core, distribution=False).relative for core in cores)
+        errors.append(distances[2])
     assert errors == sorted(errors, reverse=True)
     assert errors[2] < 0.4 * errors[1]  # as 1 over the root: a sixth, up to chance
 
@@ -153,13 +153,13 @@ def test_a_ladder_has_shares_of_the_default_up_to_the_length():
 
 
 def test_parameters_come_from_the_registry_and_their_values_from_the_request():
-    found = candidates(["standard", "longformer"], {}, 1024, 64)
-    windows = [c.mechanism.params["window"] for c in found if c.name == "longformer"]
+    settings = candidates(["standard", "longformer"], {}, 1024, 64)
+    windows = [c.mechanism.params["window"] for c in settings if c.name == "longformer"]
     assert windows == [64, 128, 256, 512, 1024]
-    assert [c.name for c in found].count("standard") == 1
+    assert [c.name for c in settings].count("standard") == 1
     asked = candidates(["longformer"], {"window": ["8", "16"], "global_tokens": ["0", "1"]}, 64, 8)
-    found = [(c.mechanism.window, c.mechanism.global_tokens) for c in asked]
-    assert found == [(8, 0), (8, 1), (16, 0), (16, 1)]
+    pairs = [(c.mechanism.window, c.mechanism.global_tokens) for c in asked]
+    assert pairs == [(8, 0), (8, 1), (16, 0), (16, 1)]
     with pytest.raises(RequestError, match="no parameter 'rank'"):
         candidates(["longformer"], {"rank": ["8"]}, 64, 8)
 
