@@ -66,15 +66,15 @@ def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name):
     for causal, phase, scope in telling_requests(name):
         asked = {"causal": causal, "phase": phase}
 
-        def found(*sizes, asked=asked, scope=scope):
+        def count(*sizes, asked=asked, scope=scope):
             return numbers(attnprof.cost(name, Workload(*sizes, **asked), scope, **params(name)))
 
-        symbols, columns = found(*SYMBOLS.values()), found(lengths, heads, widths, batches)
+        symbols, columns = count(*SYMBOLS.values()), count(lengths, heads, widths, batches)
         table = [np.broadcast_to(column, len(shapes)).tolist() for column in columns]
         for shape, *row in zip(shapes, *table, strict=True):
             b, n, h, d = shape
             value = Evaluator(dict(zip(SYMBOLS.values(), (n, h, d, b), strict=True)))
-            expected = found(n, h, d, b)
+            expected = count(n, h, d, b)
             assert (causal, phase, scope, shape, row) == (causal, phase, scope, shape, expected)
             got = [value(x) for x in symbols]
             assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
@@ -212,13 +212,13 @@ def test_grouped_key_heads_decode_too(name):
 def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
     layer, x = built(name, shape, **more), inputs(shape).transpose(0, 1).contiguous()
     state = layer.init_state(shape[0])
-    sizes, own = split(more)
+    sizes, settings = split(more)
     with torch.no_grad():
         for token in x[:-1]:
             layer.step(token, state)
         seen = allocator_peak(lambda: layer.step(x[-1], state))
     asked = workload(shape, phase="decode", **sizes)
-    assert attnprof.cost(name, asked, **own).peak() == seen
+    assert attnprof.cost(name, asked, **settings).peak() == seen
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)

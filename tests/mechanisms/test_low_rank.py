@@ -167,12 +167,12 @@ def softmax_rows(q, k):
 def means(x, m):
     """The mean of every segment, the first n mod m one token longer."""
     size, more = divmod(len(x), m)
-    found, start = [], 0
+    averages, start = [], 0
     for i in range(m):
         end = start + size + (i < more)
-        found.append(sum(x[j] for j in range(start, end)) / (end - start))
+        averages.append(sum(x[j] for j in range(start, end)) / (end - start))
         start = end
-    return torch.stack(found)
+    return torch.stack(averages)
 
 
 def definition(q, k, v, m, iterations, kernel):

@@ -194,8 +194,8 @@ def test_symbols_are_the_numbers_where_buckets_follow_the_length(phase, causal):
     for size in (1, 64, 65, 513, 70_001):
         work = Workload(size, 2, 8, 3, causal=causal, phase=phase)
         expected = attnprof.cost("reformer", work)
-        found = (flops.xreplace({n: size}), peak.xreplace({n: size}))
-        assert found == (expected.flops, expected.peak())
+        values = (flops.xreplace({n: size}), peak.xreplace({n: size}))
+        assert values == (expected.flops, expected.peak())
 
 
 @pytest.mark.parametrize("n", [700, 2200])

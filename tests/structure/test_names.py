@@ -15,7 +15,7 @@ def test_no_two_classes_share_a_name():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name.removeprefix("_")].append(str(path.relative_to(PACKAGE)))
-    shared = {name: found for name, found in places.items() if len(found) > 1}
+    shared = {name: files for name, files in places.items() if len(files) > 1}
     assert not shared
 
 

@@ -188,11 +188,11 @@ def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path):
     ],
 )
 def test_without_a_formula_the_numbers_of_the_run_are_compared(monkeypatch, formula, at, verdict):
-    own = Formulas(
+    ours = Formulas(
         ["flops"], lambda _: None, lambda *_: None, ("B", "N", "h", "d"), method="counted",
         numbers={"flops": 132},
     )  # fmt: skip
-    monkeypatch.setattr(verification, "own_formulas", lambda *_: {"forward": own})
+    monkeypatch.setattr(verification, "own_formulas", lambda *_: {"forward": ours})
     answer = one(formula, at=at)
     assert (answer.verdict, answer.ours) == (verdict, None)
     assert ("this shape alone" in answer.why) is (verdict is not None)
