@@ -1,4 +1,4 @@
-"""Numbers as people read them: counts, bytes, times, rates. Never used for JSON or CSV."""
+"""Format counts, bytes, times and rates for people; JSON and CSV have plain numbers instead."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -91,7 +91,7 @@ def joined(texts: Iterable[str], word: str = "and") -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-#: Quantities whose names are not read as they are written.
+#: Quantities whose names in a sentence are not just the field's with spaces.
 _QUANTITIES = {
     "flops": "FLOPs", "matmul_flops": "matmul FLOPs", "matmul": "matmul FLOPs", "macs": "MACs",
     "peak_bytes": "peak memory", "step_bytes": "bytes a step",
@@ -99,7 +99,7 @@ _QUANTITIES = {
 
 
 def quantity_text(name: str) -> str:
-    """Return a quantity as one reads it."""
+    """Return a quantity's name in a sentence: ``peak memory`` for ``peak_bytes``."""
     return _QUANTITIES.get(name, name.replace("_", " "))
 
 
@@ -109,7 +109,7 @@ def setting_text(value: Any) -> str:
 
 
 def label(mechanism: str, params: dict[str, object]) -> str:
-    """Return a mechanism and its parameters as one reads them: ``standard (bias=true)``."""
+    """Return a mechanism and its parameters as text: ``standard (bias=true)``."""
     settings = " ".join(f"{name}={setting_text(value)}" for name, value in params.items())
     return f"{mechanism} ({settings})" if settings else mechanism
 
@@ -136,8 +136,8 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
     return str(write(value, **how))
 
 
-# -- sizes that crossovers are looked for over, by the name of their flag --------------------
-#: What one of them is called, in front of its value or (for the first two) behind.
+# -- sizes that a crossover varies, by the name of their option ------------------------------
+#: The noun after a value: ``64 tokens``. For other sizes it stands in front: ``head width 64``.
 COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
 NAMES = {
     "seq": "the length", "d": "the head width", "heads": "the number of heads",
@@ -151,7 +151,7 @@ EVERY_ONE = {
 
 
 def amount(over: str, value: int) -> str:
-    """Return a value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
+    """Return a value with its size's name: ``64 tokens``, ``head width 64``, ``window 64``."""
     if over in COUNTED:
         return plural(value, COUNTED[over])
     return f"{NAMED.get(over, over)} {value:,}"

@@ -1,4 +1,4 @@
-"""What is asked of a mechanism: the sizes, the phase, the number format."""
+"""A workload: the sizes, phase, mask and number format of one call of a mechanism."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -9,7 +9,7 @@ from attnprof.errors import RequestError
 
 PHASES = ("forward", "backward", "train", "decode")
 SCOPES = ("core", "layer")
-#: Bytes an element takes. ``entry`` counts elements instead of bytes.
+#: Bytes of an element by number format; with ``entry`` memory is counted in elements.
 ENTRY = "entry"
 ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, ENTRY: 1}
 DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
@@ -68,7 +68,7 @@ class Workload:
             )
 
     def by_symbol(self) -> dict[str, Any]:
-        """Return batch, tokens, heads and head width by the letters that formulas have for them."""
+        """Return batch, tokens, heads and head width by their letters in formulas: B, N, h, d."""
         return {letter: getattr(self, name) for letter, name in SYMBOLS.items()}
 
     @property

@@ -1,4 +1,7 @@
-"""The commands: find the typed one, give it to Typer, run it on its arguments."""
+"""Find the command that was typed, declare it to Typer, and run it on its arguments.
+
+A command's file is imported only when it is typed, so that ``--help`` and completion stay fast.
+"""
 
 import os
 import re
@@ -53,7 +56,7 @@ SECTIONS = {
     "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
 }
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
-#: Commands in the file of another one; a file of this folder is loaded when its command is typed.
+#: Commands that are defined in another command's file.
 FILES = {
     "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
     "baseline": "check", "history": "check",
@@ -67,16 +70,16 @@ Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows ex
   attnprof crossover standard linear --d 64
   attnprof derive my.py:MyAttention
 """
-#: Environment variables of a shell's completion: the request, and the words typed so far.
+#: Environment variables that a shell's completion sets: the request, and the words so far.
 COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-#: Commands that measure in processes of their own, and leave nothing behind however they end.
+#: Commands that start processes, and are supervised so that none is left behind.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")
 #: Parameters that may name user code to run.
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 
 
 def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
-    """Parse and run; an error of the parser becomes one line like every other message."""
+    """Parse the arguments and run the command; an error of the parser is one line on stderr."""
     if is_main and COMPLETING not in os.environ:
         announce()
     for argument in arguments:
@@ -89,7 +92,7 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
     program = program_for(asked, guarded, is_main=is_main)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
-    except SystemExit as ended:  # a completion was told or installed, or nobody reads any more
+    except SystemExit as ended:  # completion was answered or installed, or stdout is closed
         if isinstance(ended.__context__, BrokenPipeError):
             raise
         return ended.code
@@ -116,7 +119,7 @@ def _number_hint(error: Any) -> str:
 
 
 def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
-    """Return the command line: the typed command in full, the others by name and summary."""
+    """Return the command line: the typed command with its options, others by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=asked not in COMMANDS or COMPLETING in os.environ,
@@ -172,7 +175,7 @@ def _globals(
     version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
-    """Declare the flags of every command."""
+    """Declare the options before a command's name."""
 
 
 def command_function(name: str) -> Callable[..., Any]:
@@ -184,9 +187,9 @@ def command_function(name: str) -> Callable[..., Any]:
 
 
 def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """Return what to call the user's code that a command runs; None if all code is ours.
+    """Return a name for the user's code that a command runs, for messages; None if it runs none.
 
-    It is named as the user typed it, ``my.py:A``, else by the command.
+    The name is as typed, ``my.py:A``, or else the command's.
     """
     names: list[str] = []
     if command != "reproduce":
@@ -204,7 +207,7 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
 
 
 def names_in(values: Iterable[Any]) -> list[str]:
-    """Return the typed texts, lists split at commas: each may name a file of code."""
+    """Return the typed texts, lists split at commas; each may name a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for entries in listed for text in entries if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]

@@ -1,4 +1,8 @@
-"""Two formulas side by side: equal, or by how much not, and how both grow."""
+"""Compare a printed formula with ours: equality, leading terms, or growth (O, Ω, Θ).
+
+Algebra decides where it can. Otherwise both are evaluated at lengths up to 2**2048: a ratio that
+settles or grows without end is told by values that far apart.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,16 +20,16 @@ from attnprof.trace.sizes import RULES, evaluate
 
 SizeValues = Mapping[str, int]
 Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes
-#: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
-#: so that steps of a ratio that settles shrink, and those of one that grows do not.
+#: Exponents of two of the lengths at which a ratio is evaluated. The logarithm of the length
+#: grows fourfold each time: then steps of a bounded ratio shrink, those of log N do not.
 BITS = (2**5, 2**7, 2**9, 2**11)
-#: The same where sizes are exponents, which takes much longer and tells sooner.
+#: Exponents for formulas with sizes as exponents, whose values are far longer and differ sooner.
 FEWER = (2**3, 2**5, 2**7, 2**9)
-#: Bits of a number beyond three times those of the longest size, whose cube is a whole number.
+#: Bits of mpmath's numbers beyond those of the longest size cubed.
 DIGITS = 64
-#: What sizes are that do not grow, where our formula holds for that: a logarithm leads the sooner.
+#: The value of sizes that do not grow, if our formula holds there: small, so that growth shows.
 FEW = 2
-#: A ratio that goes to one is this near to it at the longest length.
+#: Distance from 1 at the longest length, below which a ratio is taken to tend to 1.
 ONE = 1e-2
 
 
@@ -69,7 +73,7 @@ def _all_ratios(
     top: Any, bottom: Any, growing: Sequence[str], shape: SizeValues, holds: Holds, *,
     alone: bool = True,
 ) -> Iterator[list[Any]]:  # fmt: skip
-    """Yield ratios at ever longer lengths, a list a ray and a way to end a length."""
+    """Yield ratios at ever longer lengths: a list for each ray and each ending of a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
     if any(map(_exponents, exponents)):  # no number holds the value of such a tower
         yield []
@@ -113,7 +117,7 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
-    """Return a floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
+    """Return a floor or a ceiling; a logarithm within rounding of a whole number is whole."""
     nearest = mpmath.nint(x)
     is_whole = abs(x - nearest) < mpmath.sqrt(mpmath.eps) * max(1, abs(x))
     return nearest if is_whole else to(x)
@@ -122,7 +126,7 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 def _lengths(
     shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
-    """Yield sizes that grow along a ray where our formula holds, by ways to end a length."""
+    """Yield sizes that grow along a ray where our formula holds: a list per ending of a length."""
     most = max(ray.values())
     shapes = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
@@ -144,8 +148,8 @@ def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
             yield {**dict.fromkeys(growing, 2), name: 1}
 
 
-#: How lengths end, for what rounding does to them: 2**bits, what is near it, and a length with
-#: many divisors.
+#: Endings of lengths, as formulas with floors depend on divisors: 2**bits, numbers near it, and
+#: a length with many divisors.
 _ENDINGS: tuple[Callable[[int], int], ...] = (
     lambda _: 0, lambda _: 1, lambda _: -1, lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
 )  # fmt: skip
@@ -191,7 +195,7 @@ def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
-#: Where growth is told from when there are no terms to compare.
+#: The basis of a verdict on growth without terms to compare, for its text.
 VALUES = "seen from values at lengths up to 2**2048"
 _CLOSE = 1e-12
 #: Operations of a formula with roundings and maxima beyond which algebra takes too long.
@@ -200,7 +204,7 @@ LONG = 150
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two formulas agree (None: undecided), and ours minus printed; ``why`` in words."""
+    """A verdict on two formulas: whether they agree (None: undecided), the difference, and why."""
 
     agrees: bool | None
     difference: str | None
@@ -214,10 +218,10 @@ def compared(
     printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """Return the two, up to equality or up to leading terms in the ``growing`` sizes.
+    """Compare two formulas exactly, or their leading terms in the ``growing`` sizes.
 
-    Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
-    ``holds`` says that our formula is for them.
+    If algebra does not decide, both are evaluated at the shapes, and at long lengths where our
+    formula ``holds``.
     """
     missing = sympy.sympify(ours) - printed
     missing = sympy.expand(missing) if _is_short(missing) else missing
@@ -257,7 +261,7 @@ def ordered(
 ) -> Comparison:  # fmt: skip
     """Return whether the printed growth bounds ours: above (``O``), below (``Ω``), both (``Θ``).
 
-    By leading terms; where there are none to compare, by values at lengths where they tell.
+    Leading terms decide; without any to compare, values at long lengths.
     """
     shape = _sizes(shapes, printed, ours)
     if not any(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds)):
@@ -274,7 +278,7 @@ def ordered(
 def _bounded(
     kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
 ) -> Comparison:
-    """Return whether a bound of this kind holds; ``how`` says what it was told from."""
+    """Return whether a bound of this kind holds; ``how`` is the basis of that verdict."""
     asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
     if False in asked:
         words = "faster" if below is False and kind != "Ω" else "slower"
@@ -300,12 +304,12 @@ def _is_short(expression: Any) -> bool:
 
 
 def _has_rounding(terms: Sequence[Term]) -> bool:
-    """Return whether a factor holds what rounding leaves."""
+    """Return whether a factor has the rest that rounding leaves."""
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
 def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) -> tuple[bool, str]:
-    """Return whether both are equal, by algebra or (beyond powers) at all shapes; and how."""
+    """Return whether both are equal, and the basis: algebra, or (beyond powers) all shapes."""
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
@@ -344,7 +348,7 @@ def _difference(
 
 
 def _rank(term: Any) -> tuple[Any, ...]:
-    """Return largest growth first: by degree, then by the name's powers."""
+    """Return a sort key that puts the largest growth first: degree, then powers by name."""
     powers = {base.name: power for base, power in term.as_powers_dict().items() if base.is_Symbol}
     return -sum(powers.values()), sorted((name, -power) for name, power in powers.items())
 

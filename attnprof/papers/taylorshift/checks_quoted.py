@@ -1,4 +1,8 @@
-"""004: Tables 3 to 7, numbers of the text, and this project's measurements."""
+"""Checks of document 004's Tables 3 to 7 and of numbers in its text.
+
+``PRINTED`` has what the document says of a claim, ``OURS`` computes it again, from the tables'
+other numbers, the printed formulas, or times measured here; ``FACTS`` fill in the verdict's text.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -40,7 +44,7 @@ def ahead_of(model: str) -> list[str]:
 
 
 def _fewest_wins(*_: Any) -> dict[str, str]:
-    """Return the linear model that TaylorShift is ahead of on the fewest datasets, and how."""
+    """Return the model of linear cost that TaylorShift beats on fewest datasets, and how many."""
     model = min(LINEAR_MODELS, key=lambda name: len(ahead_of(name)))
     theirs, other = accuracies()[MODEL], accuracies()[model]
     ties = (f"{name} ({points} both)" for name, points in other.items() if theirs[name] == points)
@@ -72,7 +76,7 @@ def common_head_width() -> int:
 
 
 def deltas() -> dict[str, float]:
-    """Return convolutional less linear embedding by dataset."""
+    """Return the accuracy of the convolutional embedding less the linear one's, by dataset."""
     return {
         row["dataset"]: round(float(row["conv_acc_pct"]) - float(row["linear_acc_pct"]), 6)
         for row in EMBEDDINGS
@@ -91,9 +95,9 @@ def _normalised_reaches_plain() -> bool:
     return all(float(both[name]) >= plain for name in ("direct_acc_pct", "efficient_acc_pct"))
 
 
-#: Table 6: images at a time, and MiB.
+#: Images of a batch in Table 6, and bytes of a MiB.
 BATCH, MIB = 16, 2**20
-#: CIFAR's pixels and one token that collects what is classified; the width of its model.
+#: Tokens of an image of CIFAR, a class token included, and the width of its model.
 TOKENS, MODEL_WIDTH = int(quoted("cifar_seq_len")) + 1, int(setting("d_embed")["cifar_pixel"])
 #: Bytes of an entry: powers run in float32 under autocast, products in float16.
 BYTES = {"direct": 4, "efficient": 2}
@@ -108,20 +112,20 @@ def _crossovers(place: str) -> dict[str, int]:
 
 
 def _mebibytes(form: str, heads: int) -> float:
-    """Return the printed entries of all heads at Table 6's width and batch."""
+    """Return MiB of a form by the printed formula for its entries, at Table 6's width and batch."""
     sizes = Workload(TOKENS, heads, MODEL_WIDTH // heads)
     entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
     return entries * BATCH * BYTES[form] / MIB
 
 
 def beside_entries() -> float:
-    """Return MiB of the direct form that its entries do not account for, from two heads on."""
+    """Return MiB that Table 6 has beyond the direct form's entries (median from two heads)."""
     sizes = column("direct_mem_mib_at16")
     return median(sizes[h] - _mebibytes("direct", h) for h in sizes if h > 1)
 
 
 def memory(form: str, heads: int) -> float:
-    """Return MiB of a form's entries, and of what is there beside them."""
+    """Return MiB of a form's entries, plus those that Table 6 has beyond the direct form's."""
     return _mebibytes(form, heads) + beside_entries()
 
 
@@ -131,7 +135,10 @@ def _direct_entries(said: Any, _: Any) -> dict[str, float]:
 
 
 def _box_products(said: Any, ours: Any) -> dict[str, Any]:
-    """Return the efficient form's memory that its entries, and its box products, account for."""
+    """Return the head counts whose memory (efficient form) entries, or box products, explain.
+
+    A box product of keys and values has width² entries a token.
+    """
     near, on_line = within(absolute=2.5), within(relative=0.02)
     alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2 / MIB
     others = [h for h in ours if on_line(said[h], alone + boxes / int(h))]
@@ -146,8 +153,8 @@ def _box_products(said: Any, ours: Any) -> dict[str, Any]:
 def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Return c of N̂ = N0 + c·d and its interval, from ``d``, ``N0``, ``at`` (N̂) of each width.
 
-    By least squares of relative distances, as lengths are measured to so many percent; the
-    interval of 95 % is Student's, by how far the widths scatter around the law.
+    Relative distances are fitted by least squares, since the error of a measured length is a share
+    of it. The interval is Student's at 95 %, from the scatter of the widths around the line.
     """
     weights = [row["d"] ** 2 / row["at"] ** 2 for row in rows]
     each = [(row["at"] - row["N0"]) / row["d"] for row in rows]
@@ -161,7 +168,7 @@ def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def reached(name: str = "N0hat") -> list[dict[str, float]]:
-    """Return the widths whose crossing in time was measured; none is continued to."""
+    """Return the widths whose crossing in time was measured and not extrapolated."""
     rows = measured("004", "crossovers")
     columns = zip(rows["d"], rows["N0"], rows[name], strict=True)
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
@@ -181,7 +188,7 @@ def _more_heads() -> dict[str, bool]:
 
 
 def _tokens_by_memory() -> int:
-    """Return the length whose N × N tensors are what Table 6's memory grows by, a head."""
+    """Return the length N whose N × N scores are Table 6's growth of memory per head."""
     direct = MEMORY["direct"]
     heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
     slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])
