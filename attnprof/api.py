@@ -1,4 +1,4 @@
-"""The Python interface; every heavy import happens inside a function."""
+"""The functions of ``import attnprof``; heavy packages are imported inside of them, when called."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Python callers pass: sizes, flags, names, numbers; RequestError for anything else."""
+"""Check what Python callers pass: sizes, flags, names, numbers; RequestError for other values."""
 
 import math
 import re

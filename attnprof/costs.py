@@ -1,4 +1,4 @@
-"""The algebra of costs: what a stage counts, what it holds, and how stages add up.
+"""Costs: counts of an operation, stages with the memory they hold, tables of stages that add up.
 
 Every size is a Python int, a numpy integer array or a sympy expression; the same
 code serves all three. No heavy import happens here: sympy and numpy are only used

@@ -1,4 +1,4 @@
-"""The contract a mechanism fulfils, without torch.
+"""The base class of mechanisms, without torch.
 
 A mechanism is a frozen dataclass of its parameters. Its core, or its layer, is a text in tensor
 methods (:mod:`attnprof.ops`); costs of every phase and the peak of memory follow from it.

@@ -1,4 +1,4 @@
-"""Somebody's code: its modules, what it raised, in words, and on which of its lines."""
+"""Import a user's code, name its modules, and report its exceptions with the user's line."""
 
 import gc
 import os

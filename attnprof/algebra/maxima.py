@@ -1,6 +1,7 @@
 """The maximum of many size polynomials, pruned.
 
-Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
+A peak is a maximum over many moments. Sympy takes seconds to compare expressions, so they are kept
+as dictionaries of monomials, and those that another one is never below are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

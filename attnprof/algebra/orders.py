@@ -1,4 +1,4 @@
-"""Orders of growth: leading terms of formulas, exponents of counts, and whether a bound keeps."""
+"""Orders of growth: the leading terms of formulas, the exponents of counts, and upper bounds."""
 
 import math
 import re

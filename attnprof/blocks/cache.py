@@ -1,4 +1,7 @@
-"""What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
+"""Decoding states: caches of keys and values that grow by a token a step, and sums of fixed size.
+
+``advance`` brings a state to any token of a sequence without running the steps before it.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The torch side of a mechanism: its core, the layer around it, and how both are built."""
+"""Build torch modules from a mechanism's text: its core, and the layer around it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What layers do to rows beside attention: norms, turns by position, short convolutions."""
+"""Operations of a layer on rows outside attention: norms, rotary positions, short convolutions."""
 
 import math
 from dataclasses import dataclass

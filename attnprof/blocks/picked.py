@@ -1,4 +1,4 @@
-"""Softmax attention over tokens or blocks that were picked for each row, and how they are."""
+"""Pick tokens or blocks of tokens for each row, and compute softmax attention over them."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""Softmax attention, one text for torch and for the counter: scores written out, or by rows.
+"""Softmax attention with all scores in memory, or block by block of query rows.
 
-A block of query rows at a time, heads are read where a projection left them.
+One text for torch and for the counter. Heads are read where a projection wrote them, uncopied.
 """
 
 from collections.abc import Callable, Iterator

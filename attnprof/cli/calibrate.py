@@ -1,4 +1,4 @@
-"""`attnprof calibrate`: this device's own ceilings and operations, measured."""
+"""``attnprof calibrate``: time single operations on this device, and its fastest products."""
 
 from pathlib import Path
 

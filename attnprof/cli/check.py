@@ -1,4 +1,4 @@
-"""``attnprof check``, ``baseline`` and ``history``: what got worse, recorded and followed."""
+"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes."""
 
 import errno
 import os

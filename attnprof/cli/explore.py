@@ -1,4 +1,4 @@
-"""``attnprof explore``: closed forms as a page on which sizes are dragged."""
+"""``attnprof explore``: write a page that evaluates closed forms at sizes a reader drags."""
 
 from pathlib import Path
 from shlex import quote

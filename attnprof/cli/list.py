@@ -1,4 +1,4 @@
-"""``attnprof list``: what there is, from the registry and from plug-ins' metadata."""
+"""``attnprof list``: mechanisms, models and plug-ins that are available."""
 
 from attnprof import registry
 from attnprof.cli.options import Output, environment, switch, working

@@ -1,4 +1,4 @@
-"""Operations of entries, along axes, and products, with the backward pass that torch runs."""
+"""Count entry-by-entry operations, reductions and products, each with torch's backward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

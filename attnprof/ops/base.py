@@ -1,4 +1,4 @@
-"""A counting tensor's shape, memory and gradient: what every operation on it is made of.
+"""The base of counting tensors: shape, memory and gradient, from which every operation is built.
 
 The backward pass is a graph of nodes as autograd records them, played in the order of torch's
 engine.

@@ -1,4 +1,4 @@
-"""What a decoder keeps, for the counter: rows of earlier tokens and sums."""
+"""Decoding states for the counter: caches of earlier tokens' rows, and sums."""
 
 from dataclasses import dataclass, field
 

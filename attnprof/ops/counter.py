@@ -1,4 +1,4 @@
-"""What a text executes, in the order in which it does: stages, and the memory that lives."""
+"""Record the stages of a text in order, with their cost and the memory that they take and free."""
 
 import dis
 import sys

@@ -1,4 +1,4 @@
-"""Functions that a text calls where torch has no method: on torch tensors and counting ones."""
+"""Functions for texts where torch has no method, on torch's tensors and on counting ones."""
 
 import math
 import operator

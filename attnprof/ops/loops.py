@@ -1,7 +1,7 @@
-"""Loops and branches of a text: torch runs every turn, the counter each different one once.
+"""Loops and branches of a text: torch runs every turn, the counter one turn for all equal ones.
 
-So does what follows a run of torch's whose sizes are symbols: its number of turns has no number.
-What a turn makes must be gone when it ends.
+A symbolic run of torch (:mod:`attnprof.trace`) does as the counter, since its number of turns is a
+symbol (:func:`followed_by`). Memory that a turn allocates must be free when it ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What only torch is asked for: functions with their own backward pass."""
+"""Run a :class:`attnprof.ops.function.Function` on torch's autograd."""
 
 from typing import TYPE_CHECKING, Any
 

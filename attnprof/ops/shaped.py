@@ -1,6 +1,6 @@
-"""Methods of counting tensors that give other shapes, new tensors, and entries by their places.
+"""Methods of counting tensors for reshaping, making tensors, and indexing.
 
-Whole numbers are 8 bytes each unless said otherwise, masks one; work on them is no FLOP.
+Integers take 8 bytes each by default, masks one byte; operations on them count no FLOPs.
 """
 
 from dataclasses import replace

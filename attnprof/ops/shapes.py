@@ -1,4 +1,4 @@
-"""Other shapes of the same entries: views where the layout allows them, copies else."""
+"""Reshape, cut and join counting tensors: a view if the layout allows it, else a copy."""
 
 from collections.abc import Sequence
 from dataclasses import replace

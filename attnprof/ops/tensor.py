@@ -1,4 +1,4 @@
-"""A tensor that counts: torch's names, shapes that may be symbols, no values."""
+"""The counting tensor: torch's method names, shapes that may be symbols, no values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

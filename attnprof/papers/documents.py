@@ -1,4 +1,4 @@
-"""Which documents are replayed, where each one's folder is, and what is asked for by name.
+"""The replayed documents: their folders, tables, figures and measurements by name.
 
 Measurements that checks and figures rest on are shipped as files, and made again by ``--measure``.
 """

@@ -1,4 +1,4 @@
-"""Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
+"""Recompute a document's tables and figures: printed values with ours, in plain values for JSON."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

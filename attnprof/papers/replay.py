@@ -1,4 +1,4 @@
-"""Claims answered, one record each whatever happens to a check, beside the verdicts that ship.
+"""Answer a document's claims, a record each, and compare the verdicts with the committed ones.
 
 An erratum's severity lets a reader see first what changes a conclusion: numbers are compared by
 their ratio, formulas by that of their values at one point, statements count as a factor of 2.

@@ -1,4 +1,4 @@
-"""003: the orders of growth it claims, and what its code does and reports, against its text.
+"""Checks of document 003: its orders of growth, and its code and reported numbers against its text.
 
 Its four attention classes are written in our own words: one head as wide as the model, no
 projections, (batch, tokens, width) in and out, as its code has it, which is not always as its text

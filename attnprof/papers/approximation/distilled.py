@@ -1,4 +1,4 @@
-"""What came out of 003's experiment, and which of its claims it speaks about (``outcomes.toml``).
+"""Run document 003's experiment and report it by claim (``outcomes.toml``).
 
 Every model has its quality and speed, at both lengths.
 """

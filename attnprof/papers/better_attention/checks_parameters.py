@@ -1,6 +1,6 @@
-"""000: the numbers of its tables, the sizes of its experiments, and parameters of its layers.
+"""Checks of document 000's parameter counts, by the sizes that it states for its experiments.
 
-A layer's are printed in Tables 1, 3, 5, 6, 8, 9 and 10, whole models' in Table 7.
+Tables 1, 3, 5, 6, 8, 9 and 10 print parameters of a layer, Table 7 those of whole models.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""000: ranks, rows printed twice, what more heads do, and percentages quoted of the tables."""
+"""Checks of document 000's tables: ranks, rows printed twice, effect of heads, percentages."""
 
 import re
 import tomllib

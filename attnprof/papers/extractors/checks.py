@@ -1,4 +1,4 @@
-"""002: its counts in closed form (Tables 3 to 6) and as numbers (7), and what it says of them.
+"""Checks of document 002's counts: closed forms (Tables 3 to 6), numbers (7), and its text.
 
 Counts and critical paths of its five sublayers follow from their definitions (Eq 10 to 17, 23 to
 29).

@@ -1,4 +1,4 @@
-"""001: model sizes, shapes and growth, memory and speed, gains in perplexity and accuracy.
+"""Checks of document 001: sizes, shapes, growth, memory, speed, gains in perplexity and accuracy.
 
 Sizes of its models that its text leaves out are those of the code it points to: vocabulary,
 feed-forward width, the second hidden layer, biases, the class token.

@@ -1,7 +1,7 @@
-"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads.
+"""Checks of document 004, Sec 4 and A.1 to A.4: costs of both forms, crossings, number of heads.
 
-What it prints, and what its definitions count to, are expressions in N tokens, d the width of a
-head and h heads, all positive.
+Printed formulas and counts of its definitions are expressions in N tokens, head width d and h
+heads, all positive.
 """
 
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""004: Sec 3 (Eq 3, Algorithm 1), and Table 1 and Fig 4 and 5, mean sizes for rows drawn at random.
+"""Checks of document 004: Sec 3 (Eq 3, Algorithm 1), Table 1, Fig 4 and 5 (norms of random rows).
 
 Queries and keys are unit vectors in R^d, x = q·k. Values have a column of ones; their rows are
 either unit vectors too (``sphere``, as the caption says) or have entries of unit variance

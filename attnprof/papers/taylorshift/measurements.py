@@ -1,9 +1,9 @@
-"""What only a clock, an allocator or a sampler can say of 004.
+"""Measurements for document 004: time and memory over length of Figures 1 and 2.
 
-Here time and memory over length: Figure 1's forms, one head, batch 1, and Figure 2's encoders.
-Lengths at which two calls take equally long are searched with both settings of the C library's
-allocator: ``kept`` frees nothing, as allocators of GPUs do; by ``default`` large blocks go back to
-the system with every call, and page faults are part of the time.
+Figure 1 has one head of each form at batch 1, Figure 2 encoders. The length at which two calls take
+equally long is searched with two settings of the C library's allocator: ``kept`` frees nothing, as
+GPUs' allocators do; by ``default`` large blocks go back to the system after every call, so that
+page faults are part of the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence

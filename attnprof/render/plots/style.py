@@ -1,4 +1,4 @@
-"""One look for every figure, and how a figure becomes a file: whole or not there, repeatable."""
+"""The style of every figure, and writing one to a file: completely or not at all, reproducibly."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
