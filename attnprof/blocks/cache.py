@@ -125,7 +125,7 @@ class NewestFirst(FullCache):
 
 @dataclass(frozen=True)
 class Caches:
-    """Makes the empty state of so many sequences; ``like`` tells number format and device."""
+    """A maker of empty decoding states for a batch, in the number format and device of ``like``."""
 
     batch_size: int
     like: Tensor
@@ -205,7 +205,7 @@ class DecodingStep(nn.Module):
 
 
 class CachedCall(nn.Module):
-    """A module that is called with what it keeps, by name."""
+    """A module that is called with its cache as keyword arguments."""
 
     def __init__(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from attnprof.ops.functional import (
 from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 
-#: 1 where the sums are direct and 1 where they are not: of symbols, one of the two is 1.
+#: Flags (by blocks, by FFT), of which one is 1 and the other 0; expressions for symbolic sizes.
 Ways = tuple[Number, Number]
 
 

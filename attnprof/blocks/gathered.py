@@ -188,10 +188,8 @@ def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple
     return *of_seen, weights.sum(1, keepdim=True).neg_(), *(None for _ in masks)
 
 
-#: The same, where each row's softmax has one more score, ``sink`` (b, 1, 1), without a value.
-#:
-#: Operands: q, k, v, sink, masks. That is the softmax of what is seen times σ(its log-sum-exp
-#: minus the sink).
+#: Softmax attention over gathered blocks with one more score per row, ``sink`` (b, 1, 1), that has
+#: no value: the softmax without it times σ(log-sum-exp - sink). Operands: q, k, v, sink, masks.
 sink_attention = Function(_with_sink, _sink_grads)
 
 

@@ -27,7 +27,7 @@ class Plan:
     What a row may see lies at most ``back`` places before its block (own and previous chunk) and
     ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
     block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
-    group, and at least one. ``sees_itself``: a row does not only where no other is in sight.
+    group, and at least one. ``sees_itself``: False if a row sees itself only without other tokens.
     """
 
     seq_len: Number
@@ -71,7 +71,7 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Indexes:
-    """Of one sequence, all rounds in a row: whom each place holds, the masks' two table rows.
+    """Index tensors of one sequence, all rounds in a row: the token at each place, its mask's rows.
 
     A round takes ``plan.rows`` places; windows of the first and the last reach beyond them.
     """
@@ -138,7 +138,7 @@ def mask_table(plan: Plan, like: Any) -> Any:
     return line.unfold(0, window, 1)
 
 
-#: Score of a row with itself: it weighs nothing unless no other token is in sight.
+#: Score of a row with itself: its weight is 0 unless the row sees no other token.
 ALONE = -5e4
 #: Floor of the norms keys are divided by.
 FLOOR = 1e-12

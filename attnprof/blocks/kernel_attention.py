@@ -17,7 +17,7 @@ from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, empty_like, join, padded, square_root, wide_zeros
 from attnprof.ops.loops import in_blocks
 
-#: Of keys and of values; or of weights and of rows.
+#: Two tensors: of keys and values, or of weights and rows.
 Pair = tuple[Any, Any]
 #: Added to a feature relative to the row's largest one, so that no row vanishes.
 EPSILON = 1e-6

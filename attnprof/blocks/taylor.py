@@ -69,7 +69,7 @@ def box_grad(grad: Any, x: Any) -> Any:
     return out.view(b, n, d)
 
 
-#: The same, which saves x alone.
+#: The box product x ⊠ x, of which autograd saves x alone.
 box = Function(lambda x: (box_product(x), (x,)), lambda saved, grad: (box_grad(grad, *saved),))
 
 
@@ -358,6 +358,6 @@ def _sums_grads(
     return to_q, to_k, to_v
 
 
-#: The same over all tokens: a state first, then every chunk reads it. Backward makes the features
+#: Sums over all tokens: a state first, then every chunk reads it. Backward makes the features
 #: again; besides the inputs only the state is kept.
 sums = Function(_sums, _sums_grads)

@@ -33,7 +33,7 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """How differences are judged, and which files are written besides the result."""
+    """Options for judging differences, and for files written besides the result."""
 
     rule: str | None = flag("RULE", "sensitive, default or lenient; else each case's own.")
     inconclusive: str = flag(

@@ -33,7 +33,7 @@ from attnprof.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTokens:
-    """Among how many ranks tokens are divided, and how fast these send and compute."""
+    """Options for ranks that share a sequence's tokens: number, bandwidth, FLOP/s."""
 
     ranks: str | None = opt.flag("SIZES", "Bytes that a rank sends where so many share the tokens.")
     bandwidth: str | None = opt.flag(

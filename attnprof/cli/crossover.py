@@ -37,7 +37,7 @@ USUAL_SIZES = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The size that varies: the length or, at fixed lengths, another one in a range."""
+    """Options for the size that varies: the length, or another size at fixed lengths."""
 
     over: str = opt.flag(
         "NAME", "seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
@@ -129,7 +129,7 @@ METRIC_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCosts:
-    """Which costs are compared: metrics, kinds, scope, model."""
+    """Options for the costs that are compared: metrics, kinds, scope, model."""
 
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
@@ -152,7 +152,7 @@ class ComparedCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How times are predicted and measured."""
+    """Options for predicting and measuring times."""
 
     threads: int | None = THREADS
     wait_policy: str = WAIT_POLICY

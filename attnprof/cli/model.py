@@ -42,7 +42,7 @@ def _time(seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags:
-    """What is derived of a model, at which sizes, in which form."""
+    """Options for the phases of a model, its sizes, and how it is run."""
 
     seq: str | None = opt.flag(
         "SIZE",

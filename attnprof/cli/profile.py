@@ -12,7 +12,7 @@ from attnprof.measure.request import configured
 
 
 def _needed(command: str, shape: Selection, conditions: Conditions, modules: opt.Modules) -> Any:
-    """Return what is measured by name, and its workloads; RequestError for what is missing."""
+    """Return the names to measure and their workloads; RequestError if an option is missing."""
     if shape.attention is None or shape.seq is None:
         missing = "--attention" if shape.attention is None else "--seq"
         example = f"attnprof {command} --attention efficient --seq 4096"

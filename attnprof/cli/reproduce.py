@@ -1,4 +1,4 @@
-"""``attnprof reproduce``: the documents' claims, tables and figures made again."""
+"""``attnprof reproduce``: recompute the documents' claims, tables and figures."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack

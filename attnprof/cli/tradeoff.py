@@ -1,4 +1,4 @@
-"""``attnprof tradeoff``: what an approximation gives up, beside what it costs."""
+"""``attnprof tradeoff``: the error of approximations against softmax attention, and their cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

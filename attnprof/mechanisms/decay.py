@@ -76,7 +76,7 @@ class GatedDecay(Decay):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedDecay(Decay):
-    """A head's decay is the same for every token and not learned."""
+    """A decay that is fixed for each head: equal for all tokens, not learned."""
 
     start: ClassVar[str] = ""  #: which logarithms of decays the heads have
 

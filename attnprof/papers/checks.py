@@ -29,7 +29,7 @@ VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
 COMPUTED, MEASURED, READING = "computed", "measured", "reading"
 
 Agree = Callable[[Any, Any], bool]
-#: What a module computes for claims, what their tables print, and numbers for the texts.
+#: Dicts by claim: our values, printed values, and numbers for the texts.
 Ours = dict[str, Callable[[], Any]]
 Printed = dict[str, Any]
 Facts = dict[str, Callable[[Any, Any], Mapping[str, Any]]]
@@ -43,9 +43,8 @@ def _identical(a: Any, b: Any) -> bool:
 class Agreement:
     """Two values agree if all their leaves do; values in lists and dicts are walked through.
 
-    ``near`` is asked of two numbers that are not equal, ``alike`` of everything else. ``slack`` is
-    how far a printed number may be off and still agree: half of its last digit where it was
-    rounded, nothing where it is exact.
+    ``near`` compares two unequal numbers, ``alike`` all other values. ``slack`` is the error that a
+    printed number may have: half of its last digit if it was rounded, 0 if it is exact.
     """
 
     near: Agree = lambda *_: False

@@ -105,7 +105,7 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True)
 class Claim:
-    """One checkable thing a document says, and where."""
+    """A checkable statement of a document, with its place."""
 
     claim: str
     document: str
@@ -199,7 +199,7 @@ def claims_of_figure(number: str, name: str) -> list[str]:
     return [its.claim for its in of_document if words.search(its.place)]
 
 
-#: Documents that are measured in this run: who hears of it, and what was measured so far.
+#: Documents measured in this run: a function that reports progress, and results so far.
 _ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 

@@ -14,9 +14,9 @@ from attnprof.papers.documents import document, not_made, number, reason
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table: as printed and ours; None for ours where it is not recomputed.
+    """A value of a table, as printed and as recomputed (None if it is not).
 
-    ``bound`` says that ours is a bound of what is printed, as "at least", not the same made again.
+    ``bound``: ours is a bound on the printed value ("at least"), not the value itself.
     """
 
     printed: Any
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Described:
-    """Something the document says of its figure, and what our data says to that."""
+    """A statement of the document about its figure, and whether our data agrees."""
 
     what: str
     printed: str
@@ -140,7 +140,7 @@ class PaperFigure:
 
 @dataclass
 class Regenerated:
-    """Tables and figures, reasons by what ``failed``, and by what nobody can make: ``not_made``."""
+    """Recomputed tables and figures, and reasons for those that ``failed`` or cannot be made."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     figures: dict[str, tuple[PaperFigure, FigureData]] = field(default_factory=dict)

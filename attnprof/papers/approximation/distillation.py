@@ -27,7 +27,7 @@ from attnprof.papers.approximation.checks import (
     WINDOW,
 )
 
-#: What pads a sequence, begins and ends it; words follow.
+#: Token ids for padding, begin, end, and of the first word.
 PAD, BEGIN, END, FIRST = 0, 1, 2, 3
 
 
@@ -68,7 +68,7 @@ class Corpus:
         return source, begun
 
 
-#: What a model minimises, of its logits and what it was called with.
+#: The loss of a model, from its logits and the examples.
 Loss = Callable[[Tensor, "Examples"], Tensor]
 TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
 RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
@@ -78,7 +78,7 @@ STUDENTS_PATIENCE = 10 * PATIENCE
 TEACHER = "teacher"
 SETTING_NAMES = ("fair", "printed")
 
-#: Told (steps done, of how many, what is trained).
+#: A function that is called with steps done, all steps, and the name of the trained model.
 Tell = Callable[[int, int, str], None]
 
 
@@ -143,7 +143,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Examples:
-    """What models are called with, and what they should say: (source, target without its last)."""
+    """Inputs of models, (source, target without its last token), and the target tokens."""
 
     source: Tensor
     target: Tensor

@@ -45,7 +45,7 @@ from attnprof.papers.documents import claims
 from attnprof.record import DistillRecord, Report
 from attnprof.units import format_number, format_ratio, format_time, joined
 
-#: Share of that of even chances below which a cross-entropy shows that the task is learned.
+#: A cross-entropy below this share of a random guess's shows that the task is learned.
 LEARNED = 0.5
 
 
@@ -163,7 +163,7 @@ GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
 
 #: Calls that are timed of each model, as the document has it, and seconds for all of a length.
 TIMED = Budget(samples=10, min_time_s=0.0, max_time_s=60.0, warmup_s=0.0)
-#: Fields whose median over repetitions is told, and of which the least and the largest are, too.
+#: Fields reported as the median over repetitions, with the least and the largest.
 _MEDIANS = (
     "steps", "loss_first", "loss_last", "cross_entropy", "accuracy", "kl_teacher", "mse_teacher",
     "mse_before", "mse_ratio",

@@ -29,7 +29,7 @@ DATASETS = {"3": "NMT", "7": "ImageNet", **{table: data for data, table in BY_HE
 
 
 class Experiment(NamedTuple):
-    """An experiment's sizes; no length where it varies."""
+    """The sizes of an experiment; the length is None if it varies."""
 
     d_model: int
     num_heads: int

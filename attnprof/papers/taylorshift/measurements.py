@@ -33,12 +33,12 @@ from attnprof.registry import get
 from attnprof.workload import Workload
 
 STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
-#: The allocator's settings, and what stands behind the names of what was found with each.
+#: The allocator's settings, and the endings of names of results measured with each.
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
 ENDINGS = {KEPT: "", DEFAULT: "_default"}
 #: Head widths that are timed: those of Table 2, and more between them for the law.
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
-#: No length is timed of which a call should take longer.
+#: Lengths at which a call should take more seconds than this are not timed.
 MOST_S = 3.0
 #: Samples whose extremes hold the median with 95 %.
 ENOUGH = 6

@@ -246,7 +246,7 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
 
 #: Rows of panels that a page holds; those with change points come first.
 ROWS = 6
-#: An axis shows this share of the values' size at least, so that what is flat looks flat.
+#: An axis spans at least this share of its values, so that a constant looks constant.
 LEAST_SPAN = 0.2
 
 

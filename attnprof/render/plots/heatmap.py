@@ -19,7 +19,7 @@ WIDE = 8.0
 
 @dataclass(frozen=True)
 class Scale:
-    """How a ratio becomes a colour: light is dear for A; two-sided where each wins somewhere."""
+    """A map from ratios to colours: light where A costs more; two-sided if each wins somewhere."""
 
     low: float
     high: float

@@ -262,7 +262,8 @@ def draw_legend(
     legend(figure, entries, title=title, handlelength=3)
 
 
-#: Each format says by whom it was made, to be known again; no more, so that the bytes repeat.
+#: Metadata by format: the maker, by which a file of ours is recognised, and no date, so that the
+#: same figure has the same bytes.
 METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": MAKER},
     ".svg": {"Date": None, "Creator": MAKER},
