@@ -88,7 +88,7 @@ def factors_of(size: Number) -> tuple[Number, ...]:
 
 @lru_cache(maxsize=4096, typed=True)
 def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
-    """Return the one or the other of two expressions, over which sympy takes its time."""
+    """Return Max or Min of two expressions, remembered, since sympy takes long to compare."""
     return function(a, b)
 
 

@@ -173,7 +173,7 @@ class Mechanism:
         return CostTable(tuple(writer.stages), self.parameters(workload, scope))
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return number of trainable parameters."""
+        """Return the number of trainable parameters."""
         from attnprof.ops.layer import made
 
         return made(self, self._fitted(workload), scope)[1].count
@@ -195,7 +195,7 @@ class Mechanism:
         return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
-        """Return elements a decoder keeps after the token number ``seq_len``."""
+        """Return the elements that a decoder keeps after token number ``seq_len``."""
         w = workload
         return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 
@@ -250,7 +250,7 @@ class Mechanism:
         raise RequestError(f"{self.name} has no layer of its own")
 
     def run_layer(self, layer: Any, x: Any, causal: bool) -> Any:
-        """Return the whole layer, given the mask if it is not causal by nature."""
+        """Compute the whole layer, with the mask unless it is causal by nature."""
         return self.layer(layer, x, **({"causal": causal} if "causal" in self._layer_takes else {}))
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
@@ -309,7 +309,7 @@ class Mechanism:
         return {}
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any, **gates: Any) -> Any:
-        """Return the core, given what it takes; refuses a mask that it does not have."""
+        """Compute the core with the arguments it takes; refuse a mask that it does not have."""
         self.refuse_unless(causal=causal)
         more = {"causal": causal, "weights": weights, **gates}
         return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})

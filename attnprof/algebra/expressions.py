@@ -102,7 +102,7 @@ def _power(base: Any, exponent: Any, highest: int) -> Any:
 
 
 def _longest(expression: Any) -> int:
-    """Return bits of the longest number in it that a power makes longer."""
+    """Return the bits of the longest number in a power of the expression."""
     import sympy
 
     numbers = expression.atoms(sympy.Rational)

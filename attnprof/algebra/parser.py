@@ -126,7 +126,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kinds and texts; what is no part of a formula is refused."""
+    """Yield kind and text of each token; refuse other signs."""
     text, at = text.translate(_SIGNS), 0
     while at < len(text):
         if text[at].isspace():

@@ -63,7 +63,7 @@ def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
 def _by_frequencies_grads(
     x: Any, w: Any, grad: Any, needs: Sequence[bool], length: Number
 ) -> tuple[Any, Any]:
-    """Return both gradients are correlations: products with a conjugate spectrum."""
+    """Return both gradients, which are correlations: products with a conjugate spectrum."""
     spectrum = _spectrum(grad, length)
     w_grad = None
     if needs[1]:
@@ -83,7 +83,7 @@ def _by_frequencies_grads(
 
 
 def _spectrum(x: Any, length: Number) -> Any:
-    """Return (b, n, d) → (b, d, length/2 + 1), complex, of zero-padded channels."""
+    """Return the spectra (b, d, length/2 + 1), complex, of zero-padded channels of (b, n, d)."""
     b, n, d = x.shape
     rows = wide_zeros(x, b, d, length)
     rows[..., :n] = x.transpose(1, 2)
@@ -210,7 +210,7 @@ causal_convolution = Function(_either_way, _either_grads)
 
 # -- a matrix for each distance -----------------------------------------------------------
 def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
-    """Return the last ``chunk`` inputs of every row stand side by side once.
+    """Return the convolution; the last ``chunk`` inputs of every row are copied side by side.
 
     The product for distances k … k + chunk - 1 reads all but the last k of these rows.
     """
@@ -262,7 +262,7 @@ def _windows(x: Any, chunk: Number, before: Number) -> Any:
 
 
 def _by_token(rows: Any, like: Any) -> Any:
-    """Return (n·b, d) → (b, n, d)."""
+    """Return rows (n·b, d) as (b, n, d)."""
     b, n, d = like.shape
     return copy_in_rows(rows.view(n, b, d).transpose(0, 1))
 

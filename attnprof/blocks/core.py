@@ -180,7 +180,7 @@ class HybridLayers(nn.Module):
         return x
 
     def init_state(self, batch_size: int) -> Any:
-        """Return a state a layer."""
+        """Return one state per layer."""
         return [layer.init_state(batch_size) for layer in self.layers]
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -196,7 +196,7 @@ def _add_maps(layer: Any, maps: dict[str, tuple[int, int]]) -> None:
 
 
 def _stepped(step: Callable[..., Any], x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-    """Return a step of (b, 1, d_model), for a token in this shape or in (b, d_model)."""
+    """Apply a step of (b, 1, d_model) to a token in this shape or in (b, d_model)."""
     if x_t.dim() == 3:
         y, state = step(x_t, state)
         return y, state
@@ -267,7 +267,7 @@ def attend_core(
     spec: Mechanism, module: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, seed: int,
     weights: dict[str, Tensor] | None,
 ) -> Tensor:  # fmt: skip
-    """Return a mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
+    """Compute a mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     spec.refuse_unless(attend=True)
     _check_tensors({"q": q, "k": k, "v": v})
     if weights is not None and not isinstance(weights, dict):

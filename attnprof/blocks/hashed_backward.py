@@ -128,7 +128,7 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
 
 
 def _softmax(scores: Any, columns: Any) -> Any:
-    """Return scores become weights of their own window; their share in the softmax over all rounds.
+    """Return the weights' share in the softmax over all rounds; scores become a window's weights.
 
     ``columns`` (g, ROWS, 3): H and T of ``_join_rounds``, and a third.
     """

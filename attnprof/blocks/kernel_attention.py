@@ -40,7 +40,7 @@ class FeatureMap:
         self.projection = None if projection is None else projection.expand(batch, -1, -1)
 
     def width(self, rows: Any) -> Any:
-        """Return number of features m of rows (batch, c, d)."""
+        """Return the number of features m of rows (batch, c, d)."""
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
     def values(self, rows: Any) -> tuple[Any, Any]:
@@ -60,7 +60,7 @@ class FeatureMap:
         return self._falling(z)
 
     def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
-        """Return both at once: features, slopes, logarithm of the divisor."""
+        """Return features, their slopes, and the logarithm of the divisor."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)
@@ -224,7 +224,7 @@ class KernelRows:
 
 
 def causal_rows(s: KernelRows) -> tuple[Any, Any]:
-    """Return all rows by the chunked scan, which leaves no state."""
+    """Compute all rows by the chunked scan; no state is left."""
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)

@@ -65,7 +65,7 @@ turned = Function(
 
 
 def _windows(x: Any, taps: Any) -> Any:
-    """Return X (b, n, c) after taps - 1 rows of zeros."""
+    """Return x (b, n, c) after taps - 1 rows of zeros."""
     b, _, c = x.shape
     return join([x.new_zeros(b, taps - 1, c), x], 1)
 

@@ -185,7 +185,7 @@ def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
     block: int | None = None, start: Any = 0, share: Any = 1,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return weights again, then five products' worth of gradients."""
+    """Compute weights again, then five products of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"causal": causal, "width": width, "block": block, "start": start}

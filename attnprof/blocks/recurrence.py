@@ -56,7 +56,7 @@ class Chunk:
         return (factors * self.k.unsqueeze(1)).flatten(0, 1) if self.by_channel else None
 
     def products(self, x: Any, factors: Any, keys_seen: Any) -> Any:
-        """Return σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), right where j ≤ i."""
+        """Return Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), valid for j ≤ i."""
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
@@ -255,7 +255,7 @@ def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
 def _pair_grads(
     c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
 ) -> tuple[Any, Any, Any]:
-    """Return gradients of queries, and of keys as what reads and as what is read, from pairs' ones.
+    """Return gradients of queries, and of keys as readers and as rows read, from the pairs'.
 
     Pairs are (batch, c, c), zero where none is; they are overwritten.
     """

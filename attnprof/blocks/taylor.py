@@ -56,7 +56,7 @@ taylor_map = Function(_map, _map_grad)
 
 
 def box_product(x: Any) -> Any:
-    """Return X ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
+    """Return x ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
     return (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
 
 
@@ -80,7 +80,7 @@ def _ratio(top: Any, bottom: Any, rows: Any, *, factor: Any) -> tuple[Any, tuple
 
 
 def _ratio_grads(saved: tuple[Any, ...], grad: Any, *, factor: Any) -> tuple[Any, Any, None]:
-    """Return the nominator's is g / z, the denominator's -Σ g·out · scale / z."""
+    """Return the numerator's gradient, g / z, and the denominator's, -Σ g·out · scale / z."""
     out, scaled, rows = saved
     shared = (grad * out).sum(-1, keepdim=True)
     to_top = grad / scaled
@@ -97,7 +97,7 @@ def ratio(top: Any, bottom: Any, scale: Any) -> Any:
 
 
 def with_ones(v: Any) -> Any:
-    """Return [1, v]: a column of ones gives the denominator with the nominator."""
+    """Return [1, v]: a column of ones gives numerator and denominator together."""
     return functional.padded(v, before=1, value=1.0)
 
 
@@ -185,7 +185,7 @@ class Symmetric:
         return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """Return a product, then shift by shift."""
+        """Compute the state's product, then the gradient shift by shift."""
         grad = state.bmm(v.transpose(1, 2))
         return _entries_grad(grad, _columns(x), x.shape[-1], doubled).transpose(1, 2)
 
@@ -295,7 +295,7 @@ def _scan(
 def _scan_grads(
     saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, ...]:
-    """Return two scans: forwards for q and what stays in a chunk, backwards for k and v."""
+    """Compute gradients by two scans: forwards for q and within chunks, backwards for k and v."""
     q, k, v = saved
     to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
     n, state = q.shape[1], fresh_state(features, q, v.shape[-1])

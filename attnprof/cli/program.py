@@ -104,7 +104,8 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
         if not message:
             raise
         command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
+        hint = _number_hint(error) or _extra_hint(error, arguments, command)
+        raise RequestError(f"{message}{hint} (see: {command} --help)") from error
 
 
 def _number_hint(error: Any) -> str:
@@ -116,6 +117,33 @@ def _number_hint(error: Any) -> str:
     usual = error.param.default if isinstance(error.param.default, int | float) else 1
     kind = "number" if match[1] == "float" else "whole number"
     return f" Give a {kind}, like {flag} {usual:g}"
+
+
+def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
+    """Return what to type for values that follow an option's first one without commas; else "".
+
+    ``model --compare A B C`` is ``model A --compare B,C``, as a model is an argument, too. Names
+    that no option precedes belong to ``--attention``, if the command has it.
+    """
+    match = re.search(r"unexpected extra arguments? \((.+)\)", error.format_message())
+    if match is None:
+        return ""
+    extra, params = match[1].split(), error.ctx.command.params
+    end = len(arguments) - arguments[::-1].index(extra[-1])
+    start = max(i for i, word in enumerate(arguments[:end]) if word.startswith("-") or not i)
+    flag, *values = arguments[start:end]
+    option = next((item for item in params if flag in item.opts), None)
+    if option is None or option.is_flag:
+        names = any("--attention" in item.opts for item in params)
+        return f" Type the names as --attention {','.join(extra)}" if names else ""
+    swallowed = {
+        error.ctx.params.get(item.name)
+        for item in params
+        if item.nargs == 1 and item.param_type_name == "argument"
+    }
+    if not swallowed.isdisjoint(values[1:]):
+        return f" Type {command} {values[0]} {flag} {','.join(values[1:])}"
+    return f" Several values are joined by commas: {flag} {','.join(values)}"
 
 
 def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:

@@ -43,7 +43,7 @@ class GatedDecay(Decay):
     before: ClassVar[bool] = False
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return the base's, and the output gate's."""
+        """Return the parameters of the base and of the output gate."""
         maps = super().layer_maps(sizes)
         if not self.output_gate:
             return maps
@@ -51,12 +51,12 @@ class GatedDecay(Decay):
         return {**maps, "gate_proj": (sizes.d_model, out[0]), "o_proj": out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return a weight an output."""
+        """Return one weight per output."""
         norm = Weight((sizes.num_heads * sizes.value_head_dim,), 1.0)
         return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """Return normed and gated."""
+        """Return the outputs normed and gated."""
         if not self.output_gate:
             return y
         gate = layer.gate_proj(x)
@@ -125,7 +125,7 @@ class Lightning(FixedDecay, GatedDecay):
     start = "slope_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return SiLU of all three."""
+        """Return SiLU of queries, keys and values."""
         decays = self.log_decays(q, weights) * (1 - self.depth + 1e-5)
         return silu(flat(q)), silu(flat(k)), silu(flat(v)), decays, None
 
@@ -153,7 +153,7 @@ class GLA(Decay):
         return self.rank
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return c, a number a channel."""
+        """Return the weight c, one number per channel."""
         return {"offset": Weight((sizes.num_heads, sizes.head_dim), 0.0)}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ class Mamba2(GatedDecay):
         return {name: Weight((sizes.num_heads,), start) for name, start in starts.items()}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return the base's, and a bias a channel of each convolution."""
+        """Return the parameters of the base, and one bias per channel of each convolution."""
         shifts = self.convolved(sizes).items()
         biases = {f"{letter}_shift": Weight((width,), 0.0) for letter, width in shifts}
         return {**super().layer_weights(sizes), **biases}
@@ -221,14 +221,14 @@ class Mamba2(GatedDecay):
         return flat(q), flat(k), flat(v * as_format_of(steps, v)), g, None
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """Return all tokens, by the chosen form, and D x."""
+        """Compute all tokens by the chosen form, and add D x."""
         y = super().core(q, k, v, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1)
 
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """Return the new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         y, state = super().step(q, k, v, state, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1), state
 

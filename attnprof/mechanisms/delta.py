@@ -58,7 +58,7 @@ class Recurrence(Mechanism):
         return head_dim if self.gated_by == "channel" else 1
 
     def gate_width(self, name: str, sizes: LayerSizes) -> Number:
-        """Return numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
+        """Return the numbers of a gate per head: decays ``a``, one β, an output gate ``g``."""
         widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
         return widths.get(name, 1)
 
@@ -95,7 +95,7 @@ class Recurrence(Mechanism):
         return channels
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return a filter a channel of each convolution."""
+        """Return the filters of each convolution, one per channel."""
         bound = math.sqrt(self.conv or 1)
         return {
             f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
@@ -142,7 +142,7 @@ class Recurrence(Mechanism):
         raise NotImplementedError
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """Return all tokens, by the chosen form."""
+        """Compute all tokens by the chosen form."""
         operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
             *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
@@ -171,7 +171,7 @@ class Recurrence(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """Return the new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         operands = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
@@ -333,7 +333,7 @@ class GatedDeltaNet(DeltaRule):
         return "none" if self.gate == "none" else "token"
 
     def projected_heads(self, letter: str) -> Number | None:
-        """Return ``key_heads`` of queries and keys."""
+        """Return the heads of queries and of keys, ``key_heads``."""
         return self.key_heads if letter in ("q", "k") else None
 
 
@@ -373,7 +373,7 @@ class KimiDelta(DeltaRule):
         return head_dim if self.rank is None else self.rank
 
     def activated(self, gate: Any) -> Any:
-        """Return σ."""
+        """Return the gate's function, σ."""
         return gate.sigmoid()
 
 

@@ -57,7 +57,7 @@ class Differential(SoftmaxAttention):
         return {name: Weight((width,), "uniform", 10.0) for name, width in widths.items()}
 
     def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
-        """Return two maps, then values and the norm."""
+        """Compute two softmax maps, then values and the norm."""
         widths = self.parts(q.shape[-1])
         one, two = map(_map, q.split(widths, -1), k.split(widths, -1), (mask, mask))
         share = _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start

@@ -151,11 +151,11 @@ class Extractor(Mechanism):
         return {"weight": Weight(shape, "uniform", square_root(terms))}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[costs.Number, costs.Number]]:
-        """Return each d_model to d_model."""
+        """Return the maps, each from d_model to d_model."""
         return dict.fromkeys(self.maps, (sizes.d_model, sizes.d_model))
 
     def layer(self, layer: Any, x: Any) -> Any:
-        """Return input map, extraction, adjustment, output map.
+        """Compute input map, extraction, adjustment and output map.
 
         An input shorter than the window uses the first of the weights.
         """
@@ -167,7 +167,7 @@ class Extractor(Mechanism):
         return _rest(layer, x, self.extracted(_mapped(layer, "in_proj", x), weight))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """Return the extraction part, (b, n, d) → (b, n, d)."""
+        """Compute the extraction, (b, n, d) → (b, n, d)."""
         n = x.shape[1]
         direct = self.chosen(n)
         ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
@@ -205,7 +205,7 @@ class Extractor(Mechanism):
         )
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """Return the rows so far; the window bounds them."""
+        """Return the entries of the rows so far, at most those of the window."""
         return workload.batch_size * workload.seq_len * workload.d_model
 
     # -- what is defined ---------------------------------------------------------------
@@ -227,13 +227,13 @@ class Extractor(Mechanism):
             writer.dots("output", results, results * d)
 
     def published(self) -> tuple[Published, ...]:
-        """Return tables 3 to 6 of 002; they print the whole layer with its output map."""
+        """Return the forms of document 002's Tables 3 to 6: a whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
         return published_counts(self.name) if whole else ()
 
 
 def _mapped(layer: Any, name: str, x: Any) -> Any:
-    """Return a linear map of the layer, where it has one of this name."""
+    """Apply the layer's linear map of this name, if it has one."""
     run = getattr(layer, name, None)
     return x if run is None else run(x)
 
@@ -289,7 +289,7 @@ class SHE(Adjusted):
         return costs.maximum(costs.minimum(CHUNK, n), costs.ceil_div(n, MOST_PRODUCTS))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """Return all products."""
+        """Compute all products."""
         return matrix_convolution(x, weight, chunk=self.chosen(x.shape[1]))
 
 

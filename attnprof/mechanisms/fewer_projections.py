@@ -71,7 +71,7 @@ class Super(Efficient):
         return {"mixing": Weight(maps), "mixing_bias": bias}
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return values mixed over tokens, then softmax attention over them."""
+        """Mix values over tokens, then compute softmax attention over them."""
         columns = self._mixed(v, causal, weights)
         mask = causal_mask(q.shape[2], q) if causal else None
         out = weighted_values(flat(q), flat(k), columns.transpose(1, 2), mask)
@@ -102,7 +102,7 @@ class Super(Efficient):
         return weighted_values(flat(q), rows, mixed).view(*q.shape), state
 
     def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:
-        """Return row t of W^A times the values so far, (b·h, 1, d)."""
+        """Return row t of W^A times the values so far: (b·h, 1, d)."""
         t = rows.shape[1]
         heads = exact_div(rows.shape[0], batch)
         row = weights.mixing.select(-2, t - 1)[..., :t].expand(batch, heads, t).reshape(-1, 1, t)

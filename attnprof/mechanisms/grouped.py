@@ -84,7 +84,7 @@ class GroupedQuery(Sdpa):
         return {**maps, "gate_proj": (sizes.d_model, factors), **out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return a weight an entry of a head's queries, and of its keys."""
+        """Return a weight per entry of a head's queries, and of its keys."""
         norm = Weight((sizes.head_dim,), 1.0)
         return {"q_norm": norm, "k_norm": norm} if self.qk_norm else {}
 
@@ -97,7 +97,7 @@ class GroupedQuery(Sdpa):
         return normed(y.view(b, -1, layer.sizes.head_dim), weight).view(b, n, width)
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return the fused kernel, or the scores written out."""
+        """Compute the fused kernel, or with scores in memory."""
         run = super().core if self.impl == "fused" else super(Sdpa, self).core
         return run(q, k, v, causal, weights)
 

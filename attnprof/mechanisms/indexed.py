@@ -96,7 +96,7 @@ class TopK(Indexed, Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Return tokens are picked for every row, then attended to."""
+        """Pick tokens for every row, then attend to them."""
         places = self.places(layer, x, x, layer.index_k(x), causal)
         q, k, v = self._heads(layer, x)
         y = self._attended(q, k, v, places, causal)
@@ -125,7 +125,7 @@ class TopK(Indexed, Mechanism):
         return IndexedState(keys, values, cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Return the new token over those that it picks of all so far."""
+        """Attend from the new token to those that it picks of all so far."""
         b, g = x.shape[0], layer.sizes.num_kv_heads
         places = self.places(layer, x, x, state.indexed.append(layer.index_k(x)), causal=False)
         q, k, v = self._heads(layer, x)
@@ -141,7 +141,7 @@ class TopK(Indexed, Mechanism):
         return w.batch_size * w.seq_len * width
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return the indexer reads a key of every token, attention the rows that are picked."""
+        """Return the bytes of the indexer's key of every token, and of the rows that are picked."""
         w = workload
         return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
 
@@ -184,20 +184,20 @@ class IndexedLatent(Indexed, Latent):
             raise RequestError(f"step_tokens={self.step_tokens}: {self.name} takes one at a time")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return the base's, and those of the indexer's norm."""
+        """Return the weights of the base, and those of the indexer's norm."""
         norm = {"index_norm": 1.0, "index_shift": 0.0}
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return the base's, and the indexer's."""
+        """Return the maps of the base and of the indexer."""
         maps = super().layer_maps(sizes)
         out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
         return {**maps, **self.index_maps(sizes, source), "o_proj": out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Return a prompt."""
+        """Compute a prompt."""
         source = self._source(layer, x)
         places = self.places(layer, x, source, self._index_keys(layer, x), causal)
         turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
@@ -231,7 +231,7 @@ class IndexedLatent(Indexed, Latent):
         return IndexedRows(super().init_state(sizes, cache), cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Return the new token over those that it picks of all so far."""
+        """Attend from the new token to those that it picks of all so far."""
         place, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
         source = self._source(layer, x)
         indexed = state.indexed.append(self._index_keys(layer, x))
@@ -244,7 +244,7 @@ class IndexedLatent(Indexed, Latent):
         return layer.o_proj(y), state
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """Return latents are never expanded."""
+        """Return the form: latents are never expanded."""
         return "absorbed"
 
     def state_entries(self, workload: Workload) -> Number:
@@ -253,7 +253,7 @@ class IndexedLatent(Indexed, Latent):
         return super().state_entries(w) + w.batch_size * w.seq_len * self.index_dim
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return the indexer reads a key of every token, attention the latents that are picked."""
+        """Return the bytes of the indexer's key of every token, and of the picked latents."""
         width = self.widths(workload.head_dim)[0] + self.rope_dim
         return self.picked_traffic(workload, width)
 

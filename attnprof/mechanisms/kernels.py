@@ -38,7 +38,7 @@ class KernelAttention(Mechanism):
     floor: ClassVar[float] = 0.0  #: what is added to each denominator
 
     def width(self, head_dim: Number) -> Number:
-        """Return number of features m of a head."""
+        """Return the number of features m of a head."""
         return head_dim
 
     # -- what is executed --------------------------------------------------------------
@@ -57,7 +57,7 @@ class KernelAttention(Mechanism):
         return State(sums, cache.lowest(h, 1, 1) if self.softmax else None)
 
     def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
-        """Return the new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         b, h, _, _ = q.shape
         maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
         absorb(state, flat(k), flat(v), maps)
@@ -71,7 +71,7 @@ class KernelAttention(Mechanism):
         return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
 
     def wide_entries(self, workload: Workload) -> Number:
-        """Return the sums, and not the scale."""
+        """Return the entries of the sums, without the scale."""
         w = workload
         return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
 

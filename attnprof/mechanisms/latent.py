@@ -100,7 +100,7 @@ class Latent(Mechanism):
         return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return w_uk and W_uv of all heads, one after the other; weights of the norms."""
+        """Return W_uk and W_uv of all heads, one after the other, and weights of the norms."""
         c, key, value = self.widths(sizes.head_dim)
         return {
             "up": Weight((sizes.num_heads * (key + value), c)),
@@ -120,7 +120,7 @@ class Latent(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Return a prompt."""
+        """Compute a prompt."""
         n = x.shape[1]
         turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
@@ -203,7 +203,7 @@ class Latent(Mechanism):
         return cache(1, c + self.rope_dim)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Return the new tokens over every token so far."""
+        """Attend from the new tokens to every token so far."""
         (b, s, _), h = x.shape, layer.sizes.num_heads
         c, _, value = self.widths(layer.sizes.head_dim)
         cache = state.keys if self.impl == "expanded" else state

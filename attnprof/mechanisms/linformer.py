@@ -53,7 +53,7 @@ class Linformer(Mechanism):
         return {"key_map": e, "value_map": None if self.shared else e}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Return compression of k and v, then softmax attention over proj_len tokens."""
+        """Compress k and v, then compute softmax attention over proj_len tokens."""
         b, h, n, d = q.shape
         e, f = self._maps(weights, n)
         keys, values = compressed(flat(k), e), compressed(flat(v), f)

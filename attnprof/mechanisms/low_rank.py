@@ -54,7 +54,7 @@ class LowRank(Mechanism):
         return {"query_map": weight, "key_map": weight}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Return the key factor meets the values first: no stage is larger than N × rank."""
+        """Compute the key factor times the values first: no stage is larger than N × rank."""
         key_factor = _factor(flat(k), weights.key_map, over=1)
         context = key_factor.transpose(1, 2).bmm(flat(v))
         del key_factor
@@ -137,7 +137,7 @@ class Nystromformer(Mechanism):
         return out
 
     def _through_landmarks(self, q: Any, k: Any, v: Any) -> Any:
-        """Return means, three softmaxes, the pseudo-inverse's product, from the right."""
+        """Compute means, three softmaxes, and the pseudo-inverse's product, from the right."""
         m, scale = minimum(self.num_landmarks, q.shape[2]), square_root(q.shape[3])
         q, q_mean = with_means(q, m=m)
         k, k_mean = with_means(k, m=m)
@@ -188,7 +188,7 @@ def _with_means(x: Any, *, m: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _with_means_grads(_saved: Any, grad: Any, to_means: Any, *, m: Any) -> tuple[Any, ...]:
-    """Return a mean's gradient is added to that of its rows, where the latter lies."""
+    """Add a mean's gradient to that of its rows, in place."""
     longer, shorter = _segments(grad, m)
     more = longer.shape[2]
     shares = to_means[:, :, :more] / longer.shape[3]

@@ -50,7 +50,7 @@ class BlockMixture(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Return blocks are picked for every row and head, then attended to."""
+        """Pick blocks for every row and head, then attend to them."""
         keys, values = flat(k), flat(v)
         sums = block_sums(keys.detach(), self.block)
         return self._attended(flat(q), keys, values, sums, weights).view(*q.shape[:3], -1)
@@ -80,7 +80,7 @@ class BlockMixture(Mechanism):
         return BlockState(cache(g, d), cache(g, sizes.value_head_dim), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token over its own block and those that each head picks."""
+        """Attend from the new token to its own block and those that each head picks."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sums = state.sums.append(flat(k))
         y = self._attended(flat(q), keys, values, sums, weights, keys.shape[1] - 1)

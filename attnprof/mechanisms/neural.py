@@ -103,13 +103,13 @@ class Neural(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return down-projections, scores by the network, softmax, values."""
+        """Compute down-projections, scores by the network, softmax and values."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         run = self._naive if self.impl == "naive" else self._factored
         return run(queries, keys, flat(v), causal, weights).view(q.shape)
 
     def _down(self, which: str, x: Any, weights: Any) -> Any:
-        """Return (b·h, n, d) → (b·h, n, d'), where there is a down-projection."""
+        """Return rows (b·h, n, d) down-projected to (b·h, n, d'), if there is a projection."""
         if self.down_dim is None:
             return x
         weight, bias = (getattr(weights, f"{which}_down{end}") for end in ("", "_bias"))
@@ -143,7 +143,7 @@ class Neural(Mechanism):
         return cache(sizes.num_heads, self.widths(sizes.head_dim)[1] + sizes.head_dim)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token against every token so far; both forms decode without C."""
+        """Attend from the new token to every token so far; both forms decode without C."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         row, key = hidden_terms(queries, keys, weights.hidden_weight, weights.hidden_bias)
         seen = state.append(join([key, flat(v)], -1))

@@ -64,7 +64,7 @@ class Sparse(Mechanism):
         return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token over those its pattern sees, gathered from all."""
+        """Attend from the new token to those its pattern sees, gathered from all."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         keys, values = self._in_sight(keys), self._in_sight(values)
         return weighted_values(flat(q), keys, values).view(q.shape), state
@@ -81,7 +81,7 @@ class Sparse(Mechanism):
         return join([rows[:, _spaced(far, before, stride)], rows[:, near:]], 1)
 
     def seen(self, t: costs.Number, stride: costs.Number) -> costs.Number:
-        """Return tokens the new token number t sees, at a stride."""
+        """Return the tokens that the new token number t sees, at a stride."""
         before = costs.floor_div(t - 1, stride)
         if self.pattern == "fixed":
             return t - before * stride + before
@@ -185,7 +185,7 @@ def _strides(n: int, stride: int) -> Iterator[tuple[int, slice]]:
 def _strides_alike(
     n: Any, stride: Any, causal: bool
 ) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
-    """Yield all whole blocks are alike, or, if causal, block m sees m tokens more than its own.
+    """Yield one whole block for all; if causal, block m sees m strides before its own, too.
 
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
     memory and for a whole mean.

@@ -34,7 +34,7 @@ INFERENCE: dict[str, _Form] = {
 
 
 def layer_count(source: str, quantity: str, phase: str, form: _Form) -> Published:
-    """Return a printed count of a whole layer; in training it is causal."""
+    """Return a printed count of a whole layer, causal in training."""
     return Published(
         source, quantity, scope="layer", phase=phase, convention="operations",
         formula=lambda w: form(w.seq_len, w.d_model, w.num_heads),
@@ -81,7 +81,7 @@ class SoftmaxAttention(Mechanism):
         return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token attends to every token so far, itself included."""
+        """Attend from the new token to every token so far, itself included."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         rows = q.reshape(b * k.shape[1], -1, d)
@@ -132,11 +132,11 @@ class Sdpa(Standard):
     printed: ClassVar[tuple[Published, ...]] = ()  # of the fused kernel no document of ours
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
+        """Attend: q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
         return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token through the fused kernel."""
+        """Attend from the new token by the fused kernel."""
         b, g = k.shape[:2]
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))

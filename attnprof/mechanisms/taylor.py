@@ -129,7 +129,7 @@ class Taylor(Mechanism):
         return BOXED
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return a temperature a head."""
+        """Return one temperature per head."""
         return {"temperature": Weight((sizes.num_heads,), float(self.temperature))}
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
@@ -180,7 +180,7 @@ class TaylorDirect(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """Return the new token against the cached normalised keys and values."""
+        """Attend from the new token to the cached normalised keys and values."""
         queries, key = normalised(q, k, weights)
         keys, values = state.cached(key, flat(v))
         del key
@@ -239,7 +239,7 @@ class TaylorEfficient(Taylor):
         return SYMMETRIC if self.impl == "symmetric" else BOXED
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return Algorithm 1: all tokens' sums; where causal a scan, with N := t in row t."""
+        """Compute Algorithm 1: all tokens' sums; if causal a scan, with N := t in row t."""
         _, _, n, d = q.shape
         boxed = self.impl == "boxed"
         # the fourth root of a width; of one that is only counted with, any number
@@ -259,7 +259,7 @@ class TaylorEfficient(Taylor):
         return taylor.ratio(top, bottom, taylor.row_scale(n, q) if causal else scale).view(q.shape)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Return sums of nothing."""
+        """Return the state before the first token: sums of 0."""
         state = super().init_state(sizes, cache)
         state.built(self.chunk)
         return state
@@ -267,7 +267,7 @@ class TaylorEfficient(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """Return the new token joins the sums and reads them: O(d³), whatever the length."""
+        """Add the new token to the sums and read them: O(d³), whatever the length."""
         held = state.built(self.chunk)
         state.length += 1
         queries, keys = normalised(q, k, weights)

@@ -97,7 +97,7 @@ class TaylorShift(Taylor):
         return switched(first, second, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
-        """Return the efficient form; the token that leaves the direct one builds the sums first."""
+        """Compute a step of the efficient form; the first one builds the sums."""
         table, w, n = self.efficient.cost(workload, scope), workload, workload.seq_len
         if w.phase != "decode":
             return table
@@ -145,7 +145,7 @@ class TaylorShift(Taylor):
     _runs_direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Return sums of nothing where even the first token takes the efficient form."""
+        """Return sums of 0 if even the first token takes the efficient form."""
         state = super().init_state(sizes, cache)
         h, d, b = sizes.num_heads, sizes.head_dim, cache.batch_size
         state.direct = lambda token: self._runs_direct(token, h, d, b, True, "decode")

@@ -120,7 +120,7 @@ class Neighbours(Mechanism):
         return KeyValueState(*(cache.window(heads, width, first, latest) for width in widths))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the new token over what is still in sight; the order of keys does not matter."""
+        """Attend from the new token to those in the window; keys are in any order."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sink, heads = self.sinks(q, weights), b * k.shape[1]
@@ -129,7 +129,7 @@ class Neighbours(Mechanism):
         return weighted_values(rows, keys, values, sink=sink).view(b, h, 1, -1), state
 
     def seen(self, t: Number) -> Number:
-        """Return tokens the new token number t sees: globals, and the window before it."""
+        """Return the tokens that the new token number t sees: globals, and the window before it."""
         return in_sight(t, self.first, self.reach + 1)
 
     def state_entries(self, workload: Workload) -> Number:
@@ -237,11 +237,11 @@ class SlidingWindow(Neighbours):
         return self.first_tokens
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return a logit a head."""
+        """Return one logit per head."""
         return {"sink": Weight((sizes.num_heads,), 0.0) if self.sink else None}
 
     def sinks(self, q: Any, weights: Any) -> Any:
-        """Return each head's, for all samples."""
+        """Return each head's value for all samples."""
         if not self.sink:
             return None
         b, h = q.shape[:2]

@@ -37,7 +37,7 @@ class Patches(nn.Module):
         self.projection = nn.Linear(config.image_channels * self.size**2, config.d_model)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return patches row by row, of each its channels, rows and columns."""
+        """Return patches row by row; each has its channels, rows and columns in a row."""
         b, c, height, width = image.shape
         p = self.size
         cut = image.view(b, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)

@@ -201,7 +201,7 @@ class Base:
         return not self.borrows and all(kept)
 
     def dim(self) -> int:
-        """Return number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     # -- what operations make --------------------------------------------------------------

@@ -20,7 +20,7 @@ class Cache:
     latest: Number | None = None
 
     def append(self, row: Tensor) -> Tensor:
-        """Return the row is stored; all rows in sight are memory the decoder holds already."""
+        """Store the row; return all rows in sight, in memory that the decoder holds already."""
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
@@ -40,7 +40,7 @@ class CountedSums:
     block: int
 
     def append(self, row: Tensor) -> Tensor:
-        """Return the row is added to the last sum, or begins one; all sums."""
+        """Add the row to the last sum, or begin one; return all sums."""
         cost = Cost(additions=row.count, bytes_moved=3 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("add to block", row.shape, cost)
@@ -102,7 +102,7 @@ class CountedCaches:
     lowest = zeros
 
     def counts(self, heads: Number) -> Tensor:
-        """Return a whole number each."""
+        """Return whole numbers, one each."""
         held = self.zeros(heads)
         held.item_size, held.whole = self.counter.bytes_of(8), True
         return held

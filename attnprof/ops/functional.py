@@ -13,7 +13,7 @@ from attnprof.ops.tensor import Tensor
 
 
 def _torch() -> Any:
-    """Return Torch, imported by whoever brought one of its tensors."""
+    """Return torch, which the caller of a tensor's method has imported."""
     return sys.modules["torch"]
 
 
@@ -42,14 +42,14 @@ def copy_in_rows(x: Any, like: Any = None) -> Any:
 
 
 def in_rows_for(group: Any, x: Any) -> Any:
-    """Return laid out row by row, by a copy where needed, for a group above one; else as it is."""
+    """Return x laid out row by row, by a copy if needed (for a group above one)."""
     if isinstance(x, Tensor):
         return shapes.in_rows("split heads", x, group)
     return x.contiguous() if group != 1 else x
 
 
 def repeat_rows(x: Any, times: Any) -> Any:
-    """Return (n, m) so many times over, (times·n, m); itself for once."""
+    """Return (n, m) repeated as (times·n, m); itself for one time."""
     if isinstance(x, Tensor):
         n, m = x.shape
         moved = Cost(bytes_moved=(1 + times) * x.size_bytes)
@@ -61,7 +61,7 @@ def repeat_rows(x: Any, times: Any) -> Any:
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, causal: bool = False, group: Any = 1
 ) -> Any:
-    """Return Torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
+    """Return torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if isinstance(q, Tensor):
         return arithmetic.fused_attention(variable("fused attention"), q, k, v, causal)
     run = _torch().nn.functional.scaled_dot_product_attention
@@ -187,7 +187,7 @@ def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None
 
 
 def silu(x: Any) -> Any:
-    """Return X / (1 + exp(-x)) of every entry."""
+    """Return x / (1 + exp(-x)) of every entry."""
     return x.silu() if isinstance(x, Tensor) else _torch().nn.functional.silu(x)
 
 
@@ -326,7 +326,7 @@ class Spectrum(Tensor):
         return self.result(variable("multiply"), self.shape, cost, [self, other], into=self)
 
     def conj_physical_(self) -> "Spectrum":
-        """Return signs of the imaginary parts turned: bytes, no counted operation."""
+        """Return complex conjugates: bytes, no counted operation."""
         return self.result(variable("conjugate"), self.shape, Cost(), [self], into=self)
 
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Spectrum":
@@ -357,7 +357,7 @@ def irfft(x: Any, points: Any) -> Any:
 
 
 def _cost(rows: Number, points: Number) -> Cost:
-    """Return f·log2 F multiplications a row of F points, 3/2 of it additions, each way.
+    """Return the cost of a transform: F·log2 F multiplications a row of F points, 3/2 additions.
 
     The radix-2 count, half of a complex transform's F/2·log2 F butterflies of 4
     multiplications and 6 additions, whatever the library does; 5/2·F·log2 F in all.

@@ -177,7 +177,7 @@ class CoreText:
     sizes: Any
 
     def forward(self, q: Any, k: Any, v: Any, causal: bool = False, **gates: Any) -> Any:
-        """Return Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
+        """Attend: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
         return self.spec.run(q, k, v, causal, self, **gates)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, **gates: Any) -> Any:

@@ -144,7 +144,7 @@ class Layout:
 
     @classmethod
     def rows(cls, shape: Shape) -> "Layout":
-        """Return row by row."""
+        """Return a layout row by row."""
         return cls((((), contiguous(shape)),))
 
     def permuted(self, order: Sequence[int]) -> "Layout":
@@ -326,7 +326,7 @@ def _differ(a: Number, b: Number, ask: Ask) -> Number:
 
 
 def _either(flags: Sequence[Number]) -> Number:
-    """Return 1 where any of the flags is."""
+    """Return 1 where any of the flags is 1, else 0."""
     return 1 - product(1 - flag for flag in flags)
 
 

@@ -46,7 +46,7 @@ class Shaped(Base):
         return shapes.reshape(variable("flatten"), self, shape)
 
     def contiguous(self) -> Self:
-        """Return laid out row by row: itself, or a copy."""
+        """Return it laid out row by row: itself, or a copy."""
         return shapes.in_rows(variable("contiguous"), self, 2)
 
     def unsqueeze(self, dim: int) -> Self:

@@ -107,7 +107,7 @@ class Formulas:
 
 
 def symbols_of(source: Source) -> tuple[str, ...]:
-    """Return the sizes our formula is over."""
+    """Return the sizes in our formula."""
     if source.way == FORMULA:
         return tuple(SYMBOLS)
     return tuple(_target(source).symbols)

@@ -90,7 +90,7 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
 
 
 def names_in(expression: Any) -> set[str]:
-    """Return the names it uses."""
+    """Return the names in an expression."""
     return {str(symbol.name) for symbol in expression.free_symbols}
 
 

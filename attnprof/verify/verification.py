@@ -140,7 +140,7 @@ def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
 def _compared(
     about: VerificationRecord, row: _Ready, ours: Formulas, form: Any, fixed: Mapping[str, int]
 ) -> VerificationRecord:
-    """Return both with the sizes that are numbers put in."""
+    """Compare both formulas, with numbers for sizes that are fixed."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes, at, up_to = ours.shapes(fixed), row.printed.at, row.printed.up_to
     if at:  # what is asked for comes first

@@ -40,7 +40,7 @@ class ReformerCore(TextCore):
         self.rotations = self._drawn(self.rotations.shape[1]).to(self.rotations)
 
     def get_extra_state(self) -> Tensor:
-        """Return the seed."""
+        """Return the seed, which ``state_dict`` saves."""
         return torch.tensor(self.seed)
 
     def set_extra_state(self, state: Tensor) -> None:

@@ -134,7 +134,7 @@ class Reformer(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: BucketState, weights: Any
     ) -> tuple[Any, BucketState]:
-        """Return the new token enters its bucket of every round and reads what stands there."""
+        """Add the new token to its bucket of every round, and attend to the tokens there."""
         query, d = flat(q), q.shape[-1]
         bucket = self._bucket(query, self._rotations(weights))
         rank = state.counts.index_select(0, bucket)

@@ -36,7 +36,7 @@ def label(row: dict[str, str]) -> str:
 
 
 def printed_ranks(table: str) -> Nested:
-    """Return every rank in parentheses, by row and column."""
+    """Return every printed rank, by row and column."""
     printed = {}
     for row in rows(table):
         ranks = {name: int(row[name]) for name in row if name.endswith(RANK) and row[name]}
@@ -120,7 +120,7 @@ def _improves_with_heads(table: str) -> dict[str, bool]:
 
 
 def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
-    """Return accuracy and loss by head count of the mechanisms that do not improve."""
+    """Return accuracy and loss by head count, of mechanisms that do not improve."""
     lines = []
     for name in (name for name, improves in ours.items() if not improves):
         of_name = _by_heads(table, name)

@@ -70,7 +70,7 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 
 def _constants() -> list[dict[str, Any]]:
-    """Return the constants of Eq 24, and what its left side is when it is counted."""
+    """Return the constants of Eq 24, and the counts that its left side stands for."""
     rows = []
     for row in DOCUMENT.rows("eq24_constants"):
         name = row["attention"]

@@ -33,7 +33,7 @@ def definition(sublayer: str, workload: Workload) -> Any:
 
 
 def counts(cost: Any) -> dict[str, Any]:
-    """Return a dot product of k terms has k-1 additions, a sum of k values too."""
+    """Return a count in which a dot product, or sum, of k terms has k - 1 additions."""
     additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
     amounts = (cost.multiplications, additions, cost.divisions, cost.exponentials)
     return dict(zip(COUNTS, amounts, strict=True))

@@ -100,7 +100,7 @@ def _allocator(setting: str) -> AbstractContextManager[object]:
 
 
 def _usual(length: int) -> int:
-    """Return the next length that kernels fill up."""
+    """Return the next length that fills whole vectors of kernels."""
     step = 8 if length >= 64 else 4
     return -(-length // step) * step
 

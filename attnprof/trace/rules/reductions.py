@@ -161,7 +161,7 @@ def _groups(call: Any) -> tuple[Size, Size, Size]:
 
 @rule("native_layer_norm")
 def _layer_norm(_out: Any, call: Any) -> Counts:
-    """Return (x - mean)·rstd·weight + bias."""
+    """Count (x - mean)·rstd·weight + bias."""
     n, rows = _rows(call)
     affine = M * (call.weight is not None) + A * (call.bias is not None)
     return moments(n, rows) + _ROOT * rows + (A + M + affine) * n
@@ -169,7 +169,7 @@ def _layer_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_layer_norm_backward")
 def _layer_norm_backward(_out: Any, call: Any) -> Counts:
-    """Return the input's is a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
+    """Count dx = a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
     n, rows = _rows(call)
     to_input, to_weight, to_bias = call.output_mask
     each = (6 if call.weight is not None else 3) * M + 4 * A
@@ -182,7 +182,7 @@ def _layer_norm_backward(_out: Any, call: Any) -> Counts:
 
 @rule("_fused_rms_norm")
 def _rms_norm(_out: Any, call: Any) -> Counts:
-    """Return x·rstd·weight; rstd of the mean square."""
+    """Count x·rstd·weight, with rstd of the mean square."""
     n, rows = _rows(call)
     return (2 * M + A + M * (call.weight is not None)) * n + (D + _ROOT) * rows
 
@@ -206,7 +206,7 @@ def _group_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_group_norm_backward")
 def _group_norm_backward(_out: Any, call: Any) -> Counts:
-    """Return sums of g·x and g a channel; dx = c1·g + c2·x + c3."""
+    """Count sums of g·x and g for each channel, and dx = c1·g + c2·x + c3."""
     n, rows, channels = _groups(call)
     to_input, to_weight, to_bias = call.output_mask
     of_channel = 3 * M * (call.weight is not None) + 2 * A
