@@ -20,7 +20,7 @@ from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, produ
 from attnprof.trace.rules.workspaces import rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
-#: The reciprocal root of variance plus epsilon, a row.
+#: Operations of 1/sqrt(variance + epsilon), once per row.
 _ROOT = A + OTHER + D
 _INFINITE = float("inf")
 _NORMS = {2: M + A, 1: A + OTHER, 0: A + OTHER, _INFINITE: 2 * OTHER, -_INFINITE: 2 * OTHER}
@@ -76,7 +76,7 @@ def _distances_backward(_out: Any, call: Any) -> Counts | None:
 
 
 def _reduced_to(out: Any, kind: str | None, placed: Any) -> Counts:
-    """Count a move, or one operation an entry; a mean divides each result."""
+    """Count 0 for a move, else one operation an entry; a mean also divides each result."""
     if kind is None:
         return NOTHING
     once = {"sum": A, "add": A, "mean": A, "prod": M, "multiply": M}.get(kind, OTHER)
