@@ -42,11 +42,11 @@ def together(errors: Sequence[AttnprofError]) -> AttnprofError:
     return kind("; ".join([*said[:5], *more]))
 
 
-def closest(asked: str, possible: list[str]) -> str:
+def closest(typed: str, possible: list[str]) -> str:
     """Return a ``did you mean`` for a misspelt name, or the list of what exists."""
     from difflib import get_close_matches
 
-    near = get_close_matches(asked, possible, n=3, cutoff=0.5)
+    near = get_close_matches(typed, possible, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"possible: {', '.join(possible)}" if possible else "there is none"

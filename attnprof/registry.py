@@ -192,8 +192,8 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         counts += numbers or [1]
     if len(parts) == 1 and "=" in name and counts == [1]:
         return type(parts[0]), parts[0].__module__
-    given = [("parts", tuple, tuple(parts)), ("counts", tuple, tuple(counts))]
-    return _subclass(Hybrid, given, name), Hybrid.__module__
+    defaults = [("parts", tuple, tuple(parts)), ("counts", tuple, tuple(counts))]
+    return _subclass(Hybrid, defaults, name), Hybrid.__module__
 
 
 def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
@@ -203,15 +203,15 @@ def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
     if not values:
         return spec
     settings = "".join(f"@{key}={x}" for key, x in values.items())
-    given = [(key, kinds[key], getattr(spec, key)) for key in values]
-    return _subclass(type(plain), given, name or f"{base}{settings}")()
+    defaults = [(key, kinds[key], getattr(spec, key)) for key in values]
+    return _subclass(type(plain), defaults, name or f"{base}{settings}")()
 
 
-def _subclass(kind: type[Mechanism], given: list[Any], name: str) -> type[Mechanism]:
+def _subclass(kind: type[Mechanism], defaults: list[Any], name: str) -> type[Mechanism]:
     """Return a class of mechanisms with other defaults, and a name that says so."""
     more = {"name": name, "__module__": kind.__module__}
     return make_dataclass(
-        kind.__name__, given, bases=(kind,), namespace=more, frozen=True, kw_only=True
+        kind.__name__, defaults, bases=(kind,), namespace=more, frozen=True, kw_only=True
     )
 
 

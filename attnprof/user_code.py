@@ -119,10 +119,10 @@ def _place(frame: traceback.FrameSummary) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
 
 
-def module_in(path: str, asked: str) -> ModuleType:
-    """Return the module that a file is, run once however often; ``asked`` begins the messages."""
+def module_in(path: str, typed: str) -> ModuleType:
+    """Return the module of a file, which runs once; ``typed`` (the place) begins messages."""
     where = Path(path)
-    check_place(path, asked)
+    check_place(path, typed)
     unique = sha1(os.fsencode(where.resolve()), usedforsecurity=False).hexdigest()[:8]
     stem = re.sub("[\ud800-\udfff]", "_", where.stem)  # of a name that is not UTF-8
     name = f"attnprof_file_{stem}_{unique}"
@@ -130,12 +130,12 @@ def module_in(path: str, asked: str) -> ModuleType:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise RequestError(f"{asked}: {path} is not a Python file")
+        raise RequestError(f"{typed}: {path} is not a Python file")
     module, loader = module_from_spec(spec), spec.loader
     sys.modules[name] = module  # dataclasses and pickle look their module up there
     try:
         with _reachable(where.resolve().parent):
-            _imported(asked, path, lambda: loader.exec_module(module))
+            _imported(typed, path, lambda: loader.exec_module(module))
     except RequestError:
         del sys.modules[name]
         raise
@@ -156,7 +156,7 @@ def _reachable(folder: Path) -> Iterator[None]:
             sys.path.append(place)
 
 
-def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
+def _imported(typed: str, place: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except (KeyboardInterrupt, GeneratorExit):
@@ -165,7 +165,7 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
         missing = getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
             raise NotFoundError(
-                f"{asked}: there is no module '{missing}' here; type path/to/file.py:Name for a "
+                f"{typed}: there is no module '{missing}' here; type path/to/file.py:Name for a "
                 "file, or install its package"
             ) from error
         relative = isinstance(error, ImportError) and "relative import" in str(error)
@@ -174,7 +174,7 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
         while isinstance(cause, ImportError) and cause.__cause__ is not None:
             cause = cause.__cause__  # what a package that imports late was told itself
         raise RequestError(
-            f"{asked}: {place} does not import: {error_text(cause)}{advice}"
+            f"{typed}: {place} does not import: {error_text(cause)}{advice}"
         ) from error
 
 
@@ -189,15 +189,15 @@ def _parts(text: str) -> tuple[str, str]:
     return path, name
 
 
-def check_place(text: str, asked: str = "") -> None:
-    """Refuse a file that is not there; nothing is imported. ``asked`` begins the message."""
+def check_place(text: str, typed: str = "") -> None:
+    """Refuse a file that does not exist, without importing; ``typed`` begins the message."""
     path, _ = _parts(text)
     where = Path(path)
     if path.endswith(".py") and not where.is_file():
         near = sorted(p.name for p in where.parent.glob("*.py") if p.is_file())
         hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
         what = f"{path} is a folder" if where.is_dir() else f"there is no file {path}"
-        raise NotFoundError(f"{asked or text}: {what}; {hint}")
+        raise NotFoundError(f"{typed or text}: {what}; {hint}")
 
 
 def loaded(text: str) -> Any:

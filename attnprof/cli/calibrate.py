@@ -49,7 +49,7 @@ def calibrate(
     """
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
-    given = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
+    formats = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
     path = calibration or default_path()
     make_folder(path.parent)
     ensure_writable(path, force=to.force, flag="--calibration", extended=True)
@@ -63,7 +63,7 @@ def calibrate(
     from attnprof.measure.batch import resolve_device
 
     where = resolve_device(device)
-    wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
+    wanted = formats or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
     with working("calibrating"):

@@ -212,7 +212,7 @@ def crossover(
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
-    axis, workload, given = over.asked(d, heads, conditions, free.sizes)
+    axis, workload, fixed = over.asked(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
     if TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
@@ -220,7 +220,7 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with working(f"comparing {first.name} and {second.name}"):
-        report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
+        report = _pair_report(first, second, workload, what, fixed, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
@@ -241,7 +241,7 @@ def _pair(
 
 
 def _pair_report(
-    first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
+    first: Any, second: Any, workload: Workload, what: ComparedCosts, sizes: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
@@ -254,11 +254,11 @@ def _pair_report(
     scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        return _report_with_times(meeting, given, kinds, metrics, **how)
-    return crossover_report(meeting, given, kinds, metrics, **how)
+        return _report_with_times(meeting, sizes, kinds, metrics, **how)
+    return crossover_report(meeting, sizes, kinds, metrics, **how)
 
 
-def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -> Report:
     """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
@@ -270,7 +270,7 @@ def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> 
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return crossover_report(*asked, terms=terms, **how)
+        return crossover_report(*request, terms=terms, **how)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
@@ -315,8 +315,8 @@ def _metrics(what: ComparedCosts, phase: str) -> list[str]:
     if what.metric is not None:
         return request.some_of(what.metric, ALL_METRICS, "--metric")
     if what.quantity is not None:
-        asked = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
-        return list(dict.fromkeys(METRIC_OF[name] for name in asked))
+        quantities = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
+        return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
     kinds = set(request.some_of(what.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
     counted = [] if kinds == {PREDICTED} else list(METRICS)
     if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not

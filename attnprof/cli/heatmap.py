@@ -113,7 +113,7 @@ def heatmap(
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
     targets = to.targets()
     a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
-    asked = Heatmap(
+    wanted = Heatmap(
         a=a, b=b, seq_lens=parse_sizes(seq or POWERS, "--seq"), scope=scope, kind=kind,
         d_models=parse_sizes(d_model, "--d-model"), num_heads=parse_sizes(heads, "--heads"),
         quantity=_quantity(quantity, convention, kind), phase=conditions.phase,
@@ -121,7 +121,7 @@ def heatmap(
         dtype=conditions.dtype,
     )  # fmt: skip
     with working("counting the cells of the heatmap"):
-        report = heatmap_report(asked, opt.environment())
+        report = heatmap_report(wanted, opt.environment())
     _note_missing(report)
     to.deliver(report, *targets)
 

@@ -48,13 +48,13 @@ def profile(
       attnprof profile -a standard,sdpa --seq 1024:8192:x2 --phase train
       attnprof profile -a my.py:MyAttention --seq 512 --arg d_model=h*d
     """
-    asked = _needed("profile", shape, conditions, modules)
+    requests = _needed("profile", shape, conditions, modules)
     set_wait_policy(measurement.wait_policy)
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
     how = {"scope": scope, "device": conditions.device, **measurement.terms()}
-    points = plan_points(*asked, **how)
+    points = plan_points(*requests, **how)
     if predict_only:
         return _predict(points, to)
     with working("measuring"):
@@ -96,10 +96,10 @@ def predict(
       attnprof predict -a my.py:MyAttention --seq 512 --arg d_model=h*d
       attnprof predict -a sdpa --seq 8192 --dtype bfloat16 --on H100
     """
-    asked = _needed("predict", shape, conditions, modules)
+    requests = _needed("predict", shape, conditions, modules)
     from attnprof.measure.batch import plan_points
 
-    points = plan_points(*asked, scope=scope, threads=threads, device=conditions.device)
+    points = plan_points(*requests, scope=scope, threads=threads, device=conditions.device)
     return _predict(points, to, path=calibration, on=on, kept=kept)
 
 

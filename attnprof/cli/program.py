@@ -88,8 +88,8 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
     words = arguments
     if COMPLETING in os.environ:
         words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
-    asked = next((word for word in words if not word.startswith("-")), "")
-    program = program_for(asked, guarded, is_main=is_main)
+    typed = next((word for word in words if not word.startswith("-")), "")
+    program = program_for(typed, guarded, is_main=is_main)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
     except SystemExit as ended:  # completion was answered or installed, or stdout is closed
@@ -103,7 +103,7 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
             return RequestError.exit_code
         if not message:
             raise
-        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
+        command = f"attnprof {typed}" if typed in COMMANDS else "attnprof"
         hint = _number_hint(error) or _extra_hint(error, arguments, command)
         raise RequestError(f"{message}{hint} (see: {command} --help)") from error
 
@@ -146,11 +146,11 @@ def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
     return f" Several values are joined by commas: {flag} {','.join(values)}"
 
 
-def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
+def program_for(typed: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
     """Return the command line: the typed command with its options, others by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=asked not in COMMANDS or COMPLETING in os.environ,
+        add_completion=typed not in COMMANDS or COMPLETING in os.environ,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -158,7 +158,7 @@ def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
     for panel, commands in SECTIONS.items():
         for name, summary in commands.items():
             known = app.command(name, help=summary, rich_help_panel=panel)
-            if name == asked:
+            if name == typed:
                 _add_command(app, name, guarded, is_main=is_main)
             else:
                 known(lambda: None)
@@ -178,18 +178,18 @@ def _add_command(app: typer.Typer, name: str, guarded: Guard, *, is_main: bool) 
 
     @app.command(name, help=shown, cls=Command)
     @wraps(function)
-    def run(**given: Any) -> None:
-        work = partial(guarded, lambda: function(**given))
-        with one_command(names_in(given.values()), command=name):
-            if (subject := foreign_code(name, given) if is_main else None) is None:
+    def run(**values: Any) -> None:
+        work = partial(guarded, lambda: function(**values))
+        with one_command(names_in(values.values()), command=name):
+            if (subject := foreign_code(name, values) if is_main else None) is None:
                 raise typer.Exit(work())
             from attnprof.processes.supervision import supervised
 
             raise typer.Exit(supervised(work, subject))
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         sys.stdout.write(f"attnprof {attnprof.__version__}\n")
         raise typer.Exit
 
@@ -214,17 +214,17 @@ def command_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
+def foreign_code(command: str, params: Mapping[str, Any]) -> str | None:
     """Return a name for the user's code that a command runs, for messages; None if it runs none.
 
     The name is as typed, ``my.py:A``, or else the command's.
     """
     names: list[str] = []
     if command != "reproduce":
-        values = (given.get(parameter) for parameter in TARGETS)
+        values = (params.get(parameter) for parameter in TARGETS)
         names = names_in(str(value) if isinstance(value, Path) else value for value in values)
-    if command == "verify-formula" and given.get("table"):
-        names += names_in([given["formula"]])  # the target, where a table has the formulas
+    if command == "verify-formula" and params.get("table"):
+        names += names_in([params["formula"]])  # the target, where a table has the formulas
     if places := [name for name in names if ":" in name]:
         return ", ".join(dict.fromkeys(places))
     if command in ALWAYS_FOREIGN:

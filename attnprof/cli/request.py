@@ -102,8 +102,8 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
     if width is None:
         return count or 8, head_dim
     if width % head_dim or (count is not None and count * head_dim != width):
-        asked = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
-        raise RequestError(f"{asked}: d_model must be heads times d; leave one of them out")
+        flags = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
+        raise RequestError(f"{flags}: d_model must be heads times d; leave one of them out")
     return width // head_dim, head_dim
 
 
@@ -223,10 +223,10 @@ def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:
     """Return a command's mechanisms, from its arguments or else ``--attention``; or none."""
-    given = [name for name in arguments if name is not None]
-    if given and attention is not None:
+    typed = [name for name in arguments if name is not None]
+    if typed and attention is not None:
         raise RequestError("name the mechanisms once: as A B, or as --attention A,B")
-    return given if attention is None else parse_names(attention)
+    return typed if attention is None else parse_names(attention)
 
 
 def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -> list[Any]:

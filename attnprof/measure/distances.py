@@ -42,18 +42,18 @@ class ExactAttention:
     of a row's exponentials.
     """
 
-    def __init__(self, given: QueriesKeysValues, *, causal: bool) -> None:
-        self.given, self.causal = given, causal
-        b, h, n, _ = given.q.shape
-        if (count := b * h * n * given.k.shape[2]) > MOST_SCORES:
+    def __init__(self, inputs: QueriesKeysValues, *, causal: bool) -> None:
+        self.given, self.causal = inputs, causal
+        b, h, n, _ = inputs.q.shape
+        if (count := b * h * n * inputs.k.shape[2]) > MOST_SCORES:
             raise CannotRunError(
                 f"softmax attention to compare with has {count:,} scores, more than the "
                 f"{MOST_SCORES:,} that are computed: ask for fewer tokens, heads or a smaller batch"
             )
         step = max(1, SCORES * n // count)
-        group = given.q.shape[1] // given.k.shape[1]
-        self.keys = given.k.repeat_interleave(group, 1)
-        values = given.v.repeat_interleave(group, 1)
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        self.keys = inputs.k.repeat_interleave(group, 1)
+        values = inputs.v.repeat_interleave(group, 1)
         parts = []
         for first in range(0, n, step):
             scores = self._scores(slice(first, first + step), slice(None))

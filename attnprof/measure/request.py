@@ -242,10 +242,10 @@ class PointRequest:
     def inputs(self) -> list[tuple[tuple[int, ...], str]]:
         """Return shape and format of the call's inputs: x, or q, k, v for scope ``core``."""
         if is_module(self.mechanism):
-            sizes, asked = self.workload.by_symbol(), self.spec.target(self.workload).inputs
+            sizes, texts = self.workload.by_symbol(), self.spec.target(self.workload).inputs
             return [
                 (tuple(dim.at(sizes) for dim in item.dims), item.dtype or self.dtype)
-                for item in asked
+                for item in texts
                 if not item.literal
             ]
         tokens = self.spec.step_tokens if self.phase == "decode" else self.seq_len

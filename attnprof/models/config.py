@@ -44,11 +44,11 @@ class Attention:
         """Return a choice of mechanism, from a name or a table with a ``name`` and parameters."""
         if isinstance(value, cls):
             return value
-        given = dict(value) if isinstance(value, Mapping) else {"name": value}
-        if "name" not in given:
-            raise RequestError(f"attention {shown(given)} has no name: {{name = 'standard'}}")
-        name = name_text(given.pop("name"))
-        usual, set_to = registry.get(name).params, registry.get(name, **given).params
+        fields = dict(value) if isinstance(value, Mapping) else {"name": value}
+        if "name" not in fields:
+            raise RequestError(f"attention {shown(fields)} has no name: {{name = 'standard'}}")
+        name = name_text(fields.pop("name"))
+        usual, set_to = registry.get(name).params, registry.get(name, **fields).params
         return cls(name, tuple((n, v) for n, v in set_to.items() if v != usual[n]))
 
     @property

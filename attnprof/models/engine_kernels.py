@@ -189,8 +189,8 @@ def mixer_backward(
         like = leaves[MIXERS[kind].like]
         state = like.new_zeros(MIXERS[kind].state(leaves), dtype=_wide(like))
         out = MIXERS[kind].text(*leaves, state, rows=rows, form=form)
-        asked = [x for x in leaves if x.requires_grad]
-        grads = iter(torch.autograd.grad(out, asked, grad_out.to(out.dtype)))
+        graded = [x for x in leaves if x.requires_grad]
+        grads = iter(torch.autograd.grad(out, graded, grad_out.to(out.dtype)))
     return [
         next(grads).contiguous() if need else x.new_empty(0)
         for x, need in zip(operands, needs, strict=True)
@@ -239,8 +239,8 @@ def _mixer_gradients(ctx: Any, grad_out: Any, _end: Any, _states: Any) -> Any:
     *operands, states = ctx.saved_tensors
     needs = list(ctx.needs_input_grad[1])
     grads = mixer_backward(grad_out, ctx.kind, operands, states, ctx.rows, ctx.form, needs)
-    given = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
-    return None, given, None, None, None, None
+    passed = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
+    return None, passed, None, None, None, None
 
 
 mixer.register_autograd(_mixer_gradients, setup_context=_keep_mixer)

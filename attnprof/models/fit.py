@@ -71,8 +71,8 @@ def fit(
     names = [field.name for field in fields(kind)]
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
-    asked = kind(memory=memory_bytes(memory), **options)
-    return (training_report if training else fit_report)(fit_model(config), asked)
+    request = kind(memory=memory_bytes(memory), **options)
+    return (training_report if training else fit_report)(fit_model(config), request)
 
 
 def _report(
@@ -92,8 +92,8 @@ def _report(
 
     def most(name: str) -> int:
         def fits(number: int) -> bool:
-            asked = parts(model, replace(options, **{name: number}))
-            return bool(sum(asked.values()) <= options.memory)
+            larger = parts(model, replace(options, **{name: number}))
+            return bool(sum(larger.values()) <= options.memory)
 
         return _largest(fits)
 

@@ -174,8 +174,11 @@ class Repeated:
         )
         parts = by_part(trace, forms.phase, self.places, self.kinds)
         seen = sorted(forms.verified_at, key=lambda sizes: sizes.get("N", 0))
-        asked = {**seen[0], **near}
-        shapes = [*seen[:: max(1, len(seen) // _CHECKED)], *([asked] * bool(forms.holds(asked)))]
+        numbers = {**seen[0], **near}
+        shapes = [
+            *seen[:: max(1, len(seen) // _CHECKED)],
+            *([numbers] * bool(forms.holds(numbers))),
+        ]
         for sizes in shapes:
             run = self.counted(lengths, forms.phase, sizes)
             counted = by_part(run, forms.phase, self.places, self.kinds)

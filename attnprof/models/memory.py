@@ -122,9 +122,9 @@ def _by_layer_and_formulas(
     target: Target, sizes: Mapping[str, int], shares: Shares
 ) -> tuple[dict[str, Any], CacheForms]:
     """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
-    asked = {name: sizes[name] for name in target.symbols}
-    numbers = _by_layer(count(target, asked, "forward"))
-    near = {name: size for name, size in asked.items() if size > 1}
+    own_sizes = {name: sizes[name] for name in target.symbols}
+    numbers = _by_layer(count(target, own_sizes, "forward"))
+    near = {name: size for name, size in own_sizes.items() if size > 1}
     with shares.next() as share:
         if not share:
             return numbers, CacheForms(missing=shares.late(share))

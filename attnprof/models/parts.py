@@ -160,17 +160,17 @@ def layer_names(
     ``types`` has one a layer, or none at all. Names of types with a mechanism of ours stay.
     """
     modules = dict(model.named_modules())
-    given = list(types) or [type(modules[path]).__name__ for path in layers]
+    kinds = list(types) or [type(modules[path]).__name__ for path in layers]
     if not hasattr(getattr(model, "config", None), "get_text_config"):
-        return given
-    if any(name.endswith(")") for name in given):
-        return given
+        return kinds
+    if any(name.endswith(")") for name in kinds):
+        return kinds
     type_names = types or [""] * len(layers)
     names = [
         _layer_name(model, modules, path, places, kind)
         for path, kind in zip(layers, type_names, strict=True)
     ]
-    return [name or usual for name, usual in zip(names, given, strict=True)]
+    return [name or usual for name, usual in zip(names, kinds, strict=True)]
 
 
 def distinct_names(

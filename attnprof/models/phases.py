@@ -118,31 +118,33 @@ def run_of(
     name, phase = phase, "forward" if phase == "prefill" else phase
     subject = _with_logits(subject, name)
     target = subject.target(phase)
-    asked = {size: sizes[size] for size in target.symbols}
+    numbers = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            run = run_by_few(subject, phase, asked, shown) if shown else None
-            run = run or counted(target, asked, phase, held=False)
+            run = run_by_few(subject, phase, numbers, shown) if shown else None
+            run = run or counted(target, numbers, phase, held=False)
             return PhaseRun(phase, *run, name=name)
     except TooLongError:
         pass
     except RequestError as error:
-        if why := _wrong_configuration(subject, error, asked):
+        if why := _wrong_configuration(subject, error, numbers):
             raise RequestError(why) from error
         raise
     most = max(limit_s, _LONGEST_S)
     try:
         with patience(most):
-            run = run_by_few(subject, phase, asked) or counted(target, asked, phase, held=False)
+            run = run_by_few(subject, phase, numbers) or counted(target, numbers, phase, held=False)
     except TooLongError as error:
         raise CannotRunError(
-            f"a run of {subject.name} at {sizes_text(asked)} takes more than {most:g} s of "
+            f"a run of {subject.name} at {sizes_text(numbers)} takes more than {most:g} s of "
             f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
         ) from error
     return PhaseRun(phase, *run, name=name)
 
 
-def _wrong_configuration(subject: WholeModel, error: RequestError, asked: Mapping[str, int]) -> str:
+def _wrong_configuration(
+    subject: WholeModel, error: RequestError, numbers: Mapping[str, int]
+) -> str:
     """Return the field of a configuration that makes a run fail, and what to type; or ""."""
     if _WITHOUT_KEYS in str(error):
         return (
@@ -150,11 +152,11 @@ def _wrong_configuration(subject: WholeModel, error: RequestError, asked: Mappin
             'some: write a config.json that says which, as "layer_types" does, or for bamba '
             '"attn_layer_indices": [9, 18, 27]'
         )
-    if not subject.longest or asked.get("N", 0) <= subject.longest:
+    if not subject.longest or numbers.get("N", 0) <= subject.longest:
         return ""
     return (
         f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
-        f"type --seq {subject.longest} or less, not {asked['N']}"
+        f"type --seq {subject.longest} or less, not {numbers['N']}"
     )
 
 
@@ -182,25 +184,25 @@ def _derived(
 ) -> PhaseRun:
     """Return a run with formulas, derived from the first layers if the others repeat them."""
     target, phase = subject.target(run.phase), run.phase
-    asked = {name: sizes[name] for name in target.symbols}
+    numbers = {name: sizes[name] for name in target.symbols}
     if model.repeated is not None:
         try:
-            return replace(run, forms=model.repeated.forms(phase, asked, run.trace, run.ran))
+            return replace(run, forms=model.repeated.forms(phase, numbers, run.trace, run.ran))
         except (UnlikeError, AttnprofError, TooLongError):
             pass  # a run of all layers may have formulas that a run of few has not
     if not is_patient():
         return run
     try:
         if not run.trace.has_loops:  # loops over tokens make such runs too long
-            run = replace(run, trace=count(target, asked, phase), held=is_patient())
-        forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
+            run = replace(run, trace=count(target, numbers, phase), held=is_patient())
+        forms, near, known = derived_beside(run.ran, run.ran, phase, numbers)
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
             closed = {x: formula.expression for x, formula in forms.formulas.items()}
             return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
-        forms = reached(forms, near, known, asked, meets)
+        forms = reached(forms, near, known, numbers, meets)
     except (AttnprofError, TooLongError) as error:
         return replace(run, missing=str(error))
     return replace(run, forms=of_whole(forms, model.places, model.kinds))
@@ -224,6 +226,6 @@ def _confirmed(
         parted, why = False, str(error)
     if parted:
         whole = subject.target(run.phase)
-        asked = {name: sizes[name] for name in whole.symbols}
-        return replace(run, trace=count(whole, asked, run.phase))
+        numbers = {name: sizes[name] for name in whole.symbols}
+        return replace(run, trace=count(whole, numbers, run.phase))
     return replace(run, missing=f"{run.missing}; {why}") if isinstance(why, str) and why else run

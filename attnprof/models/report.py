@@ -161,8 +161,8 @@ def model_report(
 def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
     """Return whether the cache is asked for, and there is one."""
     missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
-    asked = {"forward", "prefill", "decode"} & {*phases}
-    return subject.keeps and not missing and bool(asked)
+    cached = {"forward", "prefill", "decode"} & {*phases}
+    return subject.keeps and not missing and bool(cached)
 
 
 def _runs(

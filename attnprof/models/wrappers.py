@@ -227,9 +227,9 @@ class SwappedKernel(_Swapped):
         """Return heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
         place, self._cache = self._cache, None
         causal = is_causal(owner, more) and bool(k.shape[2] == q.shape[2])
-        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
-        if asked is not None and not math.isclose(asked, usual):
-            q = q * (asked / usual)  # a mechanism scales scores itself
+        usual, scaling = q.shape[-1] ** -0.5, more.get("scaling")
+        if scaling is not None and not math.isclose(scaling, usual):
+            q = q * (scaling / usual)  # a mechanism scales scores itself
         missing = self.core.sizes.num_kv_heads // k.shape[1]
         if missing > 1:
             k, v = (x.repeat_interleave(missing, 1) for x in (k, v))

@@ -66,10 +66,10 @@ def replay(
     A claim without a check, and a check
     that breaks, is a record with verdict ``error`` and the reason.
     """
-    asked = list(claims()) if ids is None else list(ids)
+    wanted = list(claims()) if ids is None else list(ids)
     records = []
-    for done, claim in enumerate(asked):
-        tell(f"replaying {claim}", done, len(asked))
+    for done, claim in enumerate(wanted):
+        tell(f"replaying {claim}", done, len(wanted))
         records.append(answered(claims()[claim]))
     return Report("reproduce", records, summary_of(records), environment or {})
 

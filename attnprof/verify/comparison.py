@@ -98,11 +98,11 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
     def evaluated(*sizes: Any) -> Any:
         known: dict[Any, Any] = {}
-        given = dict(zip(names, sizes, strict=True))
+        by_name = dict(zip(names, sizes, strict=True))
         for node in nodes:
             kind = type(node).__name__
             if node.is_Symbol:
-                known[node] = given[node.name]
+                known[node] = by_name[node.name]
             elif kind in rules:
                 known[node] = rules[kind](*(known[part] for part in node.args))
             elif node.is_Rational:
@@ -157,10 +157,10 @@ _ENDINGS: tuple[Callable[[int], int], ...] = (
 
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:
     """Return the ratio as a number of any size; None without a value."""
-    given = [mpmath.mpf(sizes[name]) for name in names]
+    numbers = [mpmath.mpf(sizes[name]) for name in names]
     try:
-        below = mpmath.mpf(under(*given))
-        ratio = mpmath.mpf(over(*given)) / below if below else mpmath.inf
+        below = mpmath.mpf(under(*numbers))
+        ratio = mpmath.mpf(over(*numbers)) / below if below else mpmath.inf
     except (ArithmeticError, ValueError, TypeError):
         return None
     return ratio if ratio >= 0 else None
@@ -279,12 +279,12 @@ def _bounded(
     kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
 ) -> Comparison:
     """Return whether a bound of this kind holds; ``how`` is the basis of that verdict."""
-    asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
-    if False in asked:
+    sides = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
+    if False in sides:
         words = "faster" if below is False and kind != "Ω" else "slower"
         said = f"ours grows {words} than the printed one: {how}"
         return Comparison(False, None, said, *leading)
-    if None in asked:
+    if None in sides:
         said = "undecided: neither terms nor values tell how the two grow"
         return Comparison(None, None, said, *leading)
     said = f"the bound holds: {how}" if how == VALUES else ""

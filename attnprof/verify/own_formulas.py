@@ -126,8 +126,8 @@ def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
         )
     if source.way == DERIVED:
         return _derived(source, phases)
-    for flag, given in (("--arg", source.args), ("--input", source.inputs)):
-        if given:
+    for flag, texts in (("--arg", source.args), ("--input", source.inputs)):
+        if texts:
             raise RequestError(
                 f"{flag} is for your own modules; {source.target} takes --set name=value"
             )
@@ -177,10 +177,10 @@ def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
 # -- closed forms ----------------------------------------------------------------------
 def _closed_form(source: Source, phase: str) -> Formulas:
     mechanism = registry.configured([source.target], dict(source.params))[0]
-    asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
+    workload = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
-    mechanism.check(asked, scope)
-    sizes = _sized(cost_records.symbolic(asked), source.fixed)
+    mechanism.check(workload, scope)
+    sizes = _sized(cost_records.symbolic(workload), source.fixed)
 
     @cache
     def counted(sizes: Workload, quantity: str) -> Any:
@@ -203,7 +203,7 @@ def _closed_form(source: Source, phase: str) -> Formulas:
     names: tuple[str, ...] = (*DEFINED, "parameters")
     if source.convention == "flops":
         state = ["state_entries"] if mechanism.abilities.decode else []
-        defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
+        defined = ["operations"] if defined_total(mechanism, workload, scope) is not None else []
         names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
     return Formulas(names, form, at, tuple(SYMBOLS))
 

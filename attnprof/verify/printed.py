@@ -174,21 +174,21 @@ def with_phase(row: Printed, phase: str) -> Printed:
 def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
     if said.get("target", source.target) != source.target:
         source = replace(source, args=(), inputs=(), params=())
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: said[name] for name in ("target", "kind", "convention", "scope") if name in said
     }
     if "causal" in said:
-        given["causal"] = said["causal"] == "yes"
+        fields["causal"] = said["causal"] == "yes"
     if "set" in said:
         pairs = [tuple(map(str.strip, part.split("="))) for part in _parts(said["set"])]
         if not all(len(pair) == 2 and all(pair) for pair in pairs):
             text = said["set"]
             raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
-        given["params"] = tuple(pairs)
+        fields["params"] = tuple(pairs)
     for column, name in (("arg", "args"), ("input", "inputs")):
         if column in said:
-            given[name] = _parts(said[column])
-    return replace(source, **given)
+            fields[name] = _parts(said[column])
+    return replace(source, **fields)
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -45,9 +45,9 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
     formulas: dict[Source, dict[str, Formulas]] = {}
     for source in dict.fromkeys(row.printed.source for row in ready):
-        asked = [row.printed for row in ready if row.printed.source == source]
-        phases = list(dict.fromkeys(row.phase for row in asked))
-        formulas[source] = in_row(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
+        group = [row.printed for row in ready if row.printed.source == source]
+        phases = list(dict.fromkeys(row.phase for row in group))
+        formulas[source] = in_row(group[0].line, lambda s=source, p=phases: own_formulas(s, p))
     return [_record(row, formulas[row.printed.source][row.printed.phase]) for row in ready]
 
 
@@ -116,22 +116,22 @@ def _growing(
 
 
 def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
-    asked, source = row.printed, row.printed.source
-    if asked.quantity not in ours.quantities:
-        near = closest(asked.quantity, list(ours.quantities))
-        raise RequestError(f"{asked.line}quantity '{asked.quantity}': {near}")
-    form = ours.form(asked.quantity)
+    printed, source = row.printed, row.printed.source
+    if printed.quantity not in ours.quantities:
+        near = closest(printed.quantity, list(ours.quantities))
+        raise RequestError(f"{printed.line}quantity '{printed.quantity}': {near}")
+    form = ours.form(printed.quantity)
     about = VerificationRecord(
-        place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
-        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=asked.up_to,
-        convention=source.convention, where=dict(asked.where), printed=asked.formula,
+        place=printed.place, of=source.target, scope=source.layer, phase=printed.phase,
+        causal=source.causal, quantity=printed.quantity, kind=source.way, up_to=printed.up_to,
+        convention=source.convention, where=dict(printed.where), printed=printed.formula,
         domain=list(ours.domain), method=ours.method, verified_at=list(ours.verified_at),
         notes=[*row.notes, *ours.notes],
     )  # fmt: skip
     if form is None:
-        return _counted(about, row, ours.numbers.get(asked.quantity))
+        return _counted(about, row, ours.numbers.get(printed.quantity))
     alone = {name: size for name, size in ours.pinned.items() if name not in dict(source.fixed)}
-    if asked.up_to != EXACT and set(alone) & set(asked.growing or ours.symbols):
+    if printed.up_to != EXACT and set(alone) & set(printed.growing or ours.symbols):
         where = sizes_text(alone)
         return replace(about, skipped=f"our formula holds for {where} alone, for no growth")
     return _compared(about, row, ours, form, {**alone, **dict(source.fixed)})

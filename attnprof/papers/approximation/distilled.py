@@ -215,27 +215,27 @@ def _evaluated(
     """Return a record a model and length; the models of a length are timed in turns."""
     evaluated: list[DistillRecord] = []
     shorter: dict[str, float] = {}
-    for given, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
+    for batch, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
         goal = None
         calls = {}
         for one in trained:
             try:
                 model = one.model if tokens == scale.tokens else stretched(one, tokens)
-                logits = answers(model, given)
+                logits = answers(model, batch)
             except AttnprofError as error:  # it is made for one length
                 evaluated.append(_row(one, tokens, skipped=str(error)))
                 continue
             goal = logits if one.name == TEACHER else goal
             assert goal is not None
             with FlopCounterMode(display=False) as counter:
-                answers(model, given)
-            numbers = _quality(logits, goal, given) | {"matmul_flops": counter.get_total_flops()}
+                answers(model, batch)
+            numbers = _quality(logits, goal, batch) | {"matmul_flops": counter.get_total_flops()}
             if tokens == scale.tokens:
                 shorter[one.name] = numbers["mse_teacher"]
-                numbers["mse_before"] = _before(one, given, goal)
+                numbers["mse_before"] = _before(one, batch, goal)
             elif shorter[one.name]:
                 numbers["mse_ratio"] = numbers["mse_teacher"] / shorter[one.name]
-            calls[len(evaluated)] = partial(model, *given.called_with)
+            calls[len(evaluated)] = partial(model, *batch.called_with)
             evaluated.append(_row(one, tokens, **numbers))
         for place, its in time_calls(calls, TIMED).items() if timed else ():
             times = {"median_s": its.median_s, "ci_low_s": its.low_s, "ci_high_s": its.high_s}
@@ -256,22 +256,22 @@ def stretched(one: Trained, tokens: int) -> Any:
     return longer
 
 
-def _quality(logits: Tensor, goal: Tensor, given: Examples) -> dict[str, Any]:
+def _quality(logits: Tensor, goal: Tensor, batch: Examples) -> dict[str, Any]:
     """Return the errors against the right tokens, without padding, and against the teacher."""
-    kept = given.labels != PAD
-    right = (logits.argmax(-1) == given.labels)[kept]
+    kept = batch.labels != PAD
+    right = (logits.argmax(-1) == batch.labels)[kept]
     return {
-        "cross_entropy": float(distillation.cross_entropy(logits, given)),
+        "cross_entropy": float(distillation.cross_entropy(logits, batch)),
         "accuracy": float(right.double().mean()),
         "kl_teacher": float(distillation.divergence(logits[kept], goal[kept])),
         "mse_teacher": float(F.mse_loss(logits, goal)),
     }
 
 
-def _before(one: Trained, given: Examples, goal: Tensor) -> float:
+def _before(one: Trained, batch: Examples, goal: Tensor) -> float:
     """Return the error of the model before its first step."""
     torch.default_generator.manual_seed(one.seed)
-    return float(F.mse_loss(answers(build(one.config), given), goal))
+    return float(F.mse_loss(answers(build(one.config), batch), goal))
 
 
 def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:

@@ -42,17 +42,17 @@ def counts(cost: Any) -> dict[str, Any]:
 @cache
 def step(sublayer: str) -> dict[str, Any]:
     """Return the operations and memory of one more token at length t."""
-    asked = Workload(T, N, D / N, phase="decode")
-    counted = counts(definition(sublayer, asked).total)
+    workload = Workload(T, N, D / N, phase="decode")
+    counted = counts(definition(sublayer, workload).total)
     return {name: sympy.expand(count) for name, count in counted.items()}
 
 
 @cache
 def sequence(sublayer: str) -> dict[str, Any]:
     """Return the operations of a training sequence of length l, its l steps; and the parameters."""
-    asked = Workload(L, N, D / N, causal=True)
+    workload = Workload(L, N, D / N, causal=True)
     sums = {name: summed(form) for name, form in step(sublayer).items()}
-    return {**sums, "params": definition(sublayer, asked).parameters}
+    return {**sums, "params": definition(sublayer, workload).parameters}
 
 
 def summed(form: Any) -> Any:

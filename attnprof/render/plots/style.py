@@ -280,9 +280,9 @@ def check_figure_path(path: str | Path) -> str:
     """Return the format of a figure's path; :class:`RequestError` for another suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
-        asked = f"'{suffix}'" if suffix else "no suffix"
+        ending = f"'{suffix}'" if suffix else "no suffix"
         raise RequestError(
-            f"cannot draw {path}: {asked}; figures are written as {', '.join(METADATA)}, "
+            f"cannot draw {path}: {ending}; figures are written as {', '.join(METADATA)}, "
             f"for example {Path(path).with_suffix('.png')}"
         )
     return suffix
