@@ -177,7 +177,7 @@ def _compare(
 def _distill(
     flags: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
 ) -> None:
-    """Run 003's experiment, with progress on stderr; RequestError for any of the ``flags``, of other runs."""
+    """Run document 003's experiment, with progress on stderr; refuse ``flags`` of other runs."""
     if flags:
         raise RequestError(
             f"--distill has models, sizes and data of its own, on the CPU: leave out {flags[0]}"
