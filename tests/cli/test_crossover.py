@@ -190,11 +190,11 @@ def test_json_names_what_varies_and_keeps_keys_of_lengths_for_lengths(attnprof):
 
 
 def test_heads_share_a_models_width_unless_theirs_is_typed(attnprof):
-    asked = "crossover taylor-direct taylor-efficient --over heads --kind formula -f json"
-    shared = attnprof(asked, "--d-model 256").json["records"]
+    command = "crossover taylor-direct taylor-efficient --over heads --kind formula -f json"
+    shared = attnprof(command, "--d-model 256").json["records"]
     assert {(row["d_model"], row["head_dim"]) for row in shared} == {(256, None)}
     assert all(256 % row["first_value"] == 0 for row in shared)
-    derived_rows = attnprof(asked, "--d 32").json["records"]
+    derived_rows = attnprof(command, "--d 32").json["records"]
     assert {(row["d_model"], row["head_dim"], row["verdict"]) for row in derived_rows} <= {
         (None, 32, "never"), (None, 32, "always"),
     }  # fmt: skip

@@ -26,10 +26,10 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.links += [given[name] for name in ("src", "href", "xlink:href") if name in given]
-        self.ids += [given["id"]] if "id" in given else []
-        self.heads += [(tag, given)] if tag in ("th", "caption") else []
+        fields = dict(attributes)
+        self.links += [fields[name] for name in ("src", "href", "xlink:href") if name in fields]
+        self.ids += [fields["id"]] if "id" in fields else []
+        self.heads += [(tag, fields)] if tag in ("th", "caption") else []
         if tag not in VOID:
             self.open.append(tag)
 
@@ -189,10 +189,10 @@ def findings(path, *scripts, **how):
     """What scripts and axe-core say of a page that loads nothing and raises nothing."""
     axe = next(Path(AXE.origin).parent.rglob("axe.min.js")).read_text("utf-8") if AXE else "0"
     scripts = (*scripts, f"{axe};0", SERIOUS if AXE else "[]")
-    seen = open_page(path, scripts=scripts, **how)
-    assert seen.errors == []
-    assert seen.requests == [path.as_uri()]
-    *values, _, serious = seen.values
+    page_state = open_page(path, scripts=scripts, **how)
+    assert page_state.errors == []
+    assert page_state.requests == [path.as_uri()]
+    *values, _, serious = page_state.values
     assert serious == []
     return values
 

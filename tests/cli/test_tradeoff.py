@@ -55,9 +55,9 @@ def test_what_cannot_do_the_request_is_a_row_with_its_reason(attnprof):
 def test_a_file_gives_its_tensors_and_sizes(attnprof):
     from safetensors.torch import save_file
 
-    given = tensors()
-    save_file(given, "mine.safetensors")
-    torch.save({**given, "step": 3}, "mine.pt")
+    qkv = tensors()
+    save_file(qkv, "mine.safetensors")
+    torch.save({**qkv, "step": 3}, "mine.pt")
     one, other = (
         attnprof(f"tradeoff -a longformer --set window=1,6 --input {name} --no-time -f json").json
         for name in ("mine.safetensors", "mine.pt")

@@ -158,12 +158,12 @@ def values(derivation: Any, forms: Any) -> Iterator[str]:
         sizes = {
             name: POINTS[name][place] if name in POINTS else other for name in derivation.symbols
         }
-        known = {
+        values_by_quantity = {
             quantity: evaluate(formula.expression, sizes)
             for quantity, formula in (forms.formulas if forms.holds(sizes) else {}).items()
             if formula.expression is not None
         }
-        yield f"at {sizes}: {known or 'outside'}"
+        yield f"at {sizes}: {values_by_quantity or 'outside'}"
 
 
 def against_runs(derivation: Any, forms: Any) -> Iterator[str]:

@@ -283,8 +283,8 @@ def test_the_power_it_states_is_the_power_it_has():
     chance, rule = random.Random(5), RULES["default"]
     verdicts = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
     said = sum(power(item, rule, 0.05) for item in verdicts) / len(verdicts)
-    seen = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
-    assert said == pytest.approx(seen.count("regressed") / len(seen), abs=0.15)
+    judged = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
+    assert said == pytest.approx(judged.count("regressed") / len(judged), abs=0.15)
 
 
 def test_more_processes_are_asked_for_smaller_slowdowns():

@@ -190,8 +190,8 @@ def test_code_that_no_revision_has_is_no_pass_and_that_of_submodules_is_compared
         terms = CheckOptions(timed=False, formulas=False)
         report = check_against(cases, base, head, terms)
     records = report.of(CheckRecord)
-    seen = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
-    assert dict(zip(expected, seen, strict=True)) == expected
+    verdicts = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
+    assert dict(zip(expected, verdicts, strict=True)) == expected
     assert all(record.why for record in records if record.verdict == "error")
 
 

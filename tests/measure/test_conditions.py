@@ -94,8 +94,8 @@ def test_launches_are_those_after_the_mark(monkeypatch):
 
 
 def test_a_record_says_under_which_conditions_it_was_made():
-    asked = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
-    row = point.measure_point(asked)
+    point_request = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
+    row = point.measure_point(point_request)
     assert row.conditions["threads"] == 1
     assert 0 < row.conditions["cpu_share"] < 1.5
     assert row.conditions["involuntary_switches"] >= 0
@@ -177,8 +177,8 @@ def test_the_drivers_version_is_read_where_the_kernel_tells(tmp_path):
 
 def test_git_is_asked_once(monkeypatch):
     environment.git_state.cache_clear()
-    asked = []
-    monkeypatch.setattr(environment, "git", lambda *words, **_: asked.append(words) or "abc")
+    calls = []
+    monkeypatch.setattr(environment, "git", lambda *words, **_: calls.append(words) or "abc")
     assert [environment.git_state() for _ in range(3)] == ["abc+changes"] * 3
-    assert len(asked) == 2
+    assert len(calls) == 2
     environment.git_state.cache_clear()

@@ -58,8 +58,8 @@ def test_the_reference_itself_is_held_against_no_other():
 
 
 def test_a_core_is_checked_as_a_layer_is():
-    asked = request("taylorshift", scope="core", phase="decode")
-    assert "the whole causal pass" in check_module(asked).against
+    point_request = request("taylorshift", scope="core", phase="decode")
+    assert "the whole causal pass" in check_module(point_request).against
 
 
 def test_a_check_leaves_the_generator_as_it_was():
@@ -148,8 +148,8 @@ def broken(tmp_path):
     ],
 )
 def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
-    asked = broken(name, **how)
-    row = point.measure_point(asked)
+    point_request = broken(name, **how)
+    row = point.measure_point(point_request)
     assert row.skipped.startswith("does not compute what it claims: at 33 tokens")
     assert f"away from {said} (" in row.skipped
     assert row.median_s is None
@@ -205,7 +205,7 @@ def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
 
 
 def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
-    asked = request("linear", counts=False, seed=7)
+    point_request = request("linear", counts=False, seed=7)
     orders = []
     run = batch._POOL.run
 
@@ -214,10 +214,10 @@ def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
         return run(order, *rest, **terms)
 
     monkeypatch.setattr(batch._POOL, "run", remember)
-    rows = [batch.measure_apart(asked) for _ in range(2)]
+    rows = [batch.measure_apart(point_request) for _ in range(2)]
     assert [row.checked for row in rows] == ["float64"] * 2
     assert orders == [True, False]
-    assert batch.measure_apart(replace(asked, check=False)).checked is None
+    assert batch.measure_apart(replace(point_request, check=False)).checked is None
 
 
 def test_what_code_of_ours_raises_is_told_unless_torch_lacks_the_format(monkeypatch):

@@ -184,8 +184,8 @@ ROOM = N  # tokens: a module built for a length has caches of that length
 
 
 def request(mechanism="standard", **changes):
-    given = {"batch_size": B, "budget": QUICK, "counts": False, "check": False, **changes}
-    return PointRequest(mechanism, N, H, D, **given)
+    fields = {"batch_size": B, "budget": QUICK, "counts": False, "check": False, **changes}
+    return PointRequest(mechanism, N, H, D, **fields)
 
 
 def parts(asked):

@@ -59,8 +59,8 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(
     mechanism, causal
 ):
-    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
-    record = point.measure_point(asked)
+    point_request = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
+    record = point.measure_point(point_request)
     near = abs(record.peak_bytes_measured / record.peak_bytes_predicted - 1) <= 1e-3
     rows = " ".join(record.differences)
     assert near or "kernel workspace" in rows
@@ -95,8 +95,8 @@ def test_a_closed_form_that_is_not_the_derived_count_is_named():
 
 
 def test_decoding_starts_from_the_state_before_the_token_each_time():
-    asked = request("standard", 33, phase="decode")
-    subject = build_subject(asked)
+    point_request = request("standard", 33, phase="decode")
+    subject = build_subject(point_request)
     for _ in range(3):
         subject.prepare()
         assert subject.state.keys.length == 32
@@ -105,9 +105,9 @@ def test_decoding_starts_from_the_state_before_the_token_each_time():
 
 
 def test_a_filled_cache_is_the_one_that_real_steps_build():
-    asked = request("standard", 20, phase="decode", batch_size=2)
-    module = make_module(asked)
-    filled = position(module, asked)
+    point_request = request("standard", 20, phase="decode", batch_size=2)
+    module = make_module(point_request)
+    filled = position(module, point_request)
     stepped = module.init_state(2)
     for _ in range(19):
         _, stepped = module.step(torch.randn(2, 1, 32), stepped)
@@ -131,13 +131,13 @@ def test_rewinding_puts_counters_lists_and_references_back():
 
 
 def test_a_request_survives_the_way_to_another_process():
-    asked = request(params={"bias": False}, causal=True)
-    assert PointRequest.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+    point_request = request(params={"bias": False}, causal=True)
+    assert PointRequest.from_dict(json.loads(json.dumps(point_request.to_dict()))) == point_request
 
 
 def test_a_point_in_a_process_of_its_own_gives_the_same_counts_and_peak():
-    asked = request(seq_len=64, threads=1)
-    apart, here = measure_apart(asked), point.measure_point(asked)
+    point_request = request(seq_len=64, threads=1)
+    apart, here = measure_apart(point_request), point.measure_point(point_request)
     assert apart.skipped is None
     for name in ("flops_torch", "macs_fvcore", "peak_bytes_measured", "parameters"):
         assert getattr(apart, name) == getattr(here, name)
@@ -268,15 +268,15 @@ CORES = {"deadly": DeadlyCore}
 
 def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
     (tmp_path / "deadly.py").write_text(DEADLY)
-    asked = request(f"{tmp_path}/deadly.py:Deadly")
-    report = batch.measure_points([asked], isolate=True)
+    point_request = request(f"{tmp_path}/deadly.py:Deadly")
+    report = batch.measure_points([point_request], isolate=True)
     (row,) = report.records
     assert "killed by SIGKILL, most likely out of memory: needs" in row.skipped
     assert report.summary["measured"] == 0
 
 
 def test_a_trace_that_fails_leaves_nothing_to_the_next():
-    asked = [PointRequest(name, 48, 2, 16, 2) for name in ("he", "linformer", "standard")]
-    failed, _, traced = [count_with_fvcore(request) for request in asked]
+    requests = [PointRequest(name, 48, 2, 16, 2) for name in ("he", "linformer", "standard")]
+    failed, _, traced = [count_with_fvcore(request) for request in requests]
     assert failed.failed
     assert traced.macs

@@ -84,13 +84,13 @@ ENDS = "by the ends of both intervals"
 
 def point(mechanism, median, *, n=2048, peak=1000, half=0.02, **more):
     """A measured point; its interval is the median ± a share."""
-    asked = {"batch_size": 1, "d_model": 64, "num_heads": 2, "head_dim": 32, "dtype": "float32",
+    fields = {"batch_size": 1, "d_model": 64, "num_heads": 2, "head_dim": 32, "dtype": "float32",
              "device": "cpu", "phase": "forward", "causal": False}  # fmt: skip
     times = {"median_s": median, "ci_low_s": median * (1 - half), "ci_high_s": median * (1 + half)}
     if more.get("skipped"):
         times = {}
     return ProfileRecord(
-        mechanism=mechanism, seq_len=n, peak_bytes_measured=peak, **{**asked, **times, **more}
+        mechanism=mechanism, seq_len=n, peak_bytes_measured=peak, **{**fields, **times, **more}
     )
 
 

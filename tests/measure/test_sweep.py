@@ -259,8 +259,8 @@ def test_a_torn_last_line_is_kept_beside_and_written_again(tmp_path, cut):
         path.write_bytes(data[:-cut])
         assert len(read(path)) == 2
         filled(path, 3)
-        kept = tmp_path / f"r.jsonl.torn{number}"
-        assert data[:-cut].endswith(b"\n" + kept.read_bytes())
+        stored = tmp_path / f"r.jsonl.torn{number}"
+        assert data[:-cut].endswith(b"\n" + stored.read_bytes())
         assert path.read_bytes() == data
 
 

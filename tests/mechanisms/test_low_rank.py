@@ -292,8 +292,8 @@ def test_half_the_digits_are_counted_as_they_run():
     shape = (2, 9, 2, 4)
     layer = built("nystromformer", shape, torch.bfloat16, num_landmarks=4)
     for phase in ("forward", "train"):
-        asked = workload(shape, phase=phase, dtype="bfloat16")
-        table = attnprof.cost("nystromformer", asked, num_landmarks=4)
+        work = workload(shape, phase=phase, dtype="bfloat16")
+        table = attnprof.cost("nystromformer", work, num_landmarks=4)
         check_executed(table, count_layer(layer, inputs(shape, torch.bfloat16), phase), phase)
 
 

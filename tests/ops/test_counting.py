@@ -168,10 +168,10 @@ def test_the_counter_gets_the_blocks_that_run_each_kind_once(rows, before, after
         runs = [lengths(*part) for part in in_band(torch.empty(0), n, rows, before, after)]
         counter, sizes = Counter(4), Multiset()
         like = Tensor.given(counter, (1,))
-        for block, seen, columns in in_band(like, n, rows, before, after):
+        for block, keys, columns in in_band(like, n, rows, before, after):
             like.new_zeros(1)
             times = counter.stages[-1].cost.bytes_moved // 4
-            sizes[lengths(block, seen, columns)] += times
+            sizes[lengths(block, keys, columns)] += times
         assert sizes == Multiset(runs)
 
 

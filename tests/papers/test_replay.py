@@ -78,9 +78,9 @@ def own_checks(monkeypatch):
 
 @pytest.mark.usefixtures("own_checks")
 def test_a_claim_is_a_record_whatever_happens_to_its_check():
-    asked = [*IDS, "002-CRIT"]
-    report = replay(asked)
-    assert [record.claim for record in report.records] == asked
+    ids = [*IDS, "002-CRIT"]
+    report = replay(ids)
+    assert [record.claim for record in report.records] == ids
     wrong, crashed, missing, read, none = report.records
     numbers = wrong.published, wrong.ours
     assert (wrong.verdict, numbers, wrong.why) == ("erratum", (2, 3), "three it is")

@@ -24,17 +24,17 @@ CASE = "my.py:Mine[forward N=1024 d_model=512 h=8]"
 
 
 def flops(verdict="regressed", **more):
-    given = {
+    fields = {
         "case": CASE, "metric": "additions", "baseline": 1000, "current": 1500, "ratio": 1.5,
         "why": "+ 2·B·N²·h additions", "place": "my.py:12", "unit": "FLOPs",
     }  # fmt: skip
-    return CheckRecord(verdict=verdict, **{**given, **more})
+    return CheckRecord(verdict=verdict, **{**fields, **more})
 
 
 def time(verdict="ok", ratio=1.003, **more):
-    given = {"case": CASE, "metric": "time", "baseline": 0.01, "current": 0.01, "unit": "s"}
+    fields = {"case": CASE, "metric": "time", "baseline": 0.01, "current": 0.01, "unit": "s"}
     bounds = {"ci_low": ratio - 0.01, "ci_high": ratio + 0.012} if ratio else {}
-    return CheckRecord(verdict=verdict, ratio=ratio, **{**given, **bounds, **more})
+    return CheckRecord(verdict=verdict, ratio=ratio, **{**fields, **bounds, **more})
 
 
 def report(*records, **summary):

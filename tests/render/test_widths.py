@@ -285,10 +285,12 @@ def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypa
     by_command = capsys.readouterr().out
     data = report.to_dict()
     numbers = {(type(value), value): value for value in values_in(data)}
-    known = {text for value in numbers.values() for text in texts_of(value)}
+    shown_texts = {text for value in numbers.values() for text in texts_of(value)}
     wanted = SHOWN[name].keys(data)
-    known |= {text for keys in wanted for key in keys for text in key}
-    known |= {*re.findall(r'"([^"]*)"', report.to_json())}  # numbers that are texts in a document
+    shown_texts |= {text for keys in wanted for key in keys for text in key}
+    shown_texts |= {
+        *re.findall(r'"([^"]*)"', report.to_json())
+    }  # numbers that are texts in a document
 
     if isinstance(words, str):
         assert drawn(report, 80, **how) in by_command
@@ -298,7 +300,9 @@ def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypa
             parts = parts_of(drawn(report, width, **how, exact=exact))
             cells = [cell.removesuffix(" *") for part in parts for row in part.rows for cell in row]
             assert not [cell for cell in cells if "…" in cell or "..." in cell]
-            assert not [cell for cell in cells if NUMBER.fullmatch(cell) and cell not in known]
+            assert not [
+                cell for cell in cells if NUMBER.fullmatch(cell) and cell not in shown_texts
+            ]
             narrow = numbers_by_key(parts, wanted)
             texts = {text for part in parts for text in part.facts.values()}
             for key, those in whole.items():
@@ -351,7 +355,7 @@ LONG_NAMES = {
 def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, drawn):
     make, how = LONG_NAMES[name]
     report = make()
-    known = {text for value in values_in(report.to_dict()) for text in texts_of(value)}
+    texts = {text for value in values_in(report.to_dict()) for text in texts_of(value)}
     cases = (getattr(r, "case", getattr(r, "mechanism", "")) for r in report.records)
     names = [case.replace(" ", "") for case in cases if "longformer" in case]
     for width in (60, 80, 100):
@@ -359,7 +363,7 @@ def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, dr
         assert name == "profile" or reports.LONG in "".join(text.split())
         for part in parts_of(text):
             cells = {cell for row in part.rows for cell in row if NUMBER.fullmatch(cell)}
-            assert not cells - known
+            assert not cells - texts
             folded = "".join(row[0] for row in part.rows).replace(" ", "")
             assert name != "profile" or folded.count(reports.LONG) == 4
             assert "longformer" not in folded or all(one in folded for one in names)

@@ -235,16 +235,16 @@ def test_what_cannot_be_asked_is_a_request_error(row, word):
 
 
 def test_only_the_formula_that_is_asked_for_is_made_in_symbols(monkeypatch):
-    asked = []
+    calls = []
 
     def counted(mechanism, sizes, scope, quantity):
-        asked.append((quantity, isinstance(sizes.seq_len, int)))
+        calls.append((quantity, isinstance(sizes.seq_len, int)))
         return quantity_of(mechanism, sizes, scope, quantity)
 
     monkeypatch.setattr(own_formulas, "quantity_of", counted)
     answer = one("N**7", Source("reformer"))
     assert answer.verdict == "erratum"
-    assert [quantity for quantity, in_numbers in asked if not in_numbers] == ["flops"]
+    assert [quantity for quantity, in_numbers in calls if not in_numbers] == ["flops"]
 
 
 @pytest.mark.parametrize("text", ["O(sqrt(N)*log(N))", "O(N**(3/2))", "O(max(N, d)*pi)"])
