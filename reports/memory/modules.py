@@ -121,13 +121,13 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield "# Peak memory: derived, and the CPU allocator's"
     yield f"{THREADS} threads."
     yield ""
-    for names, part, limit in (
+    for title, part, limit in (
         ("without memory inside kernels", plain, EXACT),
         ("with predicted memory inside kernels", inside, OTHERS),
     ):
         worst = max((abs(row.share) for row in part), default=0)
         within = sum(abs(row.share) <= limit for row in part)
-        yield f"- {names}: {within} of {len(part)} within {limit:.1%}, the worst {worst:.3%}"
+        yield f"- {title}: {within} of {len(part)} within {limit:.1%}, the worst {worst:.3%}"
     rest = [row for row in ran if row not in known]
     low = min((row.share for row in rest), default=0)
     yield f"- with memory that is named, not predicted: {len(rest)}, derived down to {low:+.1%}"

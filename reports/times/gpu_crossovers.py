@@ -210,11 +210,11 @@ class Run:
         table = self.folder / "taylor.csv"
         crossings = []
         for row in earlier(table, Crossing):
-            prediction = [self._predicted(cases[row.case], path) for path in devices]
-            at = [number(one.crossover_seq_len) for one in prediction] + [nan] * 3
+            predictions = [self._predicted(cases[row.case], path) for path in devices]
+            at = [number(one.crossover_seq_len) for one in predictions] + [nan] * 3
             crossings.append(replace(
                 row, predicted=at[0], predicted_2=at[1], predicted_3=at[2],
-                low=number(prediction[0].ci_low), high=number(prediction[0].ci_high),
+                low=number(predictions[0].ci_low), high=number(predictions[0].ci_high),
             ))  # fmt: skip
         save(table, Crossing, crossings)
         (known,) = calibration.entries(devices[0])
