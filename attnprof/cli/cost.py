@@ -58,7 +58,9 @@ class SharedTokens:
         if self.bandwidth is not None:
             device, dtype = device_named(self.on), workloads[0].dtype
             if (rate := device.rate(dtype)) is None:
-                raise RequestError(f"--on {self.on}: its maker states no rate for {dtype}")
+                raise RequestError(
+                    f"--on {self.on}: its maker states no rate for {dtype}; type another --dtype"
+                )
             link = Link(_rate(self.bandwidth), rate)
             summary = {"bytes_per_s": link.bytes_per_s, "flops_per_s": rate,
                        "device": device.name, "source": device.source}  # fmt: skip

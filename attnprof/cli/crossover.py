@@ -102,7 +102,8 @@ class Over:
             width = request.parse_size(self.d_model or USUAL_SIZES["d-model"], "--d-model")
             if first > width:
                 raise RequestError(
-                    f"--range {self.span}: d_model {width} has no more than {width} heads"
+                    f"--range {self.span}: d_model {width} has no more than {width} heads: type "
+                    f"--range 1:{width}"
                 )
             last = min(last or width, width)
         name = self.over if self.over in SIZES else self.over.replace("-", "_")
@@ -116,7 +117,9 @@ class Over:
             raise RequestError(f"--range {self.span}: type the first and the last, like 1:512")
         first, last = (request.parse_size(end, "--range") for end in (low, high))
         if last < first:
-            raise RequestError(f"--range {self.span}: the range ends before it starts")
+            raise RequestError(
+                f"--range {self.span}: the range ends before it starts: type --range {last}:{first}"
+            )
         return first, last
 
 
@@ -276,9 +279,11 @@ def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
     """Raise RequestError for kinds, metrics and flags of single layers."""
     if kind not in (None, DERIVED):
-        raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+        raise RequestError(
+            f"--kind {kind}: costs of a whole model are derived from its code: leave --kind out"
+        )
     if other := {*metrics} - {*METRICS}:
-        raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
+        raise RequestError(f"--metric {min(other)}: whole models have flops and memory: type one")
     if flags:
         raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
 

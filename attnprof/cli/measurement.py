@@ -183,7 +183,10 @@ def grid_of(
                grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
     count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
     if count > MOST:
-        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
+        raise RequestError(
+            f"{where}: {count:,} points, {MOST:,} are taken at most: type fewer values, or larger "
+            "steps like 128:16384:x2"
+        )
     take_modules(grid.attention)
     return grid
 

@@ -134,7 +134,8 @@ def recommend(
     workloads = shape.workloads(conditions)
     if len(workloads) > 1:
         raise RequestError(
-            f"--seq {shape.seq}: recommend takes one length; it looks at others, too"
+            f"--seq {shape.seq}: recommend takes one length, and looks at others "
+            f"itself: type --seq {workloads[0].seq_len}"
         )
     from attnprof.device.recommendation import recommend as rank
 

@@ -55,7 +55,10 @@ def parse_size(text: str, flag: str) -> int:
     """Return one size; :class:`RequestError` if the text has several, or none that can be used."""
     sizes = parse_sizes(text, flag)
     if len(sizes) != 1:
-        raise RequestError(f"{flag} {text}: this command takes one value here, not {len(sizes)}")
+        raise RequestError(
+            f"{flag} {text}: this command takes one value here, not {len(sizes)}: type "
+            f"{flag} {sizes[0]}"
+        )
     return sizes[0]
 
 
@@ -133,7 +136,7 @@ def _number(text: str, flag: str, part: str) -> int:
     if value < 1:
         raise RequestError(f"{shown}: must be at least 1; {HOW}")
     if value > LARGEST:
-        raise RequestError(f"{shown}: larger than 2**40 = {LARGEST}, the largest size taken")
+        raise RequestError(f"{shown}: larger than 2**40 = {LARGEST}: type a smaller size")
     return value
 
 
@@ -241,7 +244,9 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
     module_names = [name for name in names if ":" in name and is_module(name)]
     registered = [name for name in names if name not in module_names]
     if (modules.args or modules.inputs) and not module_names:
-        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+        raise RequestError(
+            "--arg and --input are for modules: leave them out, or name one, like my.py:MyAttention"
+        )
     targets: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
     args, inputs = list(modules.args or ()), list(modules.inputs or ())
     for name in module_names:

@@ -259,7 +259,10 @@ def rank_records(
     Raises RequestError for a decoding step.
     """
     if w.phase == "decode":
-        raise RequestError("ranks share the tokens of a prompt or a training step: not of decode")
+        raise RequestError(
+            "--ranks: ranks share the tokens of a prompt or a training step, not of decode: type "
+            "--phase forward or train"
+        )
     who: dict[str, Any] = {**identity(mechanism, w, "layer"), "ranks": ranks,
                            "tokens_per_rank": ceil_div(w.seq_len, ranks)}  # fmt: skip
     try:

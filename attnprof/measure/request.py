@@ -137,7 +137,9 @@ def configured(
     modules = [name for name in names if (is_own or is_module)(name)]
     registered = [name for name in names if name not in modules]
     if (args or inputs) and not modules:
-        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+        raise RequestError(
+            "--arg and --input are for modules: leave them out, or name one, like my.py:MyAttention"
+        )
     if settings and not registered:
         raise RequestError(
             f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"

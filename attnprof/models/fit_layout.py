@@ -299,18 +299,20 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
     """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
     if options.pipeline > model.layers:
         raise RequestError(
-            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
+            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers: "
+            f"type at most --pipeline {model.layers}"
         )
     heads = {one.heads for one in model.sizes.attention if one.heads > 1}
     if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
         raise RequestError(
             f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
-            f"{model.sizes.name}"
+            f"{model.sizes.name}: type a number that does"
         )
     t, e = options.tensor_parallel, options.expert_parallel
     if e > 1 and not 1 < model.experts >= e:
         have = f"{model.experts} experts" if model.experts > 1 else "no experts"
-        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
+        more = f"type at most {model.experts}" if model.experts > 1 else "leave it out"
+        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}: {more}")
     if max(t, e) % min(t, e):
         raise RequestError(
             f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "

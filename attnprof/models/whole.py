@@ -245,7 +245,10 @@ class WholeModel:
         target = next((name for name in _TARGETS if name in self.inputs), "")
         source = (text for name, text in self.inputs.items() if name != target)
         if not target or not any("N" in text for text in source):
-            raise RequestError(f"--target-seq is for encoder-decoders of tokens; not {self.name}")
+            raise RequestError(
+                f"--target-seq is for encoder-decoders of tokens, not for {self.name}: leave "
+                "--target-seq out"
+            )
         labels = {name: text.replace("N", "M") for name, text in self.labels.items()}
         return replace(self, inputs={**self.inputs, target: "B, M int64"}, labels=labels)
 

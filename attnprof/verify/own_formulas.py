@@ -117,7 +117,8 @@ def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
     """Return our formulas by phase; RequestError if this target has no such formula."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
-            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
+            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived: leave "
+            "--kind out"
         )
     if source.convention == "operations" and source.way == DERIVED:
         raise RequestError(
