@@ -126,22 +126,20 @@ def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
     that no option precedes belong to ``--attention``, if the command has it.
     """
     match = re.search(r"unexpected extra arguments? \((.+)\)", error.format_message())
-    if match is None:
+    extra = match[1].split() if match else []
+    if not extra or extra[-1] not in arguments:
         return ""
-    extra, params = match[1].split(), error.ctx.command.params
     end = len(arguments) - arguments[::-1].index(extra[-1])
     start = max(i for i, word in enumerate(arguments[:end]) if word.startswith("-") or not i)
-    flag, *values = arguments[start:end]
+    (flag, *values), params = arguments[start:end], error.ctx.command.params
     option = next((item for item in params if flag in item.opts), None)
-    if option is None or option.is_flag:
-        names = any("--attention" in item.opts for item in params)
+    if option is None or option.is_flag or values[0][:1].isdigit() != extra[0][:1].isdigit():
+        names = (
+            any("--attention" in item.opts for item in params) and "--attention" not in arguments
+        )
         return f" Type the names as --attention {','.join(extra)}" if names else ""
-    swallowed = {
-        error.ctx.params.get(item.name)
-        for item in params
-        if item.nargs == 1 and item.param_type_name == "argument"
-    }
-    if not swallowed.isdisjoint(values[1:]):
+    positional = [item.name for item in params if item.param_type_name == "argument"]
+    if {*map(str, map(error.ctx.params.get, positional))} & {*values[1:]}:
         return f" Type {command} {values[0]} {flag} {','.join(values[1:])}"
     return f" Several values are joined by commas: {flag} {','.join(values)}"
 
