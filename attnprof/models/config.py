@@ -57,7 +57,7 @@ class Attention:
         return registry.get(self.name, **dict(self.params))
 
     def table(self) -> str | dict[str, Any]:
-        """Return what :meth:`of` takes."""
+        """Return the text or table that :meth:`of` reads: a name, or a name with parameters."""
         return {"name": self.name, **dict(self.params)} if self.params else self.name
 
 
@@ -176,7 +176,7 @@ class ModelConfig:
         return cls(**{name: table[name] for name in map(_known, table)})
 
     def with_(self, **values: Any) -> Self:
-        """Return the configuration with other values."""
+        """Return the configuration with some fields changed."""
         return replace(self, **{name: values[name] for name in map(_known, values)})
 
     def table(self) -> dict[str, Any]:

@@ -184,7 +184,7 @@ _MOST_NAMED = 5
 def training_memory(
     subject: WholeModel, few: WholeModel, trace: Trace, optimizer: str
 ) -> dict[str, int]:
-    """Return the bytes of a training step: what stays, and the most that is held at once.
+    """Return the bytes of a training step, by part, and the most that is held at once.
 
     ``activations`` is what the forward pass leaves for the backward pass. Weights without a
     gradient in this step have no state in the optimizer. The parts are not all held at once:
@@ -254,7 +254,7 @@ def _shape(weights: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """Numbers of weights of a module: those every token meets, and those of routed experts."""
+    """Numbers of weights of a module: those that every token is multiplied with, and experts'."""
 
     shared: int = 0
     routed: int = 0
@@ -290,7 +290,7 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
 def weights_met(
     held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
 ) -> int:
-    """Return how many weights ``tokens`` meet which run through ``modules``.
+    """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
 
     Of routed experts those that tokens meet on average if each chooses ``chosen`` of ``experts``
     evenly: E (1 - (1 - k/E)^tokens), rounded up.

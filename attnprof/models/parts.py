@@ -176,7 +176,7 @@ def layer_names(
 def distinct_names(
     modules: Mapping[str, Any], name: str, kinds: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Return a name for each of the kinds of layers (paths) that share one: by what differs."""
+    """Return distinct names for kinds of layers (paths) that share one, by what differs in them."""
     names = [name]
     for paths in kinds[1:]:
         title = f"{name} · {_difference(modules[kinds[0][0]], modules[paths[0]], paths)}"
@@ -333,10 +333,10 @@ def _experts(layer: Any, text: Any) -> str:
 
 
 def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
-    """Return what a layer has that one of the same name has not: a width, a module, a setting.
+    """Return what a layer has and one of the same name has not: a width, a module, a setting.
 
-    ``paths`` are those of ``other`` and the layers like it: where they stand tells, if nothing else
-    differs.
+    If nothing differs, layers are named by their position; ``paths`` are those of ``other`` and the
+    layers of its kind.
     """
     mine, theirs = (_weights(layer) for layer in (other, one))
     for name in mine:
