@@ -18,7 +18,8 @@ from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
-#: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
+#: Rows of a causal chunk. At head width 64 the work within chunks, rows·(m + dv) a row, is then
+#: about that of the state, 2·m·dv.
 CHUNK = 128
 #: Rows of a block where nothing is causal: features that stay in the processor's cache.
 BLOCK = 256

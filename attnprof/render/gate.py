@@ -10,16 +10,16 @@ from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value, joined, plural
 
-#: Cases that an annotation names; annotations of a level in a step: GitHub loses more.
+#: Most cases that an annotation names; most annotations of a step: GitHub drops more.
 MOST, MOST_ANNOTATIONS = 6, 10
 
 
 class Fate(NamedTuple):
-    """A verdict in words, for one case and for many, and its look in each output.
+    """The wording and look of a verdict in each output.
 
-    ``style`` is the terminal's, ``level`` a GitHub annotation's, ``ending`` a JUnit test's; the
-    badge has the ``color`` of the worst case. A verdict without annotation or ending passes.
-    ``word`` is a comment's, "" where that is the verdict itself.
+    ``style``: on the terminal. ``level``: of a GitHub annotation. ``ending``: element of a JUnit
+    test. ``color``: of the badge, for the worst case. A verdict without level and ending passes.
+    ``word``: in a comment; "" for the verdict's own name.
     """
 
     words: str
