@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "attnprof.mechanisms"
-#: What users ask for, and what it is called here.
+#: Other names of mechanisms, with ours.
 HINTS = {
     "taylor": "TaylorShift has three: taylor-direct, taylor-efficient, taylorshift (switches)",
     "efficient-taylorshift": "that is taylor-efficient; efficient is Efficient Attention (000)",

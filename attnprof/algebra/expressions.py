@@ -23,7 +23,7 @@ from attnprof.algebra.parser import (
 
 #: Powers beyond these are in no cost, and expanding them would take for ever.
 HIGHEST = 16
-#: What a formula's growth may add up to, as N**16*N**16 does.
+#: The largest sum of powers in a term: N**16*N**16 has 32.
 STEEPEST = 64
 #: Terms of a formula once it is written as a sum, and sides of all its maxima together.
 MOST_TERMS = 500
@@ -192,7 +192,7 @@ def expression_latex(expression: Any) -> str:
 
 
 # -- whether it is 0 -------------------------------------------------------------------
-#: Shapes that are drawn, and operations beyond which algebra takes too long.
+#: Shapes drawn to compare values; operations of a formula beyond which algebra takes too long.
 _DRAWS = 3
 _LONG = 150
 _SURELY = 1e-9

@@ -12,9 +12,9 @@ from typing import Any
 
 #: Factors by the number of the term.
 Monomials = dict[int, Any]
-#: Candidates of a maximum of which some are likely to be means of others.
+#: Number of candidates from which on dominated ones are dropped first.
 _MANY = 48
-#: Pairs that seem to cover one, and are tried.
+#: Pairs of values that are tried as bounds of another: a mean of both is never below it.
 _PAIRS = 4
 
 

@@ -12,14 +12,15 @@ from typing import Any
 from attnprof.algebra.expressions import is_zero
 from attnprof.errors import RequestError
 
-#: By name of the size: its power and the power of its logarithm.
+#: By size: its power, and the power of its logarithm.
 Growth = Mapping[str, tuple[Any, Any]]
 _NOT = (0, 0)
-#: Directions of growth that are looked at: whole weights up to this, a size each.
+#: Directions in which sizes grow: each is t to a whole power up to this.
 STEPS = 6
-#: Powers of two whose lengths tell which term leads in the end, four times as many bits each.
+#: Exponents of two of the lengths at which leading terms are told apart, four times as many bits
+#: each.
 FAR = (2**5, 2**7, 2**9)
-#: A step of a ratio this many bits below the ratio itself is what rounding leaves.
+#: Steps of a ratio that are this many bits smaller than it count as rounding.
 NOISE = 60
 _ORDER = re.compile(r"N(?:\^(?P<power>[0-9.]+))?(?P<log> log N)?")
 

@@ -21,7 +21,7 @@ from typing import Any
 LONGEST = 20_000
 DEEPEST = 64
 DIGITS = 300
-#: Longer names would fill every message they stand in.
+#: Longest name, as messages repeat names.
 LONGEST_NAME = 100
 
 #: Functions by the name that trees have, with the numbers of arguments each takes.
@@ -30,7 +30,7 @@ FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "sqrt": (1, 1), "log": (1, 2), "log2": (1, 1), "exp": (1, 1), "ceil": (1, 1), "floor": (1, 1),
     "max": (1, MANY), "min": (1, MANY),
 }  # fmt: skip
-#: What closed forms have besides.
+#: Functions that only stored closed forms have.
 STORED: Mapping[str, tuple[int, int]] = {
     **FUNCTIONS, "cbrt": (1, 1), "Abs": (1, 1), "Mod": (2, 2), "Rational": (2, 2), "Eq": (2, 2),
     "Ne": (2, 2), "Piecewise": (1, MANY),
@@ -51,7 +51,7 @@ _PAIRED = (*_LEVELS[0], "/", "//", "%")
 
 
 class FormulaError(ValueError):
-    """Why a text is no formula, or has no value."""
+    """Raised if a text is no formula, or has no value; says why."""
 
 
 @dataclass(frozen=True, slots=True)

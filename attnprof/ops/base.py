@@ -50,7 +50,7 @@ class Node:
 
 
 class Leaf(Node):
-    """Where a gradient ends: that of a parameter or an input, which keeps the first it gets."""
+    """The end of a gradient's way: a parameter or an input, which keeps the first it gets."""
 
     __slots__ = ("gradient", "shape", "taken")
 
@@ -129,7 +129,7 @@ def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
 
 @dataclass(eq=False, repr=False, slots=True)
 class Base:
-    """A shape laid out over memory, which dies when Python drops the last tensor that holds it.
+    """A tensor's shape over its memory, which is free once Python drops the last tensor on it.
 
     ``held`` are the storages it lies in, each with a weight: 1, or the condition under which it
     lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.

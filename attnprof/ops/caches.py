@@ -10,7 +10,7 @@ from attnprof.workload import Workload
 
 @dataclass
 class Cache:
-    """A decoder's rows of earlier tokens: what appending one more moves."""
+    """A decoder's cache of earlier tokens' rows; counts the bytes of appending one more."""
 
     counter: Counter
     batch: Number
@@ -31,7 +31,7 @@ class Cache:
 
 @dataclass
 class CountedSums:
-    """Sums of each ``block`` rows that a decoder was given: what one more row adds."""
+    """A decoder's sums over blocks of rows; counts the bytes of adding one more row."""
 
     counter: Counter
     batch: Number
@@ -59,7 +59,7 @@ def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
 
 @dataclass(frozen=True)
 class CountedCaches:
-    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch.
+    """A maker of a decoder's state after all tokens before the last; shapes (heads, …), no batch.
 
     ``bytes`` are those that a step moves of each: cached rows once (the newest is written, the
     others are read), sums twice.

@@ -42,7 +42,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One turn of a loop that stands for so many; ``present`` is 0 where that is none."""
+    """One turn of a loop, run for ``times`` equal ones; ``present`` is 0 if there are none."""
 
     times: Number
     present: Number
@@ -52,7 +52,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class Counter:
-    """Stages so far. ``item_size`` are the bytes of an element; ``grad``: autograd records.
+    """The stages of a run so far. ``item_size``: bytes of an element; ``grad``: autograd records.
 
     ``part`` is the pass that stages belong to, ``forward`` or ``backward``.
     """

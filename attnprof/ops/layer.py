@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnprof.mechanism import Mechanism
 
 
-#: The linear maps around a core, and what they give.
+#: The linear maps around a core, and the names of their results.
 MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
 
 
@@ -68,7 +68,7 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter of a core: its shape, and how each matrix of it starts.
+    """A parameter of a core: its shape, and how its matrices are initialised.
 
     A ``start`` is a number for all entries, or the name of a rule. What is ``drawn`` is a buffer
     instead, and drawn again by the core's ``redraw``.

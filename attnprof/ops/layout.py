@@ -99,7 +99,7 @@ def _is_part(a: Number, b: Number) -> bool:
 
 #: Sizes known to be above one (True) or one (False).
 Known = tuple[tuple[Number, bool], ...]
-#: What of a case is looked for: from the question "is this size above one?" to a flag and strides.
+#: A function from a size to a flag: whether the size is above one in the case at hand.
 Ask = Callable[[Number], Number]
 #: A shape without the sizes that a case knows to be one.
 Simple = Callable[[Shape], Shape]

@@ -14,7 +14,7 @@ from attnprof.ops.tensor import Tensor
 
 T = TypeVar("T")
 
-#: What follow runs on symbolic sizes, the innermost last: a list, as torch.compile reads lists.
+#: Recorders of runs on symbolic sizes, the innermost last; a list, which torch.compile can read.
 _FOLLOWERS: list[Any] = []
 
 
@@ -86,7 +86,8 @@ def _not_empty(rest: Any) -> Any:
     return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
 
 
-#: Two turns that stand for half of all whole blocks each, where work is linear in their place.
+#: Two turns, the first and the last of the whole blocks, that stand for half of these each: work is
+#: linear in a block's place.
 _HALVES = ("first of whole blocks", "last of whole blocks")
 
 

@@ -12,12 +12,12 @@ from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout, Shape, is_literally, product
 
-#: Bytes of a place.
+#: Bytes of an index.
 PLACE = 8
 
 
 class Ordered(NamedTuple):
-    """Entries in another order, or the largest ones, and the places where they stood."""
+    """Sorted or largest entries, and the places where they stood."""
 
     values: Any
     indices: Any = None

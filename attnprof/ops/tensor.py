@@ -53,7 +53,7 @@ def _operation(
 
 
 class Tensor(Shaped):
-    """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
+    """The tensor with which a mechanism's text is run to be counted; its methods are torch's.
 
     A stage is called as the variable that its result is stored in, else as the operation. A
     method with an underscore at its end writes where the tensor lies. What torch computes in a
@@ -192,5 +192,5 @@ class Tensor(Shaped):
         return Ordered(self.result(name, self.shape, cost, [self], workspace=positions))
 
 
-#: Arguments that torch's functions hand on and that change no count.
+#: Arguments of torch's functions that change no count.
 _WITHOUT = ("inplace", "_stacklevel", "dtype")

@@ -26,8 +26,8 @@ _HOW = (
 #: Longer formulas stand in no table.
 LONGEST = 4000
 _BOUND = re.compile(r"\s*(?P<kind>[OΘΩ])\s*\((?P<inside>.*)\)\s*", re.DOTALL)
-#: What a row may say; what it leaves out is said by the flags. Those that make a target (--arg,
-#: --input, --set) hold for rows about the target of the command line.
+#: Columns of a table of formulas; options give what a row leaves out. Options that make a target
+#: (--arg, --input, --set) hold for rows on the command line's target.
 COLUMNS = (
     "place", "formula", "quantity", "phase", "target", "where", "up_to", "in", "kind", "convention",
     "scope", "causal", "arg", "input", "set",
@@ -43,7 +43,7 @@ _BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed formula and what it speaks of.
+    """A printed formula, and the cost that it claims to be.
 
     ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
     fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
