@@ -74,7 +74,7 @@ def _scores(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, kind: str, width: int, query_start: int,
     key_start: int, scale: float, softcap: float,
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """Return masked scores, and what a score grows by with the product that it is made of."""
+    """Return masked scores, and their derivative by the products they are made of (soft cap)."""
     wide = _wide(query)
     scores: Tensor = query.to(wide) @ _repeated(key, query).to(wide).mT * scale
     slope: Any = 1.0
@@ -116,7 +116,7 @@ def _repeated(x: Tensor, query: Tensor) -> Tensor:
 
 
 def _gathered(grad: Tensor, x: Tensor) -> Tensor:
-    """Return a gradient with as many heads as keys have: the sum over those that share one."""
+    """Return a gradient summed over the query heads that share a key head."""
     shared = grad.reshape(grad.shape[0], x.shape[1], -1, *grad.shape[2:])
     return shared.sum(2).to(x.dtype)
 
