@@ -11,7 +11,7 @@ from attnprof.record import ProfileRecord, Report
 
 
 def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
-    """Return the least seconds (Williams, Waterman and Patterson) and the limit of both."""
+    """Return Williams, Waterman and Patterson's least time, and its limit: compute or memory."""
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
     return max(compute, memory), "compute" if compute >= memory else "memory"
 
