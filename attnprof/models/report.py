@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
@@ -179,7 +179,13 @@ def _runs(
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
-        raise next(iter(failed.values()))
+        error = next(iter(failed.values()))
+        others = [phase for phase in ("forward", "train", "decode") if phase not in phases]
+        if not others or not isinstance(error, CannotRunError) or "type " in str(error):
+            raise error
+        raise CannotRunError(
+            f"{error}; type another phase: --phase {' or '.join(others)}"
+        ) from error
     return runs, failed
 
 
