@@ -179,13 +179,13 @@ def _runs(
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
-        error = next(iter(failed.values()))
+        first = next(iter(failed.values()))
         others = [phase for phase in ("forward", "train", "decode") if phase not in phases]
-        if not others or not isinstance(error, CannotRunError) or "type " in str(error):
-            raise error
+        if not others or not isinstance(first, CannotRunError) or "type " in str(first):
+            raise first
         raise CannotRunError(
-            f"{error}; type another phase: --phase {' or '.join(others)}"
-        ) from error
+            f"{first}; type another phase: --phase {' or '.join(others)}"
+        ) from first
     return runs, failed
 
 
