@@ -148,6 +148,8 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         mechanism = _checked(value, origin(point))
         package, _, last = mechanism.__module__.rpartition(".")
         return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
+    if name.endswith(".py"):
+        raise NotFoundError(f"'{name}' is a file: type {name}:MyAttention, the name of its class")
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
 
@@ -246,9 +248,11 @@ def _is_mechanism(value: Any) -> bool:
 
 def _checked(value: Any, what: str) -> type[Mechanism]:
     if not _is_mechanism(value):
+        kind, _, place = what.partition(" ")
+        derive = f"; for a module, type attnprof derive {place}" if kind == "mechanism" else ""
         raise RequestError(
             f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
-            "with a name"
+            f"with a name{derive}"
         )
     mechanism: type[Mechanism] = value
     return mechanism

@@ -105,6 +105,7 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
             raise
         command = f"attnprof {typed}" if typed in COMMANDS else "attnprof"
         hint = _number_hint(error) or _extra_hint(error, arguments, command)
+        hint = hint or _missing_hint(message, typed)
         raise RequestError(f"{message}{hint} (see: {command} --help)") from error
 
 
@@ -125,23 +126,32 @@ def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
     ``model --compare A B C`` is ``model A --compare B,C``, as a model is an argument, too. Names
     that no option precedes belong to ``--attention``, if the command has it.
     """
-    match = re.search(r"unexpected extra arguments? \((.+)\)", error.format_message())
+    match = re.search(r"unexpected extra argument\S* \((.+)\)", error.format_message())
     extra = match[1].split() if match else []
     if not extra or extra[-1] not in arguments:
         return ""
     end = len(arguments) - arguments[::-1].index(extra[-1])
     start = max(i for i, word in enumerate(arguments[:end]) if word.startswith("-") or not i)
     (flag, *values), params = arguments[start:end], error.ctx.command.params
+    positional = [item.name for item in params if item.param_type_name == "argument"]
     option = next((item for item in params if flag in item.opts), None)
     if option is None or option.is_flag or values[0][:1].isdigit() != extra[0][:1].isdigit():
-        names = (
-            any("--attention" in item.opts for item in params) and "--attention" not in arguments
-        )
-        return f" Type the names as --attention {','.join(extra)}" if names else ""
-    positional = [item.name for item in params if item.param_type_name == "argument"]
+        flags = {name for item in params for name in item.opts} - {*arguments}
+        by_name = "--attention" in flags and not positional
+        return f"; type the names as --attention {','.join(extra)}" if by_name else ""
     if {*map(str, map(error.ctx.params.get, positional))} & {*values[1:]}:
-        return f" Type {command} {values[0]} {flag} {','.join(values[1:])}"
-    return f" Several values are joined by commas: {flag} {','.join(values)}"
+        return f"; type {command} {values[0]} {flag} {','.join(values[1:])}"
+    return f"; several values are joined by commas: type {flag} {','.join(values)}"
+
+
+def _missing_hint(message: str, typed: str) -> str:
+    """Return an example for a missing argument, or all commands for an unknown one; else ""."""
+    if message.startswith("No such command") and "Did you mean" not in message:
+        return f" Possible: {', '.join(COMMANDS)}"
+    if typed not in COMMANDS or not message.startswith("Missing argument"):
+        return ""
+    examples = cleandoc(command_function(typed).__doc__ or "").partition("Examples:\n")[2]
+    return f" Type it as in {examples.strip().splitlines()[0]}" if examples else ""
 
 
 def program_for(typed: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
