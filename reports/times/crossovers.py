@@ -90,18 +90,18 @@ def main() -> None:
         "grid": (OnGrid, lambda done: grid(terms, done)),
         "recommend": (Recommended, lambda done: recommended(terms, done)),
     }
-    by_case: dict[str, list[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for part, (kind, rows) in parts.items():
         table = base.with_name(f"{base.name}_{part}.csv")
-        by_case[part] = earlier(table, kind)
+        found[part] = earlier(table, kind)
         if asked.predict and kind is Crossing and part in asked.parts:
-            by_case[part] = [predicted_again(row, part, terms) for row in by_case[part]]
-            save(table, kind, by_case[part])
+            found[part] = [predicted_again(row, part, terms) for row in found[part]]
+            save(table, kind, found[part])
         if part in asked.parts:
-            for row in rows(by_case[part]):
-                by_case[part].append(row)
-                save(table, kind, by_case[part])
-    base.with_suffix(".md").write_text(page(known, **by_case), encoding="utf-8")
+            for row in rows(found[part]):
+                found[part].append(row)
+                save(table, kind, found[part])
+    base.with_suffix(".md").write_text(page(known, **found), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
     """A row with what the calibration predicts now; what was measured stays."""
     asked = (row.case, row.phase)
     case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == asked)
-    predicted_row = _row(case, terms, "predicted")
-    verdicts = "/".join([predicted_row.verdict, *row.verdicts.split("/")[1:]])
-    return replace(row, **_prediction(predicted_row), verdicts=verdicts)
+    found = _row(case, terms, "predicted")
+    verdicts = "/".join([found.verdict, *row.verdicts.split("/")[1:]])
+    return replace(row, **_prediction(found), verdicts=verdicts)
 
 
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
@@ -174,29 +174,25 @@ def _row(case: Case, terms: TimeTerms, kind: str) -> Any:
     ).records[0]  # fmt: skip
 
 
-def _prediction(prediction: Any) -> dict[str, float]:
+def _prediction(found: Any) -> dict[str, float]:
     """The columns of a prediction; those of further calibrations are empty."""
-    columns = {
-        "predicted": number(prediction.crossover_seq_len),
-        "predicted_2": nan,
-        "predicted_3": nan,
-    }
-    return {**columns, "low": number(prediction.ci_low), "high": number(prediction.ci_high)}
+    columns = {"predicted": number(found.crossover_seq_len), "predicted_2": nan, "predicted_3": nan}
+    return {**columns, "low": number(found.ci_low), "high": number(found.ci_high)}
 
 
 def crossing(case: Case, terms: TimeTerms) -> Crossing:
     """A row: formula, prediction, two measurements."""
-    row = _row(case, terms, "predicted")
+    found = _row(case, terms, "predicted")
     start = time.perf_counter()
     first = _row(case, terms, "measured")
     spent = time.perf_counter() - start
     again = _row(case, terms, "measured")
     return Crossing(
         case=case.name, phase=case.workload.phase, formula=equal_flops(case),
-        **_prediction(row), measured=number(first.crossover_seq_len),
+        **_prediction(found), measured=number(first.crossover_seq_len),
         measured_low=number(first.ci_low), measured_high=number(first.ci_high),
         again=number(again.crossover_seq_len),
-        verdicts="/".join(x.verdict for x in (row, first, again)), calls=first.timed_calls,
+        verdicts="/".join(x.verdict for x in (found, first, again)), calls=first.timed_calls,
         lengths=len(first.lengths), seconds=spent,
     )  # fmt: skip
 
@@ -266,4 +262,4 @@ def recommended(terms: TimeTerms, done: Sequence[Recommended]) -> Iterator[Recom
         times = time_in_turns(
             [build_subject(point) for point in points], BUDGET, count=terms.threads
         )
-        yield Recommended(case, *names, *(median(seconds) for seconds in times))
+        yield Recommended(case, *names, *(median(own) for own in times))

@@ -118,24 +118,22 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
     whole = hub_subject({"model_type": name, **fields}, name)
     predictor, budget = Predictor(known), Budget(samples=10, max_time_s=MAX_TIME_S, least=3)
     for tokens in LENGTHS:
-        sizes, predictions = {"B": 1, "N": tokens}, dict[str, Any]()
+        sizes, found = {"B": 1, "N": tokens}, dict[str, Any]()
         for phase in PHASES:
             try:
-                predictions[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
+                found[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
             except AttnprofError as error:
                 yield Row(name, phase, tokens, skipped=str(error))
-        times: dict[str, list[float]] = {phase: [] for phase in predictions}
+        times: dict[str, list[float]] = {phase: [] for phase in found}
         for _ in range(PASSES):
             for phase, taken in times.items():
                 taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
-        for phase, prediction in predictions.items():
-            yield _row(name, phase, tokens, prediction, median(times[phase]))
+        for phase, told in found.items():
+            yield _row(name, phase, tokens, told, median(times[phase]))
 
 
-def _row(name: str, phase: str, tokens: int, prediction: PhaseTime, measured_s: float) -> Row:
-    return Row(
-        name, phase, tokens, prediction.seconds, prediction.low_s, prediction.high_s, measured_s
-    )
+def _row(name: str, phase: str, tokens: int, told: PhaseTime, measured_s: float) -> Row:
+    return Row(name, phase, tokens, told.seconds, told.low_s, told.high_s, measured_s)
 
 
 # -- the page -------------------------------------------------------------------------------

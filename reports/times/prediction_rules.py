@@ -89,10 +89,10 @@ def main() -> None:
     points = earlier(asked.output.with_name("predictions.csv"), Point)
     devices = asked.output.with_name("devices") / "cpu.json"
     rows: list[Row] = []
-    for name, group in grouped(points, setting):
-        known = calibrated(devices, group[0].threads, group[0].dtype)
-        measured = [(operations_of(point.request, inf), median(point.passes)) for point in group]
-        rows += rows_of(name, known, group[0].dtype, measured)
+    for name, own in grouped(points, setting):
+        known = calibrated(devices, own[0].threads, own[0].dtype)
+        measured = [(operations_of(point.request, inf), median(point.passes)) for point in own]
+        rows += rows_of(name, known, own[0].dtype, measured)
     on_gpu = [row for row in earlier(asked.output.with_suffix(".csv"), Row) if GPU in row.setting]
     rows += gpu_rows() if asked.gpu else on_gpu
     save(asked.output.with_suffix(".csv"), Row, rows)
