@@ -1,4 +1,4 @@
-"""Softmax attention over tokens or blocks that were picked for each row, and how they are."""
+"""Pick tokens or blocks of tokens for each row, and compute softmax attention over them."""
 
 from typing import Any
 
@@ -24,13 +24,13 @@ ROWS = 64
 
 
 def _later(rows: slice, width: Any, like: Any) -> Any:
-    """(rows, width) booleans, True from the place after the row's own on."""
+    """Return (rows, width) booleans, True from the place after the row's own on."""
     mask = like.new_ones(rows.stop - rows.start, width, dtype=bool)
     return mask.triu_(rows.start + 1)
 
 
 def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
-    """The ``top`` highest scores' places (b, n, top) for each row, highest first; no gradient.
+    """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
     scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
@@ -54,7 +54,7 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
 
 
 def block_sums(k: Any, block: int) -> Any:
-    """Sums (b, blocks, d) of each ``block`` tokens of k (b, m, d); the last may have fewer."""
+    """Return sums (b, blocks, d) over blocks of tokens of k (b, m, d); the last may be short."""
     b, m, d = k.shape
     sums = k.new_empty(b, ceil_div(m, block), d)
     for rows in in_blocks(k, m, block):
@@ -63,7 +63,7 @@ def block_sums(k: Any, block: int) -> Any:
 
 
 def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
-    """The ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
+    """Return the ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
     The row's own block comes first, then those before it of the highest products with the sums
     (b·g, blocks, d) of keys; equal ones in the order of tokens. Of a row with fewer blocks before
@@ -86,7 +86,7 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
 
 
 def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[Any, Any]:
-    """Places of all tokens of picked blocks (r, top); where they come after a row's own, (r, ·)."""
+    """Return picked blocks' token places (r, top·block), and a mask of those after a row's own."""
     count = rows.stop - rows.start
     places = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
     places = places.view(count, -1)
@@ -95,7 +95,7 @@ def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[A
 
 
 def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
-    """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+    """Return (b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
     With ``share`` groups of heads, (b·share, heads·n / share, m).
     """
@@ -107,7 +107,7 @@ def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share:
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:
-    """Pairs of a row and one of the ``top`` keys that it picks."""
+    """Return pairs of a row and one of the ``top`` keys that it picks."""
     n, top = w.seq_len, minimum(top, w.seq_len)
     if w.phase == "decode":
         return top
@@ -126,7 +126,7 @@ def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
     causal: bool, width: Any, block: int | None, start: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
+    """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
     (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block is not None:
@@ -149,14 +149,14 @@ def _block(
 
 
 def _by_row(x: Any, g: Any) -> Any:
-    """A copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
+    """Return a copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
     h, r, d = x.shape
     group = exact_div(h, g)
     return copy_in_rows(x.reshape(g, group, r, d).transpose(1, 2)).view(g * r, group, d)
 
 
 def _by_head(x: Any, g: Any) -> Any:
-    """The same back: (g, h / g, r, d)."""
+    """Return the rows by group and head: (g, h / g, r, d)."""
     many, group, d = x.shape
     return x.view(g, exact_div(many, g), group, d).transpose(1, 2)
 
@@ -185,7 +185,7 @@ def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
     block: int | None = None, start: Any = 0, share: Any = 1,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Weights again, then five products' worth of gradients."""
+    """Compute weights again, then five products of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"causal": causal, "width": width, "block": block, "start": start}

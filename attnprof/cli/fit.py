@@ -22,7 +22,7 @@ def _ranks(flag: str, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Among how many devices a model is divided, and in which ways."""
+    """Options for dividing a model among devices: tensor, expert, pipeline and data parallel."""
 
     tensor_parallel: int = _ranks("--tensor-parallel", "Ranks that share every layer.")
     pipeline: int = _ranks("--pipeline", "Stages of layers, one after the other.")
@@ -32,7 +32,7 @@ class Ranks:
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """In which formats and pages weights and caches are kept, and what else takes memory."""
+    """Options for number formats of weights and caches, pages of a cache, and reserved memory."""
 
     dtype: str | None = opt.flag(
         "NAME", "Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's)."
@@ -48,7 +48,7 @@ class Formats:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a model is trained, if it is."""
+    """Options for training: optimizer, format of gradients, recomputed activations."""
 
     train: bool = opt.switch("--train", "A training step instead of serving.")
     optimizer: str = opt.flag(

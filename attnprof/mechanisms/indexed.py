@@ -39,7 +39,7 @@ class Indexed:
     }
 
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
-        """Queries of the indexer, from rows of ``source`` entries; its key; its heads' shares."""
+        """Return maps of the indexer: queries, from ``source`` entries; key; heads' weights."""
         return {
             "index_q": (source, self.index_heads * self.index_dim),
             "index_k": (sizes.d_model, self.index_dim),
@@ -47,7 +47,7 @@ class Indexed:
         }
 
     def places(self, layer: Any, x: Any, source: Any, keys: Any, causal: bool) -> Any:
-        """Places (b, n, top) in keys (b, m, index_dim); ``source`` is what queries are maps of."""
+        """Return places (b, n, top) in keys (b, m, index_dim); queries are maps of ``source``."""
         b, n, _ = x.shape
         q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
         shares = layer.index_shares(x)
@@ -59,7 +59,7 @@ class Indexed:
         define_indexer(writer, ranked, self.index_heads, self.index_dim)
 
     def picked_traffic(self, w: Workload, width: Number) -> Number:
-        """Bytes of a step: picked rows of ``width`` entries, and a key of the indexer a token."""
+        """Return a step's bytes: picked rows of ``width`` entries, an indexer's key per token."""
         entries = minimum(self.top, w.seq_len) * width + w.seq_len * self.index_dim
         return w.batch_size * w.item_size * entries
 
@@ -89,27 +89,27 @@ class TopK(Indexed, Mechanism):
     to_softmax = ("untrained", "softmax over the tokens that an indexer picks, once it is trained")
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys and values; those of the indexer; output."""
+        """Return maps of queries, keys, values, of the indexer and of the output."""
         maps = sizes.maps("qkvo")
         out = {"o_proj": maps.pop("o_proj")}
         return {**maps, **self.index_maps(sizes, sizes.d_model), **out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Tokens are picked for every row, then attended to."""
+        """Pick tokens for every row, then attend to them."""
         places = self.places(layer, x, x, layer.index_k(x), causal)
         q, k, v = self._heads(layer, x)
         y = self._attended(q, k, v, places, causal)
         return layer.o_proj(merge_heads(y))
 
     def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
-        """Queries (b, h, n, d), keys and values (b, g, n, ·)."""
+        """Return queries (b, h, n, d), keys and values (b, g, n, ·)."""
         g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
         return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
 
     def _attended(self, q: Any, k: Any, v: Any, places: Any, causal: bool) -> Any:
-        """(b, h, n, dv)."""
+        """Return (b, h, n, dv)."""
         if self.impl == "gathered":
             return picked_attention(q, k, v, places, top=self.top, causal=causal)
         (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
@@ -119,13 +119,13 @@ class TopK(Indexed, Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g = sizes.num_kv_heads
         keys, values = cache(g, sizes.head_dim), cache(g, sizes.value_head_dim)
         return IndexedState(keys, values, cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
+        """Attend from the new token to those that it picks of all so far."""
         b, g = x.shape[0], layer.sizes.num_kv_heads
         places = self.places(layer, x, x, state.indexed.append(layer.index_k(x)), causal=False)
         q, k, v = self._heads(layer, x)
@@ -135,18 +135,18 @@ class TopK(Indexed, Mechanism):
         return layer.o_proj(merge_heads(y)), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys, values, and a key of the indexer, of every token."""
+        """Return keys, values, and a key of the indexer, of every token."""
         w = workload
         width = w.kv_heads * (w.head_dim + w.value_width) + self.index_dim
         return w.batch_size * w.seq_len * width
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the rows that are picked."""
+        """Return the bytes of the indexer's key of every token, and of the rows that are picked."""
         w = workload
         return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Maps, scores of the indexer for all pairs, softmax attention over the picked ones."""
+        """Define maps, the indexer's scores of all pairs, softmax attention over picked ones."""
         w = workload
         writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
         self.define_index(writer, w)
@@ -184,20 +184,20 @@ class IndexedLatent(Indexed, Latent):
             raise RequestError(f"step_tokens={self.step_tokens}: {self.name} takes one at a time")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The base's, and those of the indexer's norm."""
+        """Return the weights of the base, and those of the indexer's norm."""
         norm = {"index_norm": 1.0, "index_shift": 0.0}
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """The base's, and the indexer's."""
+        """Return the maps of the base and of the indexer."""
         maps = super().layer_maps(sizes)
         out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
         return {**maps, **self.index_maps(sizes, source), "o_proj": out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """A prompt."""
+        """Compute a prompt."""
         source = self._source(layer, x)
         places = self.places(layer, x, source, self._index_keys(layer, x), causal)
         turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
@@ -206,7 +206,7 @@ class IndexedLatent(Indexed, Latent):
         return layer.o_proj(self._picked(layer, (key, shared), rows, latent, places, causal))
 
     def _index_keys(self, layer: Any, x: Any) -> Any:
-        """Keys (b, n, index_dim): rows less their mean, over their deviation, weighted, shifted."""
+        """Return the indexer's keys (b, n, index_dim): layer norm of the rows' map."""
         keys = layer.index_k(x)
         centred = keys - keys.mean(-1, keepdim=True)
         return normed(centred, layer.index_norm) + layer.index_shift
@@ -214,7 +214,7 @@ class IndexedLatent(Indexed, Latent):
     def _picked(
         self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
     ) -> Any:
-        """The heads' outputs of queries over the rows (b, m, c + shared) at their places."""
+        """Return the heads' outputs of queries over the rows (b, m, c + shared) at their places."""
         h, width = q[0].shape[1], q[0].shape[-1] + self.rope_dim
         if self.impl == "dense-mask":
             mask = unpicked(places, h, rows.shape[1], rows, causal=causal)
@@ -227,11 +227,11 @@ class IndexedLatent(Indexed, Latent):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Latents with shared keys, and the indexer's keys."""
+        """Return latents with shared keys, and the indexer's keys."""
         return IndexedRows(super().init_state(sizes, cache), cache(1, self.index_dim))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
+        """Attend from the new token to those that it picks of all so far."""
         place, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
         source = self._source(layer, x)
         indexed = state.indexed.append(self._index_keys(layer, x))
@@ -244,26 +244,26 @@ class IndexedLatent(Indexed, Latent):
         return layer.o_proj(y), state
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """Latents are never expanded."""
+        """Return the form: latents are never expanded."""
         return "absorbed"
 
     def state_entries(self, workload: Workload) -> Number:
-        """Those of latents, and a key of the indexer a token."""
+        """Return the entries of latents, and of an indexer's key per token."""
         w = workload
         return super().state_entries(w) + w.batch_size * w.seq_len * self.index_dim
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the latents that are picked."""
+        """Return the bytes of the indexer's key of every token, and of the picked latents."""
         width = self.widths(workload.head_dim)[0] + self.rope_dim
         return self.picked_traffic(workload, width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """The base's over the picked pairs, and the indexer's scores of all."""
+        """Define the base mechanism over picked pairs, and the indexer's scores of all."""
         super().define(writer, workload, scope)
         self.define_index(writer, workload)
 
     def _pairs(self, w: Workload) -> Number:
-        """Pairs of a row and one that it picks."""
+        """Return pairs of a row and one that it picks."""
         return picked_pairs(w, self.top)
 
 

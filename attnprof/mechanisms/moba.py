@@ -50,13 +50,13 @@ class BlockMixture(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Blocks are picked for every row and head, then attended to."""
+        """Pick blocks for every row and head, then attend to them."""
         keys, values = flat(k), flat(v)
         sums = block_sums(keys.detach(), self.block)
         return self._attended(flat(q), keys, values, sums, weights).view(*q.shape[:3], -1)
 
     def _attended(self, q: Any, k: Any, v: Any, sums: Any, weights: Any, start: Any = None) -> Any:
-        """Rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
+        """Return rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
         (many, n, d), (groups, m, _), blocks = q.shape, k.shape, sums.shape[1]
         first = 0 if start is None else start
         picked = block_picks(q.detach(), sums, top=self.top, block=self.block, start=first)
@@ -74,50 +74,50 @@ class BlockMixture(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g, d = sizes.num_kv_heads, sizes.head_dim
         sums = cache.block_sums(g, d, self.block)
         return BlockState(cache(g, d), cache(g, sizes.value_head_dim), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over its own block and those that each head picks."""
+        """Attend from the new token to its own block and those that each head picks."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sums = state.sums.append(flat(k))
         y = self._attended(flat(q), keys, values, sums, weights, keys.shape[1] - 1)
         return y.view(*q.shape[:3], -1), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys and values of every token, and a row of sums a block."""
+        """Return keys and values of every token, and a row of sums a block."""
         w = workload
         sums = ceil_div(w.seq_len, self.block) * w.head_dim
         return w.batch_size * w.kv_heads * (w.seq_len * (w.head_dim + w.value_width) + sums)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """All sums, and the rows that heads pick: no more than there are."""
+        """Return all sums, and the rows that heads pick: no more than there are."""
         w, t = workload, workload.seq_len
         picked = minimum(w.num_heads * self.seen(t), w.kv_heads * t)
         sums = w.kv_heads * ceil_div(t, self.block) * w.head_dim
         return w.batch_size * w.item_size * (picked * (w.head_dim + w.value_width) + sums)
 
     def seen(self, t: Number) -> Number:
-        """Tokens that the new token number t sees."""
+        """Return tokens that the new token number t sees."""
         before = ceil_div(t, self.block) - 1
         return t - before * self.block + self.block * minimum(self.top - 1, before)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
-        """Query-key pairs of a head."""
+        """Return query-key pairs of a head."""
         n, c = w.seq_len, self.block
         if w.phase == "decode":
             return self.seen(n)
         full = floor_div(n, c)
         rest, few = n - full * c, minimum(self.top, full)
         blocks = exact_div(few * (few - 1), 2) + (full - few) * (self.top - 1)
-        own = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
-        return own + blocks * c * c + rest * c * minimum(self.top - 1, full)
+        inside = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
+        return inside + blocks * c * c + rest * c * minimum(self.top - 1, full)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Sums of keys, products of rows with the blocks before theirs, softmax attention."""
+        """Define sums of keys, products of rows with earlier blocks, softmax attention."""
         w, c, n = workload, self.block, workload.seq_len
         entries, before = w.batch_size * w.kv_heads * w.head_dim, ceil_div(n, c) - 1
         if w.phase == "decode":  # the first token of a block begins its sum

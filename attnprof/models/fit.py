@@ -1,4 +1,4 @@
-"""Whether a model fits a memory, run or trained: bytes of each part on every rank, and what fits.
+"""Tell whether a model, served or trained, fits a memory: the bytes of each part on one rank.
 
 Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_report` for the
 command; bytes are those of :mod:`attnprof.models.fit_parts`.
@@ -71,8 +71,8 @@ def fit(
     names = [field.name for field in fields(kind)]
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
-    asked = kind(memory=memory_bytes(memory), **options)
-    return (training_report if training else fit_report)(fit_model(config), asked)
+    request = kind(memory=memory_bytes(memory), **options)
+    return (training_report if training else fit_report)(fit_model(config), request)
 
 
 def _report(
@@ -80,9 +80,9 @@ def _report(
     texts: Sequence[tuple[str, str]], more: Mapping[str, Any],
     answer: Callable[[Mapping[str, Any], int], str],
 ) -> Report:  # fmt: skip
-    """Return a record a part, with the formula and basis in ``texts``, and whether all fits.
+    """Return a record per part, with formula and basis from ``texts``, and whether all of it fits.
 
-    The longest context and the largest batch are those that fit with all else as asked.
+    The longest context and the largest batch are those that fit with all other options as typed.
     """
     needed = parts(model, options)
     total, rows = sum(needed.values()), zip(needed.items(), texts, strict=True)
@@ -92,8 +92,8 @@ def _report(
 
     def most(name: str) -> int:
         def fits(number: int) -> bool:
-            asked = parts(model, replace(options, **{name: number}))
-            return bool(sum(asked.values()) <= options.memory)
+            larger = parts(model, replace(options, **{name: number}))
+            return bool(sum(larger.values()) <= options.memory)
 
         return _largest(fits)
 
@@ -128,7 +128,7 @@ def _largest(fits: Callable[[int], bool]) -> int:
 
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
-    """Return a record a part, and what fits; all of one rank."""
+    """Return the report of ``fit``: a record per part of the memory of one rank, and what fits."""
     check_ranks(model, options)
     name, _, who = weight_format(model, options)
     pages = plural(page_tokens(model, options), "token")
@@ -166,7 +166,7 @@ def _reserve(options: FitOptions) -> int:
 
 
 def _tokens_in_all(model: FitModel, options: FitOptions) -> int:
-    """Return how many tokens all caches hold: whole blocks, or sequences as long as the asked."""
+    """Return how many tokens all caches hold: whole blocks, or sequences of the asked length."""
     parts = _parts(model, options)
     left = options.memory - sum(parts.values()) + parts["cache"]
     if left <= 0:

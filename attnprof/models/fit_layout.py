@@ -1,8 +1,8 @@
-"""A model as it is laid out over devices, in which formats, and how it is asked to run.
+"""Describe what of a model takes memory on a device: weights, caches, formats, division by ranks.
 
-Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its
-own cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one
-latent row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from the
+cache that it fills in a short prompt: keys and values of the tokens that a layer sees, one latent
+row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
 
 Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
 OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
@@ -64,7 +64,7 @@ _METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", 
 
 
 def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
-    """Return a format by its name or another one of it.
+    """Return a format by its name or one of its other names.
 
     Raises :class:`RequestError` with the ``possible`` ones.
     """
@@ -141,7 +141,7 @@ SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """How a model is run: formats, pages, and how many ranks share what.
+    """How a model is served: number formats, pages of the cache, and the division among ranks.
 
     ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
     None is the format of the file, else bfloat16. ``chunk`` tokens of a prompt are taken at once.
@@ -188,7 +188,7 @@ class FitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(FitOptions):
-    """How a model is trained: by which optimizer, what is recomputed, what is sharded.
+    """How a model is trained: the optimizer, recomputed activations, and what is sharded.
 
     ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
     every rank of tensor parallelism keeps the inputs of norms and blocks whole.
@@ -211,12 +211,12 @@ class TrainingOptions(FitOptions):
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What ``layers`` alike keep of one sequence.
+    """The cache of one sequence in each of ``layers`` equal layers.
 
-    ``heads`` of keys and values, ``key_dim`` and ``value_dim`` entries each a token; one head that
-    all queries share if ``latent``. ``window``: of how many tokens at most, 0 for all. ``index``
-    entries a token are an indexer's keys. ``state`` entries and the ``tail`` of a convolution are
-    of no token; the tail has ``taps`` rows, one less than the convolution's kernel.
+    Each token has ``heads`` keys and values, of ``key_dim`` and ``value_dim`` entries; ``latent``:
+    one head that all queries share. ``window``: most tokens kept, 0 for all. ``index``: entries per
+    token of an indexer's keys. Independent of tokens: a ``state`` of so many entries, and the
+    ``tail`` of a convolution, ``taps`` rows, one less than the convolution's kernel has.
     """
 
     layers: int = 0
@@ -240,11 +240,11 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class FitModel:
-    """A model as it is laid out: its sizes, and what layers keep.
+    """A model's sizes and caches, as far as memory depends on them.
 
-    ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
-    and product, or before and after the activation; of experts those that a token meets. ``finer``
-    are the entries of tensors by their GGUF names; ``dropout``: its configuration has some.
+    ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
+    product, or before and after the activation; of the experts that a token is sent to). ``finer``:
+    entries of tensors by their GGUF names. ``dropout``: whether the configuration has dropout.
     """
 
     sizes: ModelSizes
@@ -299,18 +299,20 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
     """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
     if options.pipeline > model.layers:
         raise RequestError(
-            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
+            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers: "
+            f"type at most --pipeline {model.layers}"
         )
     heads = {one.heads for one in model.sizes.attention if one.heads > 1}
     if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
         raise RequestError(
             f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
-            f"{model.sizes.name}"
+            f"{model.sizes.name}: type a number that does"
         )
     t, e = options.tensor_parallel, options.expert_parallel
     if e > 1 and not 1 < model.experts >= e:
         have = f"{model.experts} experts" if model.experts > 1 else "no experts"
-        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
+        more = f"type at most {model.experts}" if model.experts > 1 else "leave it out"
+        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}: {more}")
     if max(t, e) % min(t, e):
         raise RequestError(
             f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "
@@ -324,10 +326,10 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
 
 
 def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
-    """Return what a model's layers keep, alike ones together, after a prompt with ``use_cache``.
+    """Return the cache of a model's layers after a prompt, equal layers together.
 
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
-    model that keeps nothing; ``name`` is what it is called.
+    model without a cache; ``name`` is the model's in that message.
     """
     _, cache = cache_in(run.result, name)
     latent = getattr(run.model.config, "kv_lora_rank", None)
@@ -339,7 +341,7 @@ def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
 
 
 def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
-    """Return what one layer of a cache keeps; ``latent`` is the width of latent rows."""
+    """Return the cache of one layer; ``latent`` is the width of latent rows."""
     held = vars(layer)
     keys, values = (held.get(name) for name in ("keys", "values"))
     heads, key_dim, value_dim = 0, 0, 0

@@ -124,7 +124,7 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
 
 
 def _is_expert(owner: str) -> bool:
-    """Return whether a module is of experts of which a token meets some."""
+    """Return whether a module belongs to experts of which a token is sent to some."""
     return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
 
 

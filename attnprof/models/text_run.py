@@ -55,8 +55,8 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
         known = noted(mask)
-        asked = how.get("is_causal"), how.get("sliding_window")
-        seen = known[0] if known else unmasked(module, query, key, *asked)
+        masking = how.get("is_causal"), how.get("sliding_window")
+        seen = known[0] if known else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, seen)
         calls.append((id(module), shape))

@@ -1,9 +1,9 @@
-"""Modules around a model or inside it, derived like any other.
+"""Modules that wrap a model or replace a part of it, so that ``derive`` can count them.
 
-Around it: its cache copied, an optimizer's step. Inside: a mechanism of ours as attention in a
-layer of transformers, which decodes by the mechanism's own step. Its place in the cache counts
-tokens, on which positions and masks of the model rely, and holds the mechanism's state: no keys and
-values.
+:class:`CacheCopy` copies a model's cache, :class:`OptimizerStep` is a step of an optimizer. Both
+are derived like a model. :class:`SwappedKernel` and :class:`SwappedAttention` put a mechanism of
+ours into a layer of transformers, and decode by the mechanism's own step: the layer's entry of the
+cache counts tokens, which the model's positions and masks need, and holds the mechanism's state.
 """
 
 import math
@@ -23,7 +23,7 @@ from attnprof.trace.run.limits import Limit
 
 
 class Unrecorded(TorchDispatchMode):
-    """A mode in which code does on tensors without values what it does when recorded."""
+    """A dispatch mode for tensors without values, under which code runs as when it is recorded."""
 
     supports_higher_order_operators = True
 
@@ -99,7 +99,7 @@ class StateLayer:
     state: Any = None
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Count the tokens of keys (b, g, n, d), and return what came: nothing is added to it."""
+        """Count the tokens of keys (b, g, n, d), and return keys and values as they are."""
         self.cumulative_length = self.get_seq_length() + keys.shape[-2]
         return keys, values
 
@@ -110,7 +110,7 @@ class StateLayer:
 
 @cache
 def _with_state(kind: Any) -> Any:
-    """Return a class of cache layers that keeps a state; masks are as large as before."""
+    """Return a class of cache layers that keeps a state, and whose masks keep their size."""
     return type(f"State{kind.__name__}", (StateLayer, kind), {})
 
 
@@ -168,7 +168,7 @@ class _Swapped(nn.Module):
             out, place.state = self._steps(rows, place.state)
             return out
         mode = _get_current_dispatch_mode()
-        if isinstance(mode, Unrecorded):  # what a prompt leaves is asked for, and no result
+        if isinstance(mode, Unrecorded):  # only the state after a prompt is needed, not its result
             out = rows[-1].new_zeros(*rows[0].shape[:-1], rows[-1].shape[-1])
         else:
             out = self._whole(rows, causal)
@@ -177,7 +177,7 @@ class _Swapped(nn.Module):
         tokens, state = rows[0].shape[-2], self._fresh_state(rows)
         if mode is None and not torch.is_grad_enabled():
             _, place.state = self._steps(rows, state)
-        else:  # recorded: the pass over a prompt ends with its state, and needs no steps for it
+        else:  # recorded: the pass over a prompt returns the state, without single steps
             one = tuple(x.narrow(-2, 0, 1) for x in rows)
             place.state = positioned(self._mechanism, state, tokens, lambda: one)
         return out
@@ -224,12 +224,12 @@ class SwappedKernel(_Swapped):
     def forward(
         self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
     ) -> Tensor:
-        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
+        """Return heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
         place, self._cache = self._cache, None
         causal = is_causal(owner, more) and bool(k.shape[2] == q.shape[2])
-        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
-        if asked is not None and not math.isclose(asked, usual):
-            q = q * (asked / usual)  # a mechanism scales by itself
+        usual, scaling = q.shape[-1] ** -0.5, more.get("scaling")
+        if scaling is not None and not math.isclose(scaling, usual):
+            q = q * (scaling / usual)  # a mechanism scales scores itself
         missing = self.core.sizes.num_kv_heads // k.shape[1]
         if missing > 1:
             k, v = (x.repeat_interleave(missing, 1) for x in (k, v))
@@ -237,7 +237,7 @@ class SwappedKernel(_Swapped):
 
 
 class SwappedAttention(_Swapped):
-    """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
+    """A mechanism's layer in place of an attention module that returns ``result`` besides rows."""
 
     def __init__(
         self, layer: nn.Module, number: int | None, decodes: bool, causal: bool, result: Any
@@ -250,7 +250,7 @@ class SwappedAttention(_Swapped):
         return self.layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model expects, from the rows (b, n, d_model) in a call."""
+        """Run the layer on the rows (b, n, d_model) in a call; return what the model expects."""
         values = (*args, *kwargs.values())
         rows, place = rows_in(values), self._place(values)
         if place is not None:

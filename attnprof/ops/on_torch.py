@@ -1,4 +1,4 @@
-"""What only torch is asked for: functions with their own backward pass."""
+"""Run a :class:`attnprof.ops.function.Function` on torch's autograd."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ class OwnBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: "Function", settings: dict[str, Any], *operands: Any) -> Any:
-        """Its results."""
+        """Return the function's results."""
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)
@@ -30,13 +30,13 @@ class OwnBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """A gradient for each operand."""
+        """Return a gradient for each operand."""
         run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
 def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """The function's result; where autocast is on, of operands in its number format.
+    """Return the function's result; where autocast is on, of operands in its number format.
 
     Inside a function with its own backward pass autocast would cast some operands and not the
     places they are written to, so it is off there.

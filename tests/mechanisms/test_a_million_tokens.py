@@ -45,8 +45,8 @@ def cases():
 @pytest.mark.parametrize(("name", "chosen", "causal"), list(cases()))
 def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, chosen, causal):
     tokens = MILLION // {**MANY_STEPS, **FEWER}.get(name, 1)
-    asked = Workload(tokens, 1, HEAD_DIM, causal=causal)
-    expected = attnprof.cost(name, asked, **chosen)
+    work = Workload(tokens, 1, HEAD_DIM, causal=causal)
+    expected = attnprof.cost(name, work, **chosen)
     counted = RememberedLayouts()
     with torch.device("meta"):
         layer = attnprof.build(name, HEAD_DIM, 1, tokens, **chosen)

@@ -64,17 +64,19 @@ def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name):
     shapes = (SHAPES[2], (2, 64, 4, 8), (3, 33, 3, 4))
     batches, lengths, heads, widths = np.array(shapes).T
     for causal, phase, scope in telling_requests(name):
-        asked = {"causal": causal, "phase": phase}
+        conditions = {"causal": causal, "phase": phase}
 
-        def found(*sizes, asked=asked, scope=scope):
-            return numbers(attnprof.cost(name, Workload(*sizes, **asked), scope, **params(name)))
+        def count(*sizes, conditions=conditions, scope=scope):
+            return numbers(
+                attnprof.cost(name, Workload(*sizes, **conditions), scope, **params(name))
+            )
 
-        symbols, columns = found(*SYMBOLS.values()), found(lengths, heads, widths, batches)
+        symbols, columns = count(*SYMBOLS.values()), count(lengths, heads, widths, batches)
         table = [np.broadcast_to(column, len(shapes)).tolist() for column in columns]
         for shape, *row in zip(shapes, *table, strict=True):
             b, n, h, d = shape
             value = Evaluator(dict(zip(SYMBOLS.values(), (n, h, d, b), strict=True)))
-            expected = found(n, h, d, b)
+            expected = count(n, h, d, b)
             assert (causal, phase, scope, shape, row) == (causal, phase, scope, shape, expected)
             got = [value(x) for x in symbols]
             assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
@@ -89,8 +91,8 @@ def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
         for (b, n, h, d), g in (((1, 5, 4, 2), 2), ((3, 6, 4, 4), 1), ((1, 5, 3, 2), 3)):
             sizes = zip((*SYMBOLS.values(), kv_heads), (n, h, d, b, g), strict=True)
             value = Evaluator(dict(sizes))
-            asked = workload((b, n, h, d), num_kv_heads=g, causal=causal, phase=phase)
-            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
+            work = workload((b, n, h, d), num_kv_heads=g, causal=causal, phase=phase)
+            expected = numbers(attnprof.cost(name, work, scope, **params(name)))
             got = [value(x) for x in table]
             assert (causal, phase, scope, b, g, got) == (causal, phase, scope, b, g, expected)
 
@@ -212,13 +214,13 @@ def test_grouped_key_heads_decode_too(name):
 def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
     layer, x = built(name, shape, **more), inputs(shape).transpose(0, 1).contiguous()
     state = layer.init_state(shape[0])
-    sizes, own = split(more)
+    sizes, settings = split(more)
     with torch.no_grad():
         for token in x[:-1]:
             layer.step(token, state)
-        seen = allocator_peak(lambda: layer.step(x[-1], state))
-    asked = workload(shape, phase="decode", **sizes)
-    assert attnprof.cost(name, asked, **own).peak() == seen
+        peak = allocator_peak(lambda: layer.step(x[-1], state))
+    work = workload(shape, phase="decode", **sizes)
+    assert attnprof.cost(name, work, **settings).peak() == peak
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)

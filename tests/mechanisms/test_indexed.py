@@ -124,14 +124,14 @@ def test_more_than_one_block_of_rows_is_the_dense_mask():
     x = inputs((1, 600, 2, 4), torch.float64)
     other = layer.spec.with_params({"impl": "dense-mask"})
     for causal in (False, True):
-        found = []
+        masks = []
         for spec in (layer.spec, other):
             layer.spec = spec
             row = x.clone().requires_grad_()
             y = layer(row, causal=causal)
             y.square().sum().backward()
-            found.append((y.detach(), row.grad))
-        for ours, theirs in zip(*found, strict=True):
+            masks.append((y.detach(), row.grad))
+        for ours, theirs in zip(*masks, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -151,9 +151,9 @@ def test_it_picks_what_the_indexer_of_deepseek_v3_2_picks():
         expected = theirs(x, residual, still, mask, None)
         q = theirs.wq_b(residual).view(2, n, 16, 8)
         k, shares = theirs.k_norm(theirs.wk(x)), theirs.weights_proj(x)
-        found = picks(q, k, shares, top=5, causal=True)
+        places = picks(q, k, shares, top=5, causal=True)
     for t in range(n):
-        rows = found[:, t, : t + 1].sort().values, expected[:, t, : t + 1].sort().values
+        rows = places[:, t, : t + 1].sort().values, expected[:, t, : t + 1].sort().values
         assert torch.equal(*rows)
 
 

@@ -164,20 +164,20 @@ def test_a_step_is_the_causal_forwards_row(pattern):
 @pytest.mark.parametrize("n", [3, 8, 9, 40])
 def test_a_cache_holds_as_many_tokens_as_the_window_and_products_fill_the_band(n):
     spec = registry.get("sliding-window", window=8)
-    asked = Workload(n, 6, 4, 2, num_kv_heads=3, causal=True)
+    work = Workload(n, 6, 4, 2, num_kv_heads=3, causal=True)
     seen, full = min(n, 8), min(n, 8) * (min(n, 8) - 1) // 2
-    band = spec.definition(asked, "core").matmul_flops
+    band = spec.definition(work, "core").matmul_flops
     assert band == 4 * 2 * 6 * 4 * (n * seen - full)
-    step = spec.cost(asked.with_(causal=False, phase="decode"), "core")
+    step = spec.cost(work.with_(causal=False, phase="decode"), "core")
     assert step.state_entries == 2 * 2 * 3 * 4 * seen
     assert step.matmul_flops == 4 * 2 * 6 * 4 * seen
-    dense = registry.get("sliding-window", window=8, impl="dense-mask").cost(asked, "core")
+    dense = registry.get("sliding-window", window=8, impl="dense-mask").cost(work, "core")
     assert dense.matmul_flops == 4 * 2 * 6 * n * n * 4
 
 
 def test_a_sink_costs_a_parameter_a_head_and_no_product():
-    asked = Workload(40, 6, 4, causal=True)
-    plain, sink = (attnprof.cost("sliding-window", asked, sink=s, window=8) for s in (False, True))
+    work = Workload(40, 6, 4, causal=True)
+    plain, sink = (attnprof.cost("sliding-window", work, sink=s, window=8) for s in (False, True))
     assert sink.parameters - plain.parameters == 6
     assert sink.matmul_flops == plain.matmul_flops
 
