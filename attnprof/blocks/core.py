@@ -1,7 +1,7 @@
 """The torch side of a mechanism: its core, the layer around it, and how both are built."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -175,9 +175,21 @@ class HybridLayers(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
         """(b, n, d_model) → the same shape."""
-        for layer in self.layers:
+        for layer in self._in_turn():
             x = layer(x, causal=causal)
         return x
+
+    def _in_turn(self) -> Iterator[Any]:
+        """Yield each layer; in ``handed`` it finds what the one before picked, if it takes that."""
+        before = None
+        for layer in self.layers:
+            layer.handed = before.handed if layer.spec.continues else None
+            if before is not None:
+                before.handed = None
+            yield layer
+            before = layer
+        if before is not None:
+            before.handed = None
 
     def init_state(self, batch_size: int) -> Any:
         """A state a layer."""
@@ -185,7 +197,7 @@ class HybridLayers(nn.Module):
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new states."""
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self._in_turn()):
             x_t, state[number] = layer.step(x_t, state[number])
         return x_t, state
 

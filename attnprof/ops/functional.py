@@ -279,6 +279,15 @@ def empty_int32(like: Any, *shape: Any) -> Any:
     return like.new_empty(shape, dtype=_torch().int32)
 
 
+def given_int32(like: Any, *shape: Any) -> Any:
+    """Whole numbers of 4 bytes that the caller holds, for the counter; torch has none: None."""
+    if not isinstance(like, Tensor):
+        return None
+    held = Tensor.given(like.counter, shape)
+    held.item_size, held.whole = like.counter.bytes_of(4), True
+    return held
+
+
 def arange(like: Any, count: Any, step: Any = 1) -> Any:
     """``count`` numbers from 0 on: in the format of whole numbers, or else in 8 bytes each."""
     if isinstance(like, Tensor):
