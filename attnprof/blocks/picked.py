@@ -9,6 +9,7 @@ from attnprof.ops.functional import (
     arange,
     copy_in_rows,
     empty_int32,
+    put_rows,
     softmax_,
     softmax_grad_,
     square_root,
@@ -176,15 +177,14 @@ def _block(
     causal: bool, width: Any, block: int | None, start: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
-    (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
+    h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block is not None:
         chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
         chosen.clamp_(max=k.shape[1] - 1)
     top = chosen.shape[1]
     chosen = chosen.reshape(-1)
-    keys = k.index_select(1, chosen).view(g * count, top, d)
-    values = v.index_select(1, chosen).view(g * count, top, -1)
+    keys, values = (_selected(x, chosen).view(g * count, top, -1) for x in (k, v))
     asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal and hidden is None:
@@ -195,6 +195,15 @@ def _block(
         del hidden
     softmax_(weights)
     return asked, weights, keys, values, chosen
+
+
+def _selected(x: Any, places: Any) -> Any:
+    """Rows (g, r, d) of x (g, m, d), head by head: torch would copy what is no whole tensor."""
+    g, _, d = x.shape
+    out = x.new_empty(g, places.shape[0], d)
+    for head in each(x, 0, g):
+        put_rows(out[head], x[head], places)
+    return out
 
 
 def _by_row(x: Any, g: Any) -> Any:

@@ -20,7 +20,8 @@ from attnprof.costs import Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
-from attnprof.ops.functional import given_int32, join, wide_positions
+from attnprof.ops.caches import given_places
+from attnprof.ops.functional import join, wide_positions
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads, split_heads
 from attnprof.workload import Workload, pairs, rows
 
@@ -118,7 +119,7 @@ class Indexed:
         if (places := getattr(layer, "handed", None)) is not None:
             return places
         few = minimum(self.picked_blocks, ceil_div(tokens, self.index_block))
-        if (places := given_int32(x, *x.shape[:2], few)) is not None:
+        if (places := given_places(x, *x.shape[:2], few)) is not None:
             return places
         raise RequestError(
             f"{self.name} with index=shared runs after a layer that lends its places: "

@@ -142,6 +142,15 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
         _put(to, operation, a, b)
 
 
+def put_rows(to: Any, x: Any, places: Any) -> None:
+    """The rows of x (m, d) at so many places where ``to`` (r, d) lies: only they are read."""
+    if isinstance(to, Tensor):
+        read = Cost(bytes_moved=to.size_bytes)
+        to.result(variable("rows"), to.shape, read, [places], into=to)
+    else:
+        _put(to, "index_select", x, dim=0, index=places)
+
+
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
     """The ``sum`` or the largest entry, ``amax``, along an axis of x, where ``to`` lies."""
     if isinstance(to, Tensor):
@@ -277,15 +286,6 @@ def empty_int32(like: Any, *shape: Any) -> Any:
         size = like.counter.bytes_of(4)
         return shapes.empty(variable("empty"), like, shape, item_size=size, whole=True)
     return like.new_empty(shape, dtype=_torch().int32)
-
-
-def given_int32(like: Any, *shape: Any) -> Any:
-    """Whole numbers of 4 bytes that the caller holds, for the counter; torch has none: None."""
-    if not isinstance(like, Tensor):
-        return None
-    held = Tensor.given(like.counter, shape)
-    held.item_size, held.whole = like.counter.bytes_of(4), True
-    return held
 
 
 def arange(like: Any, count: Any, step: Any = 1) -> Any:

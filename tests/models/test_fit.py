@@ -410,9 +410,9 @@ def test_layers_that_alternate_keep_what_each_mechanism_does():
     ("sliding@pattern=1:1", {"window": 5}, lambda n: 2 * (n + min(n, 5)) * 64 * 2),
     ("moba@even", {"block": 8}, lambda n: 2 * (2 * n * 64 + -(-n // 8) * 32) * 2),
     ("mla@0-1", {"kv_rank": 24, "rope_dim": 8}, lambda n: 2 * (n * 32 + n * 64) * 2),
-    ("dsa@3", {"kv_rank": 24, "rope_dim": 8, "index_dim": 4, "index": "shared"},
-     lambda n: (n * 32 + 3 * n * 64) * 2),
-    ("topk", {"index_dim": 4}, lambda n: 4 * n * (64 + 4) * 2),
+    ("dsa@3", {"kv_rank": 24, "rope_dim": 8, "index_dim": 4},
+     lambda n: (n * 36 + 3 * n * 64) * 2),
+    ("topk", {"index_dim": 4}, lambda n: 4 * n * (128 + 4) * 2),
 ])  # fmt: skip
 @pytest.mark.parametrize("tokens", [3, 48])
 def test_a_swapped_layer_keeps_rows_a_window_or_latents(swap, settings, kept, tokens):
