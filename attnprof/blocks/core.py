@@ -181,9 +181,9 @@ class HybridLayers(nn.Module):
 
     def _in_turn(self) -> Iterator[Any]:
         """Yield each layer; in ``handed`` it finds what the one before picked, if it takes that."""
-        before = None
+        before: Any = None
         for layer in self.layers:
-            layer.handed = before.handed if layer.spec.continues else None
+            layer.handed = before.handed if before and layer.spec.continues else None
             if before is not None:
                 before.handed = None
             yield layer

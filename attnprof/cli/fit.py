@@ -71,6 +71,16 @@ class Training:
     data_parallel: int = _ranks("--data-parallel", "With --train: ranks with other sequences.")
 
 
+def _options(common: dict[str, Any], training: Training) -> Any:
+    """Return the options of serving, or with ``--train`` of a training step."""
+    from attnprof.models.fit_layout import FitOptions, TrainingOptions
+
+    if not training.train and (flags := [*opt.typed(training)]):
+        raise RequestError(f"{flags[0]} is of training: type --train, too")
+    how = {name: x for name, x in vars(training).items() if name != "train"}
+    return TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+
+
 def fit_(
     *,
     config: str | None = Argument(
@@ -113,20 +123,17 @@ def fit_(
         raise RequestError(
             "--measure runs the model as it is here: type --on cpu or --on cuda, no --swap"
         )
-    size = parse_bytes(memory, "--memory")
     from attnprof.device.model_times import memory_of, with_speeds
     from attnprof.models.fit import fit_report, training_report
-    from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
+    from attnprof.models.fit_layout import fit_model
     from attnprof.models.swap import swaps_of
 
     common = {
-        "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),
-        "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
+        "memory": parse_bytes(memory, "--memory") or memory_of(str(on)),
+        "seq_len": parse_size(seq, "--seq"), "batch_size": parse_size(batch, "--batch"),
+        **vars(formats), **vars(ranks),
     }  # fmt: skip
-    if not training.train and (flags := [*opt.typed(training)]):
-        raise RequestError(f"{flags[0]} is of training: type --train, too")
-    how = {name: x for name, x in vars(training).items() if name != "train"}
-    options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+    options = _options(common, training)
     with working(f"laying out {config}"):
         model = fit_model(config, swaps_of(swap or (), parse_set(settings)), common["seq_len"])
         report = training_report(model, options) if training.train else fit_report(model, options)

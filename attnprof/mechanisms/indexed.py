@@ -122,8 +122,8 @@ class Indexed:
         if (places := given_places(x, *x.shape[:2], few)) is not None:
             return places
         raise RequestError(
-            f"{self.name} with index=shared runs after a layer that lends its places: "
-            "for example dsa@index=lent+dsa@index=shared@3"
+            "a layer with index=shared runs after one that lends it its places: for example "
+            "dsa@index=lent+dsa@index=shared@3"
         )
 
     def attended(
@@ -230,11 +230,12 @@ class TopK(Indexed, Mechanism):
         y = self.attended(*self._heads(layer, x), places, causal=self.masks(causal), start=0)
         return layer.o_proj(merge_heads(y))
 
-    def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
+    def _heads(self, layer: Any, x: Any) -> tuple[Any, Any, Any]:
         """Queries (b, h, n, d), keys and values (b, g, n, ·)."""
         g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
-        return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
+        q, k, v = (split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
+        return q, k, v
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:

@@ -52,7 +52,7 @@ class BlockMixture(Mechanism):
     )
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     same_as = ("", {"impl": "dense-mask"})
-    tuned = ("top",)
+    tuned: ClassVar[tuple[str, ...]] = ("top",)
     to_softmax = ("approximates", "softmax over the blocks that a head picks: over all in the end")
     allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": ("gathered", "dense-mask")}
 
