@@ -134,6 +134,15 @@ class Mechanism:
         return "k" not in self.projections and "v" in self.projections
 
     @property
+    def continues(self) -> bool:
+        """Whether it takes what a layer before it picked, and runs only after such a layer."""
+        return False
+
+    def lent_bytes(self, workload: Workload) -> Number:
+        """Bytes of what it picks and holds for the layers after it that take it."""
+        return 0
+
+    @property
     def params(self) -> dict[str, Any]:
         """Parameters and their values, as records show them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}

@@ -1,7 +1,7 @@
 """Build torch modules from a mechanism's text: its core, and the layer around it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -175,9 +175,21 @@ class HybridLayers(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
         """Return (b, n, d_model) → the same shape."""
-        for layer in self.layers:
+        for layer in self._in_turn():
             x = layer(x, causal=causal)
         return x
+
+    def _in_turn(self) -> Iterator[Any]:
+        """Yield each layer; in ``handed`` it finds what the one before picked, if it takes that."""
+        before: Any = None
+        for layer in self.layers:
+            layer.handed = before.handed if before and layer.spec.continues else None
+            if before is not None:
+                before.handed = None
+            yield layer
+            before = layer
+        if before is not None:
+            before.handed = None
 
     def init_state(self, batch_size: int) -> Any:
         """Return one state per layer."""
@@ -185,7 +197,7 @@ class HybridLayers(nn.Module):
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new states."""
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self._in_turn()):
             x_t, state[number] = layer.step(x_t, state[number])
         return x_t, state
 

@@ -9,6 +9,7 @@ from attnprof.ops.functional import (
     arange,
     copy_in_rows,
     empty_int32,
+    put_rows,
     softmax_,
     softmax_grad_,
     square_root,
@@ -29,12 +30,15 @@ def _later(rows: slice, width: Any, like: Any) -> Any:
     return mask.triu_(rows.start + 1)
 
 
-def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
+def picks(
+    q: Any, k: Any, shares: Any, *, top: int, causal: bool, block: int = 1, start: Any = 0
+) -> Any:
     """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
     scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
-    last places are of tokens after it.
+    last places are of tokens after it. Above one token a ``block``, k are sums of blocks: a row,
+    of which the first is token number ``start``, picks its own block first, and none after it.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
     places = empty_int32(q, b, n, minimum(top, m))
@@ -45,12 +49,21 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
             alike = asked.bmm(k[sample].t().unsqueeze(0)).relu_().view(count, h, m)
             scores = shares[sample, rows].unsqueeze(1).bmm(alike).view(count, m)
             del alike
-            if causal:
+            if block > 1:
+                _own_block_first(scores, rows, block, start)
+            elif causal:
                 scores.masked_fill_(_later(rows, m, q), float("-inf"))
             order = scores.sort(dim=-1, descending=True, stable=True).indices
             places[sample, rows] = order[:, : minimum(top, m)]
             del asked, scores, order
     return places
+
+
+def _own_block_first(scores: Any, rows: slice, block: int, start: Any) -> None:
+    """Let scores (…, r, blocks) put each row's own block first, and later ones last."""
+    token = (arange(scores, rows.stop - rows.start) + (rows.start + start)).unsqueeze(1)
+    own, first = token - token % block, arange(scores, scores.shape[-1], block)
+    scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
 
 
 def block_sums(k: Any, block: int) -> Any:
@@ -75,13 +88,10 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
         count = rows.stop - rows.start
         asked = copy_in_rows(q[:, rows]).view(groups, -1, d)
         scores = asked.bmm(sums.transpose(1, 2)).view(many, count, blocks)
-        token = (arange(q, count) + (rows.start + start)).unsqueeze(1)
-        own = token - token % block
-        first = arange(q, blocks, block)
-        scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
+        _own_block_first(scores, rows, block, start)
         order = scores.sort(dim=-1, descending=True, stable=True).indices
         picked[:, rows] = order[..., : minimum(top, blocks)]
-        del asked, scores, token, own, first, order
+        del asked, scores, order
     return picked
 
 
@@ -94,16 +104,22 @@ def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[A
     return places, places > own
 
 
-def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
-    """Return (b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+def unpicked(
+    places: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int = 1
+) -> Any:
+    """Return (groups, ·, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
-    With ``share`` groups of heads, (b·share, heads·n / share, m).
+    Places are of tokens, or of blocks of them; ``heads`` of a sample have the same ones. Samples,
+    heads and rows are shared out, in this order, to ``groups`` of keys.
     """
     b, n, _ = places.shape
-    hidden = like.new_ones(b, n, m, dtype=bool).scatter_(-1, places.long(), 0)
+    hidden = like.new_ones(b, n, ceil_div(m, block), dtype=bool).scatter_(-1, places.long(), 0)
+    if block > 1:
+        hidden = copy_in_rows(hidden.unsqueeze(-1).expand(b, n, ceil_div(m, block), block))
+        hidden = hidden.view(b, n, -1)[..., :m]
     if causal:
         hidden.logical_or_(causal_mask(n, like))
-    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(b * share, -1, m)
+    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(groups, -1, m)
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:
@@ -112,6 +128,40 @@ def picked_pairs(w: Workload, top: Number) -> Number:
     if w.phase == "decode":
         return top
     return pairs(w.with_(seq_len=top)) + (n - top) * top if w.causal else n * top
+
+
+def tokens_of_blocks(t: Number, top: Number, block: int) -> Number:
+    """Return how many tokens number t, from 1, sees: of its own block and ``top`` - 1 before it."""
+    before = ceil_div(t, block) - 1
+    return t - before * block + block * minimum(top - 1, before)
+
+
+def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
+    """Return pairs of a row and a token that it sees of its own block and ``top`` - 1 before it."""
+    if w.phase == "decode":
+        return tokens_of_blocks(w.seq_len, top, block)
+    full = floor_div(w.seq_len, block)
+    rest, few = w.seq_len - full * block, minimum(top, full)
+    blocks = exact_div(few * (few - 1), 2) + (full - few) * (top - 1)
+    own = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
+    return own + blocks * block**2 + rest * block * minimum(top - 1, full)
+
+
+def blocks_before(w: Workload, block: int) -> Number:
+    """Return pairs of a row and a block before its own."""
+    if w.phase == "decode":
+        return ceil_div(w.seq_len, block) - 1
+    full = floor_div(w.seq_len, block)
+    return exact_div(block * full * (full - 1), 2) + (w.seq_len - full * block) * full
+
+
+def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> None:
+    """Write the additions of rows of ``width`` entries to sums of ``block`` tokens."""
+    n, entries = w.seq_len, w.batch_size * width
+    if w.phase == "decode":  # the first token of a block begins its sum
+        writer.sums("block sums", entries * (ceil_div(n, block) - ceil_div(n - 1, block)), entries)
+    else:
+        writer.sums("block sums", entries * ceil_div(n, block), entries * n)
 
 
 def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) -> None:
@@ -127,15 +177,14 @@ def _block(
     causal: bool, width: Any, block: int | None, start: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
-    (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
+    h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block is not None:
         chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
         chosen.clamp_(max=k.shape[1] - 1)
     top = chosen.shape[1]
     chosen = chosen.reshape(-1)
-    keys = k.index_select(1, chosen).view(g * count, top, d)
-    values = v.index_select(1, chosen).view(g * count, top, -1)
+    keys, values = (_selected(x, chosen).view(g * count, top, -1) for x in (k, v))
     asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal and hidden is None:
@@ -146,6 +195,15 @@ def _block(
         del hidden
     softmax_(weights)
     return asked, weights, keys, values, chosen
+
+
+def _selected(x: Any, places: Any) -> Any:
+    """Return rows (g, r, d) of x (g, m, d), head by head: torch would copy all of a slice."""
+    g, _, d = x.shape
+    out = x.new_empty(g, places.shape[0], d)
+    for head in each(x, 0, g):
+        put_rows(out[head], x[head], places)
+    return out
 
 
 def _by_row(x: Any, g: Any) -> Any:

@@ -80,10 +80,7 @@ class ModelFlags:
         "--optimizer", "NAME", ("adamw", "adam", "sgd", "none"),
         "Whose state a training step holds: adamw, adam, sgd or none.", "adamw",
     )  # fmt: skip
-    swap: list[str] | None = opt.flag(
-        "NAME[@LAYERS]",
-        "Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
-    )
+    swap: opt.SwapOption = None
     settings: opt.SetOption = None
     memory: str | None = opt.flag(
         "SIZE", "Say whether each phase fits into this memory, like 80GB."

@@ -156,6 +156,13 @@ SetOption = Annotated[
     list[str] | None,
     Option("--set", metavar="K=V", help="A mechanism's parameter, like window=64; repeatable."),
 ]
+SwapOption = Annotated[
+    list[str] | None,
+    Option(
+        "--swap", metavar="NAME[@LAYERS]",
+        help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
+    ),
+]  # fmt: skip
 FormatOption = Annotated[
     Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv, markdown or html.")
 ]

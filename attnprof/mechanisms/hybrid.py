@@ -98,9 +98,11 @@ class Hybrid(Mechanism):
         between = w.batch_size * rows(w) * w.d_model * w.item_size if scope == "layer" else 0
         layers = list(self._in_order(tables))
         stages = list[Stage]()
+        lent = self._lent(workload)
         for place, layer in enumerate(layers):
             forward = [stage for stage in layer if stage.part == "forward"]
-            stages += _freeing(forward, 0 if trains or not place else between)
+            inputs = between if place else 0
+            stages += _freeing(forward, 0 if trains else inputs + lent[place])
         for place, layer in reversed([*enumerate(layers)]):
             backward = [stage for stage in layer if stage.part != "forward"]
             # in place of its own input's gradient, that its stages free, dies its saved input
@@ -113,6 +115,19 @@ class Hybrid(Mechanism):
             sum(table.state_entries * count for table, count in each),
             sum(table.live_before * count for table, count in each), tuple(notes),
         )  # fmt: skip
+
+    def _lent(self, w: Workload) -> list[Number]:
+        """Bytes of lent places that die with each layer, the last that takes them.
+
+        In training, where autograd saves them, they count to the end.
+        """
+        freed: list[Number] = [0] * len(self.layers)
+        held: Number = 0
+        for place, part in enumerate(self.layers):
+            held = held if part.continues else part.lent_bytes(w)
+            if not any(after.continues for after in self.layers[place + 1 : place + 2]):
+                freed[place] = held
+        return freed
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Return the operations of all layers."""

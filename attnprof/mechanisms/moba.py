@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.picked import block_picks, block_sums, picked_attention
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
-from attnprof.costs import Number, ceil_div, exact_div, floor_div, minimum
+from attnprof.blocks.picked import (
+    block_picks,
+    block_sums,
+    blocks_before,
+    define_block_sums,
+    pairs_of_blocks,
+    picked_attention,
+    tokens_of_blocks,
+    unpicked,
+)
+from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.costs import Number, ceil_div, minimum
 from attnprof.mechanism import Abilities, Mechanism, Variant
-from attnprof.ops.functional import copy_in_rows
 from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.workload import Workload, rows
 
@@ -44,7 +52,7 @@ class BlockMixture(Mechanism):
     )
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     same_as = ("", {"impl": "dense-mask"})
-    tuned = ("top",)
+    tuned: ClassVar[tuple[str, ...]] = ("top",)
     to_softmax = ("approximates", "softmax over the blocks that a head picks: over all in the end")
     allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": ("gathered", "dense-mask")}
 
@@ -57,20 +65,26 @@ class BlockMixture(Mechanism):
 
     def _attended(self, q: Any, k: Any, v: Any, sums: Any, weights: Any, start: Any = None) -> Any:
         """Return rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
-        (many, n, d), (groups, m, _), blocks = q.shape, k.shape, sums.shape[1]
         first = 0 if start is None else start
         picked = block_picks(q.detach(), sums, top=self.top, block=self.block, start=first)
+        return self.over_blocks(q.unsqueeze(1), k, v, picked, weights.sizes.group, start)
+
+    def over_blocks(
+        self, q: Any, k: Any, v: Any, picked: Any, share: Any, start: Any = None
+    ) -> Any:
+        """Return rows of q (samples, heads, n, d) over blocks (samples, n, top) of k (g, m, d).
+
+        ``share`` samples have the same keys.
+        """
+        heads, d, (groups, m, _) = q.shape[1], q.shape[-1], k.shape
         if self.impl == "gathered":
             return picked_attention(
-                q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1), picked, causal=True, start=first,
-                top=self.top * self.block, block=self.block, share=weights.sizes.group,
+                q, k.unsqueeze(1), v.unsqueeze(1), picked, causal=True, share=share,
+                top=self.top * self.block, block=self.block, start=0 if start is None else start,
             )  # fmt: skip
-        hidden = q.new_ones(many, n, blocks, dtype=bool).scatter_(-1, picked.long(), 0)
-        hidden = copy_in_rows(hidden.unsqueeze(-1).expand(many, n, blocks, self.block))
-        hidden = hidden.view(many, n, -1)[..., :m]
-        if start is None:
-            hidden.logical_or_(causal_mask(n, q))
-        return weighted_values(q.reshape(groups, -1, d), k, v, hidden.reshape(groups, -1, m))
+        causal = start is None
+        hidden = unpicked(picked, heads, m, q, causal=causal, groups=groups, block=self.block)
+        return weighted_values(q.reshape(groups, -1, d), k, v, hidden)
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
@@ -101,33 +115,18 @@ class BlockMixture(Mechanism):
 
     def seen(self, t: Number) -> Number:
         """Return tokens that the new token number t sees."""
-        before = ceil_div(t, self.block) - 1
-        return t - before * self.block + self.block * minimum(self.top - 1, before)
+        return tokens_of_blocks(t, self.top, self.block)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
-        """Return query-key pairs of a head."""
-        n, c = w.seq_len, self.block
-        if w.phase == "decode":
-            return self.seen(n)
-        full = floor_div(n, c)
-        rest, few = n - full * c, minimum(self.top, full)
-        blocks = exact_div(few * (few - 1), 2) + (full - few) * (self.top - 1)
-        inside = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
-        return inside + blocks * c * c + rest * c * minimum(self.top - 1, full)
+        """Query-key pairs of a head."""
+        return pairs_of_blocks(w, self.top, self.block)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define sums of keys, products of rows with earlier blocks, softmax attention."""
-        w, c, n = workload, self.block, workload.seq_len
-        entries, before = w.batch_size * w.kv_heads * w.head_dim, ceil_div(n, c) - 1
-        if w.phase == "decode":  # the first token of a block begins its sum
-            writer.sums("block sums", entries * (ceil_div(n, c) - ceil_div(n - 1, c)), entries)
-            ranked = before
-        else:
-            full = floor_div(n, c)
-            writer.sums("block sums", entries * ceil_div(n, c), entries * n)
-            ranked = exact_div(c * full * (full - 1), 2) + (n - full * c) * full
-        ranked = w.batch_size * w.num_heads * ranked
+        w = workload
+        define_block_sums(writer, w, self.block, w.kv_heads * w.head_dim)
+        ranked = w.batch_size * w.num_heads * blocks_before(w, self.block)
         writer.dots("products with blocks", ranked, ranked * w.head_dim)
         writer.softmax_attention(w, self.pairs(w), rows(w))
 

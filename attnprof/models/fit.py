@@ -39,6 +39,7 @@ from attnprof.models.fit_parts import (
     weight_format,
     weight_formula,
 )
+from attnprof.models.swap import swaps_of
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -54,7 +55,8 @@ def fit(
     ``config`` is a path, a name as ``attnprof fit`` takes it, or a mapping as in config.json;
     ``memory`` is of one device, in bytes or like ``80GB``. Options: ``seq_len``, ``batch_size``,
     ``dtype``, ``cache_dtype``, ``block_size``, ``tensor_parallel``, ``pipeline``,
-    ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; with
+    ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; ``swap``,
+    mechanisms in some layers as ``--swap`` takes them, with their ``settings``; with
     ``train=True`` those of :class:`attnprof.models.fit_layout.TrainingOptions`. The summary's
     values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
     ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
@@ -66,13 +68,15 @@ def fit(
     """
     from attnprof.arguments import memory_bytes
 
-    training = options.pop("train", False)
+    training, swap = options.pop("train", False), options.pop("swap", ())
+    swaps = swaps_of([swap] if isinstance(swap, str) else swap, options.pop("settings", {}))
     kind: Any = TrainingOptions if training else FitOptions
     names = [field.name for field in fields(kind)]
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
-    request = kind(memory=memory_bytes(memory), **options)
-    return (training_report if training else fit_report)(fit_model(config), request)
+    asked = kind(memory=memory_bytes(memory), **options)
+    model = fit_model(config, swaps, asked.seq_len) if swaps else fit_model(config)
+    return (training_report if training else fit_report)(model, asked)
 
 
 def _report(
@@ -145,10 +149,17 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
         "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
         "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
-        "dtype": name, "layers": {x.kind: x.layers for x in model.caches},
+        "dtype": name, "layers": _layers_by_kind(model),
         "notes": _notes(model, options),
     }  # fmt: skip
     return _report(model, options, _parts, texts, more, _answer)
+
+
+def _layers_by_kind(model: FitModel) -> dict[str, int]:
+    layers = dict[str, int]()
+    for one in model.caches:
+        layers[one.kind] = layers.get(one.kind, 0) + one.layers
+    return layers
 
 
 def _parts(model: FitModel, options: FitOptions) -> dict[str, int]:
@@ -192,6 +203,11 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
             f"pages of {page:,} tokens hold a layer's state, as vLLM aligns them; --block 1 for "
             "caches that are not in pages"
         )
+    if model.swapped:
+        notes.append(
+            "swapped layers keep what their mechanisms do; for their time type attnprof model "
+            "with the same --swap"
+        )
     if model.sizes.mtp_layers or (options.pipeline > 1 and model.layers % options.pipeline):
         notes.append("the fullest rank is shown; layers that predict further tokens are left out")
     return notes
@@ -219,6 +235,11 @@ def _answer(summary: Mapping[str, Any], total: int) -> str:
 def training_report(model: FitModel, options: TrainingOptions) -> Report:
     """Return a record a part of a training step, and whether it fits."""
     check_ranks(model, options)
+    if model.swapped:
+        raise RequestError(
+            f"what training {model.sizes.name} keeps is not laid out: leave --train out, or type "
+            "attnprof model with the same --swap and --phase train"
+        )
     sent = _sent_in_training(model, options)
     texts = _training_texts(model, options)
     more = {"bytes_sent_per_step": sent}

@@ -24,6 +24,7 @@ from attnprof.models.hub_config import configuration, text_config
 from attnprof.models.mfu_sizes import subject_sizes, together
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
+from attnprof.models.swap import Swap, notes_on
 from attnprof.models.text_run import TextRun, text_run
 from attnprof.models.whole import cache_in, cache_parts
 
@@ -225,7 +226,7 @@ class LayerCache:
     value_dim: int = 0
     latent: bool = False
     window: int = 0
-    index: int = 0
+    index: int | Fraction = 0
     state: int = 0
     tail: int = 0
     taps: int = 0
@@ -245,6 +246,7 @@ class FitModel:
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
     product, or before and after the activation; of the experts that a token is sent to). ``finer``:
     entries of tensors by their GGUF names. ``dropout``: whether the configuration has dropout.
+    ``swapped``: whether some layers have mechanisms of ours.
     """
 
     sizes: ModelSizes
@@ -258,6 +260,7 @@ class FitModel:
     finer: Mapping[str, int] = field(default_factory=dict)
     dropout: bool = False
     source: str = ""
+    swapped: bool = False
 
     @property
     def layers(self) -> int:
@@ -265,11 +268,20 @@ class FitModel:
         return self.sizes.layers or sum(one.layers for one in self.caches)
 
 
-def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
-    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
+def fit_model(
+    config: str | PathLike[str] | Mapping[str, Any], swaps: Sequence[Swap] = (), tokens: int = 4096
+) -> FitModel:
+    """Return the layout of a model: a path, a name, or the fields of a ``config.json``.
+
+    ``swaps`` put mechanisms of ours into some of its layers, those of one length for ``tokens``.
+    """
     known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
-    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
+    called = " with ".join(filter(None, (str(name), ", ".join(swap.text for swap in swaps))))
+    subject = hub_subject(known, called.rpartition("/")[2] or called, None, swaps, tokens)
+    if subject.no_step:
+        raise CannotRunError(f"{subject.name} keeps no cache: {subject.no_step}")
+    subject = replace(subject, notes=(*subject.notes, *notes_on(swaps)))
     whole = configuration(known, str(name))
     run = text_run(subject, use_cache=True)
     sizes = subject_sizes(subject, text_config(whole), run)
@@ -287,7 +299,7 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
         sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
         len(with_experts), entries("_a_proj"),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()},
-        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
+        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
     )  # fmt: skip
 
 
@@ -333,8 +345,11 @@ def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
     """
     _, cache = cache_in(run.result, name)
     latent = getattr(run.model.config, "kv_lora_rank", None)
-    layers = [x for part in cache_parts(cache) for x in getattr(part, "layers", ())]
-    layouts = together(_layer_cache(layer, latent) for layer in layers)
+    ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
+    layouts = together(
+        _layer_cache(layer, latent) if getattr(layer, "state", None) is None else ours[number]
+        for part in cache_parts(cache) for number, layer in enumerate(getattr(part, "layers", ()))
+    )  # fmt: skip
     if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
         raise CannotRunError(f"the cache of {name} has no layers that are known")
     return kept
@@ -356,6 +371,30 @@ def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
         tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
         taps=max((x.shape[-1] - 1 for x in tails), default=0),
     )  # fmt: skip
+
+
+#: Tokens after which all that a mechanism keeps has begun; whole blocks of any.
+_LATE = 2**24
+
+
+def _swapped_cache(one: Any) -> LayerCache:
+    """Return what a mechanism of ours keeps: rows, a window of them, or a state.
+
+    Rows beyond keys and values, as of an indexer and of blocks, are ``index``; rows narrower than
+    these are latent.
+    """
+    sizes = one.mechanism.sizes
+    heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
+    (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
+    row, both = Fraction(later - late, _LATE), heads * sum(widths)
+    rest = late - int(row * _LATE)
+    if row and row < both:
+        return LayerCache(1, 1, int(row), 0, latent=True, tail=rest)
+    if row:
+        return LayerCache(1, heads, *widths, index=row - both, tail=rest)
+    if late > first:
+        return LayerCache(1, heads, *widths, window=late // both)
+    return LayerCache(1, state=wide, tail=late - wide)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -158,7 +158,7 @@ def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
     row = heads * (one.key_dim * ENTRY_BYTES[name] + one.value_dim * ENTRY_BYTES[of_values])
     index = one.index * ENTRY_BYTES[name]
-    if name == "fp8_ds_mla" or (one.index and name == "fp8"):
+    if name == "fp8_ds_mla" or (one.latent and one.index and name == "fp8"):
         row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
         index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
     return row + index

@@ -20,6 +20,7 @@ from attnprof.blocks.core import TextCore
 from attnprof.trace.rules import result_of
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.limits import Limit
+from attnprof.workload import Workload
 
 
 class Unrecorded(TorchDispatchMode):
@@ -140,7 +141,7 @@ def place_in_cache(values: Iterable[Any], number: int) -> Any:
     return layer
 
 
-class _Swapped(nn.Module):
+class Swapped(nn.Module):
     """A mechanism in a model's layer: its core, or its layer; it decodes if it can.
 
     ``number`` is the layer's in the model's cache; None where it has none.
@@ -151,8 +152,19 @@ class _Swapped(nn.Module):
         self.number, self.decodes = number, decodes
 
     @property
-    def _mechanism(self) -> Any:
+    def mechanism(self) -> Any:
+        """The module that takes a prompt and steps."""
         raise NotImplementedError
+
+    def kept_entries(self, tokens: int) -> tuple[int, int]:
+        """Return the entries that it keeps of a sequence, and how many of them are in float32."""
+        spec, sizes = self.mechanism.spec, self.mechanism.sizes
+        after = Workload(
+            tokens, sizes.num_heads, sizes.head_dim, num_kv_heads=sizes.num_kv_heads,
+            value_head_dim=sizes.value_head_dim, width=sizes.width, phase="decode",
+        )  # fmt: skip
+        beside = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
+        return int(spec.state_entries(after) + beside), int(spec.wide_entries(after))
 
     def _place(self, values: Iterable[Any]) -> Any:
         return None if self.number is None else place_in_cache(values, self.number)
@@ -179,32 +191,32 @@ class _Swapped(nn.Module):
             _, place.state = self._steps(rows, state)
         else:  # recorded: the pass over a prompt returns the state, without single steps
             one = tuple(x.narrow(-2, 0, 1) for x in rows)
-            place.state = positioned(self._mechanism, state, tokens, lambda: one)
+            place.state = positioned(self.mechanism, state, tokens, lambda: one)
         return out
 
     def _whole(self, rows: tuple[Tensor, ...], causal: bool) -> Tensor:
-        out: Tensor = self._mechanism(*rows, causal=causal)
+        out: Tensor = self.mechanism(*rows, causal=causal)
         return out
 
     def _fresh_state(self, rows: tuple[Tensor, ...]) -> Any:
         """Return the state before the first of these tokens, with room for them and the next."""
-        core = getattr(self._mechanism, "core", self._mechanism)
+        core = getattr(self.mechanism, "core", self.mechanism)
         batch_size, tokens = rows[0].shape[0], rows[0].shape[-2]
         if isinstance(core, TextCore):
             like = rows[-1].new_empty(0)  # not the rows: a state may keep it
-            return core.init_state(batch_size, like, tokens + 1, layer=core is not self._mechanism)
+            return core.init_state(batch_size, like, tokens + 1, layer=core is not self.mechanism)
         return core.init_state(batch_size)
 
     def _steps(self, rows: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:
         """Return results of tokens one by one, and the state after them."""
         results = list[Tensor]()
         for token in range(rows[0].shape[-2]):
-            result, state = self._mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
+            result, state = self.mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
             results.append(result)
         return results[0] if len(results) == 1 else torch.cat(results, -2), state
 
 
-class SwappedKernel(_Swapped):
+class SwappedKernel(Swapped):
     """A mechanism's core on a model's own queries, keys and values."""
 
     _cache: Any = None
@@ -214,7 +226,8 @@ class SwappedKernel(_Swapped):
         self.core = core
 
     @property
-    def _mechanism(self) -> TextCore:
+    def mechanism(self) -> TextCore:
+        """The core."""
         return self.core
 
     def look_for_cache(self, _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -236,8 +249,8 @@ class SwappedKernel(_Swapped):
         return self._run(place, (q, k, v), causal).transpose(1, 2).contiguous()
 
 
-class SwappedAttention(_Swapped):
-    """A mechanism's layer in place of an attention module that returns ``result`` besides rows."""
+class SwappedAttention(Swapped):
+    """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
 
     def __init__(
         self, layer: nn.Module, number: int | None, decodes: bool, causal: bool, result: Any
@@ -246,7 +259,8 @@ class SwappedAttention(_Swapped):
         self.layer, self.causal, self.result = layer, causal, result
 
     @property
-    def _mechanism(self) -> nn.Module:
+    def mechanism(self) -> nn.Module:
+        """The layer."""
         return self.layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

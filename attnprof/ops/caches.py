@@ -1,6 +1,7 @@
 """Decoding states for the counter: caches of earlier tokens' rows, and sums."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from attnprof.costs import Cost, Number, ceil_div, maximum, minimum
 from attnprof.ops.counter import Counter
@@ -48,6 +49,15 @@ class CountedSums:
         return Tensor.given(
             self.counter, (self.batch, ceil_div(self.length, self.block), self.width)
         )
+
+
+def given_places(like: Any, *shape: Any) -> Tensor | None:
+    """Places, of 4 bytes each, that another layer holds already; None beside torch's tensors."""
+    if not isinstance(like, Tensor):
+        return None
+    held = Tensor.given(like.counter, shape)
+    held.item_size, held.whole = like.counter.bytes_of(4), True
+    return held
 
 
 def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:

@@ -142,6 +142,15 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
         _put(to, operation, a, b)
 
 
+def put_rows(to: Any, x: Any, places: Any) -> None:
+    """The rows of x (m, d) at so many places where ``to`` (r, d) lies: only they are read."""
+    if isinstance(to, Tensor):
+        read = Cost(bytes_moved=to.size_bytes)
+        to.result(variable("rows"), to.shape, read, [places], into=to)
+    else:
+        _put(to, "index_select", x, dim=0, index=places)
+
+
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
     """Write the ``sum`` or the largest entry (``amax``) along an axis of x to ``to``."""
     if isinstance(to, Tensor):

@@ -23,6 +23,8 @@ class OwnBackward(torch.autograd.Function):
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)
+        if isinstance(results, tuple) and not all(x.is_floating_point() for x in results):
+            ctx.set_materialize_grads(False)  # whole numbers get no zeros for a gradient
         if _LOSES_WRITTEN and torch.compiler.is_compiling():
             return tuple(map(clone, results)) if isinstance(results, tuple) else clone(results)
         return results
@@ -32,6 +34,8 @@ class OwnBackward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return a gradient for each operand."""
         run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
+        if all(grad is None for grad in grads):  # nothing came of its results
+            return None, None, *(None for _ in needs)
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 

@@ -286,3 +286,27 @@ def test_ratios_of_a_step_are_those_of_the_papers(attnprof):
     of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq 8192 {V3}")
     assert of["mla@impl=reexpanded"][0] / of["mla"][0] == pytest.approx(104, abs=0.5)
     assert of["mla@impl=reexpanded"][0] == pytest.approx(275.9e9, rel=2e-3)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(8192, 2048), (16384, 2560), (32768, 3584), (65536, 5632)])
+def test_the_decoding_table_of_native_sparse_attention_replays(attnprof, n, rows):
+    """Table 4 of its paper (arXiv:2502.11089): tokens that a step loads, 4 to 11.6 times fewer."""
+    sizes = f"--seq {n} --heads 4 --d 192 --value-dim 128 --scope core --dtype bfloat16"
+    of = totals_of(attnprof, f"-a nsa,standard {sizes}")
+    assert of["standard"][1] / of["nsa"][1] == n / rows
+
+
+def test_layers_that_share_an_indexer_cost_one(attnprof):
+    """Four layers of DeepSeek-V3.2's size; in GLM-5's they take turns so."""
+    sizes = f"{V3} --seq 131072 --quantity matmul_flops,parameters,state_entries --format json"
+    names = "dsa@4", "dsa@index=lent+dsa@index=shared@3"
+    for phase in ("prefill", "decode"):
+        totals = []
+        for name in names:
+            rows = attnprof(f"cost -a {name} --phase {phase} {sizes}").json["records"]
+            totals.append({x["quantity"]: x["value"] for x in rows if x["stage"] == "total"})
+        fewer = {name: totals[0][name] - totals[1][name] for name in totals[0]}
+        tokens, maps = 1 if phase == "decode" else 131072, 1536 * 8192 + 7168 * (128 + 64)
+        assert fewer["matmul_flops"] == 3 * 2 * tokens * (maps + 131072 * 64 * 129)
+        assert fewer["parameters"] == 3 * (maps + 2 * 128)
+        assert fewer.get("state_entries", 3 * 128 * 131072) == 3 * 128 * 131072

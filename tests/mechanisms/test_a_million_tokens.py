@@ -15,6 +15,7 @@ HEAD_DIM = 2
 #: larger steps than those that fit a handful of tokens, so that fewer of them make a million
 STEPS = {
     "longformer": {"window": 2048},
+    "nsa": {"window": 2048},
     "reformer": {"num_hashes": 2},
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
@@ -26,7 +27,7 @@ FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
 MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
 #: a part of the tokens, with a mask too
-FEWER = {"topk": 32, "moba": 32, "dsa": 4}
+FEWER = {"topk": 32, "moba": 32, "nsa": 32, "dsa": 4}
 
 
 #: other ways of doing the same

@@ -175,6 +175,18 @@ def test_a_cache_holds_as_many_tokens_as_the_window_and_products_fill_the_band(n
     assert dense.matmul_flops == 4 * 2 * 6 * n * n * 4
 
 
+def test_transformers_caches_one_token_fewer_between_steps_than_a_row_sees():
+    cache = pytest.importorskip("transformers.cache_utils").DynamicSlidingWindowLayer(5)
+    layer = attnprof.build("sliding-window", 8, 2, window=5)
+    state = layer.init_state(1)
+    for t in range(12):
+        rows = torch.randn(1, 2, 1, 4)
+        seen = cache.update(rows, rows)[0].shape[2]
+        layer.step(rows.view(1, 8), state)
+        assert seen == state.keys.filled.shape[1] == min(t + 1, 5)
+        assert cache.keys.shape[2] == min(t + 1, 4)
+
+
 def test_a_sink_costs_a_parameter_a_head_and_no_product():
     work = Workload(40, 6, 4, causal=True)
     plain, sink = (attnprof.cost("sliding-window", work, sink=s, window=8) for s in (False, True))
