@@ -1,4 +1,4 @@
-"""The Python interface; every heavy import happens inside a function."""
+"""The functions of ``import attnprof``; heavy packages are imported inside of them, when called."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def build(
     num_kv_heads: int | None = None, value_head_dim: int | None = None,
     head_dim: int | None = None, **params: Any,
 ) -> "nn.Module":  # fmt: skip
-    """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
+    """Return a mechanism as a torch layer ``forward(x, causal=False)``, x (batch, tokens, d_model).
 
     ``name`` and ``params`` are those of ``attnprof list``; a plug-in's name or ``path.py:Class``
     will do, too. ``seq_len`` is needed where weights are made for one length. ``num_kv_heads``
@@ -47,7 +47,7 @@ def attend(
     name: str, q: "Tensor", k: "Tensor", v: "Tensor", causal: bool = False, seed: int = 0,
     weights: "dict[str, Tensor] | None" = None, **params: Any,
 ) -> "Tensor":  # fmt: skip
-    """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
+    """Return a mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
     With ``causal`` token t attends to tokens 1 to t. ``weights`` replaces the core's own parameters
     by name; others are drawn with ``seed``. Raises :class:`attnprof.errors.RequestError` for shapes
@@ -64,7 +64,7 @@ def attend(
 
 
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
-    """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions.
+    """Return the closed form of a mechanism for a workload, by stage, in numbers or expressions.
 
     ``scope`` is ``core`` (what follows q, k and v) or ``layer`` (with projections); ``params`` are
     the mechanism's own. FLOPs are counts, memory is in bytes, of the shipped implementation. Raises
@@ -85,7 +85,7 @@ def crossover(
     curves: bool = False, over: str = "seq", seq_len: int | Sequence[int] = 1024,
     d_model: int | None = None, **params: Any,
 ) -> Report:  # fmt: skip
-    """The length from which one mechanism is cheaper than the other, solved exactly.
+    """Return the length from which one mechanism is cheaper than the other, solved exactly.
 
     ``kinds`` are ``published`` (the printed formulas of one document), ``formula`` (ours) and
     ``derived`` (counted in code); ``metrics`` are ``flops``, ``memory``, ``matmul`` (FLOPs of
@@ -135,7 +135,7 @@ def derive(
     at: Mapping[str, int] | None = None, dtype: str = "float32", scope: str | None = None,
     causal: bool = False, **params: Any,
 ) -> "Derivation":  # fmt: skip
-    """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
+    """Return closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak.
 
     ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called with
     ``args``, like ``{"d_model": "h*d"}``), a module (its weights keep their sizes), a function of

@@ -1,4 +1,4 @@
-"""What Python callers pass: sizes, flags, names, numbers; RequestError for anything else."""
+"""Check what Python callers pass: sizes, flags, names, numbers; RequestError for other values."""
 
 import math
 import re
@@ -19,7 +19,7 @@ LARGEST = 2**40
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: short, on one line."""
+    """Return a value as messages show it: short, on one line."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # noqa: BLE001 - anybody's object, or an int too long to print
@@ -28,12 +28,12 @@ def shown(value: Any) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer of Python's or numpy's; booleans and floats are none."""
+    """Return whether it is an integer of Python's or numpy's; booleans and floats are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def size(name: str, value: Any) -> Any:
-    """A size: an int of 1 or more (numpy's, too), an array of them, or a sympy expression.
+    """Return a size: an int of 1 or more (numpy's, too), an array of them, or a sympy expression.
 
     Arrays of floats are let through: documents plot widths that heads do not divide. So are the
     sizes that our own algebra counts with, like polynomials, and those of a symbolic run.
@@ -59,13 +59,13 @@ def size(name: str, value: Any) -> Any:
 
 
 def is_torch_symbol(value: Any) -> bool:
-    """Whether it is a size of a symbolic run: at least 1, and no number yet."""
+    """Return whether it is a size of a symbolic run: at least 1, and no number yet."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.SymInt)
 
 
 def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number of ``least`` or more (up to ``most``) as an int."""
+    """Return a whole number of ``least`` or more (up to ``most``) as an int."""
     if not is_whole(value):
         raise RequestError(f"{name} must be a whole number, not {shown(value)}")
     whole = int(value)
@@ -79,12 +79,12 @@ def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def tensor_size(name: str, value: Any) -> int:
-    """A size of something that is built and run: at most :data:`LARGEST`, or a run's symbol."""
+    """Return a size for code that runs: a number up to :data:`LARGEST`, or a symbol of a run."""
     return value if is_torch_symbol(value) else at_least(name, value, 1, LARGEST)
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number; booleans are none."""
+    """Return a finite number; booleans are none."""
     with suppress(OverflowError):  # an int that no float reaches
         if not is_flag(value) and isinstance(value, Real) and math.isfinite(value):
             return int(value) if isinstance(value, Integral) else float(value)
@@ -92,26 +92,26 @@ def number(name: str, value: Any) -> float:
 
 
 def seconds(name: str, value: Any) -> float | None:
-    """A time above 0; None where there is none."""
+    """Return a time above 0; None where there is none."""
     if value is not None and number(name, value) <= 0:
         raise RequestError(f"{name} must be above 0, not {shown(value)}")
     return None if value is None else number(name, value)
 
 
 def is_flag(value: Any) -> bool:
-    """Whether it is True or False, of Python's or numpy's."""
+    """Return whether it is True or False, of Python's or numpy's."""
     return type(value).__name__ in ("bool", "bool_")
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, numpy's too."""
+    """Return True or False, also from numpy's; RequestError for other values."""
     if is_flag(value):
         return bool(value)
     raise RequestError(f"{name} must be True or False, not {shown(value)}")
 
 
 def choice(name: str, value: Any, possible: Sequence[str]) -> str:
-    """One of the possible names; the nearest are told."""
+    """Return one of the possible names; RequestError names the nearest ones."""
     if not isinstance(value, str):
         raise RequestError(
             f"{name} must be text, not {shown(value)}: possible: {', '.join(possible)}"
@@ -122,21 +122,21 @@ def choice(name: str, value: Any, possible: Sequence[str]) -> str:
 
 
 def text(name: str, value: Any, example: str) -> str:
-    """Text; ``example`` is what could be typed."""
+    """Return text; ``example`` is what could be typed."""
     if not isinstance(value, str) or not value:
         raise RequestError(f"{name} must be text like '{example}', not {shown(value)}")
     return value
 
 
 def file_path(name: str, value: Any) -> Path:
-    """A path, from text or from a path."""
+    """Return a path, from text or from a path."""
     if isinstance(value, str | PathLike) and str(value) and "\0" not in str(value):
         return Path(value)
     raise RequestError(f"{name} must be the path of a file, not {shown(value)}")
 
 
 def several(name: str, value: Any) -> list[Any]:
-    """One value or several as a list of one or more."""
+    """Return one value or several as a list of one or more."""
     plain = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
     single = plain or getattr(value, "ndim", 1) == 0  # numpy's and torch's numbers
     values = [value] if single else list(value)
@@ -146,12 +146,12 @@ def several(name: str, value: Any) -> list[Any]:
 
 
 def name_text(value: Any) -> str:
-    """A mechanism's name."""
+    """Return a mechanism's name."""
     return text("a mechanism's name", value, "standard")
 
 
 def seed_of(value: Any) -> int:
-    """A seed of torch's generators."""
+    """Return a seed of torch's generators."""
     return at_least("seed", value, 0, 2**63 - 1)
 
 
@@ -160,12 +160,12 @@ MOST_THREADS = 2**16
 
 
 def threads_of(value: Any) -> int | None:
-    """A number of threads, None for torch's own."""
+    """Return a number of threads, None for torch's own."""
     return None if value is None else at_least("threads", value, 1, MOST_THREADS)
 
 
 def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
-    """Texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
+    """Return texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
     if value is None:
         return None
     asked = value if isinstance(value, Mapping) else several(name, value)
@@ -175,7 +175,7 @@ def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
 
 
 def sizes_by_name(value: Any) -> dict[str, int] | None:
-    """Sizes by symbol, each name in one spelling."""
+    """Return sizes by symbol, each name in one spelling."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -188,7 +188,7 @@ def sizes_by_name(value: Any) -> dict[str, int] | None:
 
 # -- parameters of mechanisms ----------------------------------------------------------
 def parameter_value(item: Field[Any], value: Any) -> Any:
-    """A parameter's value from text, or as Python passes it, by the type of its default."""
+    """Return a parameter's value from text, or as Python passes it, by the type of its default."""
     kind = getattr(item.type, "__name__", str(item.type))
     if not isinstance(value, str):
         return _passed(item.name, kind, value)
@@ -220,7 +220,7 @@ _FLAGS = {
 
 
 def _passed(name: str, kind: str, value: Any) -> Any:
-    """A parameter's value as Python passes it, of the type that its field has."""
+    """Return a parameter's value as Python passes it, of the type that its field has."""
     if value is None and "None" in kind:
         return None
     if "bool" in kind:

@@ -1,4 +1,4 @@
-"""The algebra of costs: what a stage counts, what it holds, and how stages add up.
+"""Costs: counts of an operation, stages with the memory they hold, tables of stages that add up.
 
 Every size is a Python int, a numpy integer array or a sympy expression; the same
 code serves all three. No heavy import happens here: sympy and numpy are only used
@@ -18,7 +18,7 @@ _PLAIN = frozenset({int, float, bool})
 
 
 def _library(name: str, kind: str, *values: Number) -> Any:
-    """The library of this name, if one of the values is of its type; None otherwise."""
+    """Return the library of this name, if one of the values is of its type; None otherwise."""
     if _PLAIN.issuperset(map(type, values)):  # most are, and this is quick
         return None
     its = sys.modules.get(name)
@@ -32,23 +32,23 @@ _sympy, _numpy = partial(_library, "sympy", "Basic"), partial(_library, "numpy",
 
 
 def _sum(values: Sequence[Number]) -> Number:
-    """The sum; of expressions in one go, where adding one by one would sort all terms each time."""
+    """Return the sum; of expressions at once: one by one, sympy sorts all terms each time."""
     sympy = _sympy(*values)
     return sympy.Add(*values) if sympy else sum(values)
 
 
 def is_symbolic(*values: Number) -> bool:
-    """Whether any value is a sympy expression that is not a plain number."""
+    """Return whether any value is a sympy expression that is not a plain number."""
     return bool(_sympy(*values)) and any(getattr(x, "free_symbols", None) for x in values)
 
 
 def is_plain(*values: Number) -> bool:
-    """Whether all values are plain Python numbers, so that they can be compared."""
+    """Return whether all values are plain Python numbers, so that they can be compared."""
     return _PLAIN.issuperset(map(type, values)) or not (_sympy(*values) or _numpy(*values))
 
 
 def floor_div(a: Number, b: Number) -> Number:
-    """⌊a/b⌋."""
+    """Return ⌊a/b⌋."""
     if isinstance(b, int) and b == 1:
         return a
     sympy = _sympy(a, b)
@@ -56,7 +56,7 @@ def floor_div(a: Number, b: Number) -> Number:
 
 
 def ceil_sqrt(n: Number) -> Number:
-    """⌈sqrt n⌉, exactly."""
+    """Return ⌈sqrt n⌉, exactly."""
     if is_plain(n):
         return isqrt(n - 1) + 1
     if sympy := _sympy(n):
@@ -65,13 +65,13 @@ def ceil_sqrt(n: Number) -> Number:
 
 
 def ceil_div(a: Number, b: Number) -> Number:
-    """⌈a/b⌉."""
+    """Return ⌈a/b⌉."""
     sympy = _sympy(a, b)
     return sympy.ceiling(a / b) if sympy else -(-a // b)
 
 
 def exact_div(a: Number, b: Number) -> Number:
-    """a/b where b is known to divide a; a ValueError where it does not."""
+    """Return a/b where b is known to divide a; a ValueError where it does not."""
     if _sympy(a, b):
         return a / b
     if not _numpy(a, b) and a % b:
@@ -81,24 +81,24 @@ def exact_div(a: Number, b: Number) -> Number:
 
 @lru_cache(maxsize=4096)
 def factors_of(size: Number) -> tuple[Number, ...]:
-    """The factors of an expression that have symbols."""
+    """Return the factors of an expression that have symbols."""
     powers = size.as_powers_dict().items()
     return tuple(a**b if b.free_symbols else a for a, b in powers if (a**b).free_symbols)
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
-    """The one or the other of two expressions, over which sympy takes its time."""
+    """Return Max or Min of two expressions, remembered, since sympy takes long to compare."""
     return function(a, b)
 
 
 def scaled(count: Number, times: Number) -> Number:
-    """A count so many times; 0 times an expression may take sympy minutes, and is not asked for."""
+    """Return count · times; zero apart: sympy may take minutes to expand 0·expression."""
     return 0 if _sympy(times) and not _numpy(count) and count == 0 else count * times
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger of two sizes."""
+    """Return the larger of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return _extreme(sympy.Max, a, b)
@@ -106,7 +106,7 @@ def maximum(a: Number, b: Number) -> Number:
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return _extreme(sympy.Min, a, b)
@@ -114,7 +114,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def same_size(a: Number, b: Number) -> bool:
-    """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
+    """Return whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
     if a is b:
         return True
     numpy = _numpy(a, b)
@@ -122,17 +122,17 @@ def same_size(a: Number, b: Number) -> bool:
 
 
 def more_than_one(size: Number) -> Number:
-    """1 where a size is above one, 0 where it is one: min(1, size - 1)."""
+    """Return 1 where a size is above one, 0 where it is one: min(1, size - 1)."""
     return minimum(1, size - 1)
 
 
 def at_least_one(size: Number) -> Number:
-    """1 where a size is one or more, 0 where it is zero: min(1, size)."""
+    """Return 1 where a size is one or more, 0 where it is zero: min(1, size)."""
     return minimum(1, size)
 
 
 def not_dearer(a: Number, b: Number) -> Number:
-    """1 where a <= b, 0 elsewhere: how a closed form says which branch is taken."""
+    """Return 1 where a <= b, 0 elsewhere: how a closed form says which branch is taken."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
         return sympy.Piecewise((1, sympy.Le(a, b)), (0, True))
@@ -235,7 +235,7 @@ class CostTable:
     notes: tuple[str, ...] = field(default=())
 
     def mapped(self, change: Callable[[Number], Number]) -> "CostTable":
-        """The same with every number as ``change`` makes it, like ``table.mapped(float)``."""
+        """Return the table with ``change`` applied to every number: ``table.mapped(float)``."""
         stages = tuple(
             replace(
                 stage,
@@ -274,7 +274,7 @@ class CostTable:
         return self.total.operations
 
     def live(self) -> list[Number]:
-        """Bytes held while each stage runs: live before + allocates + workspace."""
+        """Return bytes held while each stage runs: live before + allocates + workspace."""
         before, during = self.live_before, []
         for stage in self.stages:
             during.append(before + stage.allocates + stage.workspace)
@@ -282,7 +282,7 @@ class CostTable:
         return during
 
     def peak(self) -> Number:
-        """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
+        """Return the largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
         steps = [(stage.allocates, stage.workspace, stage.frees) for stage in self.stages]
         if _sympy(self.live_before, *(size for step in steps for size in step)):
             from attnprof.algebra.maxima import running_maximum
@@ -291,7 +291,7 @@ class CostTable:
         return reduce(maximum, self.live() or [self.live_before])
 
     def to_frame(self) -> Any:
-        """The stages as a pandas DataFrame: counts, and the bytes ``held`` while each runs.
+        """Return the stages as a pandas DataFrame: counts, and the bytes ``held`` while each runs.
 
         Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
         """

@@ -35,18 +35,18 @@ class CheckFailedError(AttnprofError):
 
 
 def together(errors: Sequence[AttnprofError]) -> AttnprofError:
-    """One error that says what each of them says, once; it ends with the least of their codes."""
+    """Return one error with all messages, each once, and the least of the exit codes."""
     said = list(dict.fromkeys(map(str, errors)))
     more = [f"and {len(said) - 5} more"] if len(said) > 5 else []
     kind = type(min(errors, key=lambda error: error.exit_code))
     return kind("; ".join([*said[:5], *more]))
 
 
-def closest(asked: str, possible: list[str]) -> str:
-    """A ``did you mean`` for a misspelt name, or the list of what exists."""
+def closest(typed: str, possible: list[str]) -> str:
+    """Return a ``did you mean`` for a misspelt name, or the list of what exists."""
     from difflib import get_close_matches
 
-    near = get_close_matches(asked, possible, n=3, cutoff=0.5)
+    near = get_close_matches(typed, possible, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"possible: {', '.join(possible)}" if possible else "there is none"

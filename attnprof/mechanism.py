@@ -1,4 +1,4 @@
-"""The contract a mechanism fulfils, without torch.
+"""The base class of mechanisms, without torch.
 
 A mechanism is a frozen dataclass of its parameters. Its core, or its layer, is a text in tensor
 methods (:mod:`attnprof.ops`); costs of every phase and the peak of memory follow from it.
@@ -87,7 +87,7 @@ class Mechanism:
     _layer_takes: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        """A text that says nothing of its abilities has those that are written."""
+        """Note which arguments ``core`` and ``layer`` take: they say what a mechanism can do."""
         cls._takes = frozenset(signature(cls.core).parameters)
         cls._layer_takes = frozenset(signature(cls.layer).parameters)
         if cls.is_text() and cls.abilities is Mechanism.abilities:
@@ -111,11 +111,11 @@ class Mechanism:
 
     @classmethod
     def parameter_names(cls) -> list[str]:
-        """Names that ``--set`` takes."""
+        """Return names that ``--set`` takes."""
         return [item.name for item in fields(cls)]
 
     def with_params(self, params: dict[str, Any]) -> Self:
-        """The same mechanism with parameters set, from values or their text."""
+        """Return the mechanism with other parameters, given as values or as text."""
         known = {item.name: item for item in fields(self)}
         for name in params:
             if name not in known:
@@ -134,13 +134,22 @@ class Mechanism:
         return "k" not in self.projections and "v" in self.projections
 
     @property
+    def continues(self) -> bool:
+        """Whether it takes what a layer before it picked, and runs only after such a layer."""
+        return False
+
+    def lent_bytes(self, workload: Workload) -> Number:
+        """Bytes of what it picks and holds for the layers after it that take it."""
+        return 0
+
+    @property
     def params(self) -> dict[str, Any]:
         """Parameters and their values, as records show them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     # -- costs -------------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """What this implementation executes for a workload, by stage.
+        """Return what this implementation executes for a workload, stage by stage.
 
         ``scope`` ``core`` starts when q, k, v exist, ``layer`` includes the projections.
         Raises :class:`RequestError` where the mechanism cannot do what is asked.
@@ -157,7 +166,7 @@ class Mechanism:
         return replace(counted(self, workload, scope), state_entries=state)
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """What the definition asks for, whatever implements it: the ``operations`` convention.
+        """Return the operations that the definition asks for, whatever implements it.
 
         Causal row t sees t tokens, sums are direct, softmax does not subtract its maximum.
         Defined for a forward pass and a decoding step (002, Tables 3 to 6).
@@ -173,42 +182,42 @@ class Mechanism:
         return CostTable(tuple(writer.stages), self.parameters(workload, scope))
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
-        """Number of trainable parameters."""
+        """Return the number of trainable parameters."""
         from attnprof.ops.layer import made
 
         return made(self, self._fitted(workload), scope)[1].count
 
     def _fitted(self, workload: Workload) -> Workload:
-        """With as many key and value heads as the mechanism fixes."""
+        """Return the workload with the key and value heads that the mechanism fixes, if any."""
         return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
     def form_for(self, workload: Workload) -> "Mechanism":
-        """The mechanism whose text runs: itself, or the one that it switches to."""
+        """Return the mechanism whose text runs: itself, or the one that it switches to."""
         return self
 
     def choice(self, workload: Workload) -> str:
-        """Which of its forms it takes for a workload, and why; "" where nothing is chosen."""
+        """Return the form that runs for a workload, and why; "" if there is only one."""
         return ""
 
     def published(self) -> tuple[Published, ...]:
-        """The closed forms the documents print for this mechanism."""
+        """Return the closed forms the documents print for this mechanism."""
         return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
-        """Elements a decoder keeps after the token number ``seq_len``."""
+        """Return the elements that a decoder keeps after token number ``seq_len``."""
         w = workload
         return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 
     def layer_entries(self, workload: Workload) -> Number:
-        """Elements that a layer keeps beside its core's state."""
+        """Return elements that a layer keeps beside its core's state."""
         return 0
 
     def wide_entries(self, workload: Workload) -> Number:
-        """Elements of the state that are in float32 at least: sums over all tokens."""
+        """Return elements of the state that are in float32 at least: sums over all tokens."""
         return 0
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Bytes of its state that a decoding step moves: cached rows once, sums twice.
+        """Return bytes of its state that a decoding step moves: cached rows once, sums twice.
 
         A step reads the rows that are cached and writes the newest, or reads and writes sums.
         """
@@ -226,7 +235,7 @@ class Mechanism:
             writer.projections("o", workload)
 
     def core(self, *args: Any, **kwargs: Any) -> Any:
-        """What happens between q, k and v, (b, h, n, d) each, and the heads' outputs.
+        """Return the heads' outputs for q, k and v, (b, h, n, d) each.
 
         ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
         counts; ``causal`` and ``weights`` (the parameters of :meth:`core_weights`, by name) only
@@ -235,39 +244,39 @@ class Mechanism:
         raise RequestError(f"{self.name} has no core between queries, keys and values")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The parameters of the core by name; None for one that these parameters leave out."""
+        """Return the core's weights by name; None for one that these parameters leave out."""
         return {}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The parameters of the layer around a core, beside its linear maps, by name."""
+        """Return the parameters of the layer around a core, beside its linear maps, by name."""
         return {}
 
     def layer(self, *args: Any, **kwargs: Any) -> Any:
-        """A whole layer, with its own weights and maps: x (b, n, d_model) → the same shape.
+        """Compute a whole layer, with its own weights and maps: x (b, n, d_model) → the same shape.
 
         ``layer(layer, x)``, and ``causal`` where it takes that: what takes none is so by nature.
         """
         raise RequestError(f"{self.name} has no layer of its own")
 
     def run_layer(self, layer: Any, x: Any, causal: bool) -> Any:
-        """The whole layer, given the mask if it is not causal by nature."""
+        """Compute the whole layer, with the mask unless it is causal by nature."""
         return self.layer(layer, x, **({"causal": causal} if "causal" in self._layer_takes else {}))
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of the layer's linear maps, by name; its own say theirs."""
+        """Return input and output width of the layer's linear maps, by name; its own say theirs."""
         return {} if self.has_own_layer() else sizes.maps(self.projections)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The same for one token, with the new state."""
+        """Compute the layer for one token; return its output and the new state."""
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
     @classmethod
     def has_own_layer(cls) -> bool:
-        """Whether it writes a whole layer and no core."""
+        """Return whether it writes a whole layer and no core."""
         return cls.layer is not Mechanism.layer
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """The state before the first token.
+        """Return the state before the first token.
 
         ``cache(heads, width)`` makes an empty cache of rows (``cache.newest_first`` in that order),
         ``cache.window(heads, width, first, latest)`` one of the first tokens and the latest others,
@@ -277,42 +286,45 @@ class Mechanism:
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
     def layer_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """The same of a layer around a core, which may keep more."""
+        """Return a layer's state before the first token: by default, that of its core."""
         return self.init_state(sizes, cache)
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """A projection's rows (b, n, width) before they are split into heads; in a step with it."""
+        """Return a projection's rows (b, n, width), changed before the split into heads.
+
+        ``state`` is that of the layer in a decode step.
+        """
         return y
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
+        """Compute one token: q, k, v (b, h, 1, d) → (b, h, 1, dv), and the new state."""
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
     @classmethod
     def is_text(cls) -> bool:
-        """Whether its core of three tensors, or its layer, is written."""
+        """Return whether its core of three tensors, or its layer, is written."""
         asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
         return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
 
     def projected_heads(self, letter: str) -> Number | None:
-        """How many heads of q, k or v are projected and repeated; None: all are projected."""
+        """Return the heads of q, k or v that are projected and then repeated; None: all are."""
         return None
 
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
-        """What a layer's input gives its core, and a step, besides q, k and v: by argument.
+        """Return further arguments of core and step, computed from the layer's input, by name.
 
         A core alone runs without it.
         """
         return {}
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any, **gates: Any) -> Any:
-        """The core, given what it takes; refuses a mask that it does not have."""
+        """Compute the core with the arguments it takes; refuse a mask that it does not have."""
         self.refuse_unless(causal=causal)
         more = {"causal": causal, "weights": weights, **gates}
         return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
 
     def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
-        """The heads' outputs (b, n, h·d) of a layer for its input (b, n, d_model).
+        """Return the heads' outputs (b, n, h·d) of a layer for its input (b, n, d_model).
 
         Projections, head split, core, head merge; ``context`` is what keys and values come from.
         """
@@ -323,7 +335,7 @@ class Mechanism:
         return merge_heads(layer.core(q, k, v, causal=causal, **self.gates(layer, x)))
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """The heads' outputs (b, n, h·dv) as they enter the output map, given the layer's input."""
+        """Return the rows (b, n, h·dv) that enter the output map, from heads and layer's input."""
         return y
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
@@ -357,7 +369,7 @@ class Mechanism:
         return self.has_own_layer() or {*"qvo"} <= {*self.projections}
 
     def refusal(self, ability: str) -> str:
-        """The sentence that follows the mechanism's name when it refuses."""
+        """Return the sentence that follows the mechanism's name when it refuses."""
         return self.reasons.get(ability, _REFUSALS[ability])
 
 

@@ -1,4 +1,4 @@
-"""Closed forms as documents print them."""
+"""Formulas as documents print them, with their place and what they count."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

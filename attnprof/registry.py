@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "attnprof.mechanisms"
-#: What users ask for, and what it is called here.
+#: Other names of mechanisms, with ours.
 HINTS = {
     "taylor": "TaylorShift has three: taylor-direct, taylor-efficient, taylorshift (switches)",
     "efficient-taylorshift": "that is taylor-efficient; efficient is Efficient Attention (000)",
@@ -39,7 +39,7 @@ HINTS = {
 
 @cache
 def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
-    """Shipped mechanisms by name, with the folder each lives in."""
+    """Return shipped mechanisms by name, with the folder each lives in."""
     shipped_ones: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
@@ -52,12 +52,12 @@ def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
 
 
 def names() -> list[str]:
-    """Names of the shipped mechanisms, in the order documents introduce them."""
+    """Return names of the shipped mechanisms, in the order documents introduce them."""
     return sorted(_shipped(), key=lambda name: (_shipped()[name][0].document, name))
 
 
 def get(name: str, **params: Any) -> Mechanism:
-    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
+    """Return a mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
 
     A name may have parameters of its own, ``mla@impl=absorbed``, and be several layers,
     ``gated-deltanet@3+gqa@1``.
@@ -66,7 +66,7 @@ def get(name: str, **params: Any) -> Mechanism:
 
 
 def derivable(name: str) -> Mechanism:
-    """The mechanism; what is none may be meant for code of somebody's own, and is told how."""
+    """Return the mechanism; RequestError for another name also says how to name one's own code."""
     try:
         return get(name)
     except NotFoundError as error:
@@ -77,7 +77,10 @@ def derivable(name: str) -> Mechanism:
 
 
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
-    """The named mechanisms, each with those of the values that it takes; one must take each."""
+    """Return the named mechanisms, each with those values that are its parameters.
+
+    Raises RequestError for a value that is a parameter of none of them.
+    """
     specs = [get(name) for name in names]
     known = {name for mechanism in specs for name in mechanism.parameter_names()}
     for name, value in values.items():
@@ -95,7 +98,7 @@ def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanis
 
 
 def module_of(name: str) -> Any:
-    """The torch side of a mechanism, imported now: ``module`` beside a ``spec``, or its own file.
+    """Import the torch code of a mechanism: ``module`` next to its ``spec``, or its one file.
 
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
@@ -127,7 +130,7 @@ def module_of(name: str) -> Any:
 
 
 def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
-    """The class, and the package or module where its torch side is."""
+    """Return the class, and the package or module where its torch side is."""
     if name in _shipped():
         return _shipped()[name]
     if _is_configured(name):
@@ -145,12 +148,14 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         mechanism = _checked(value, origin(point))
         package, _, last = mechanism.__module__.rpartition(".")
         return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
+    if name.endswith(".py"):
+        raise NotFoundError(f"'{name}' is a file: type {name}:MyAttention, the name of its class")
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
 
 
 def _stacked(spec: Hybrid, sizes: Any) -> Any:
-    """A hybrid's layers as one module."""
+    """Return a hybrid's layers as one module."""
     from attnprof.blocks.core import HybridLayers, build_layer
 
     layers = []
@@ -165,13 +170,13 @@ _DIGITS = 4
 
 
 def _is_configured(name: str) -> bool:
-    """Whether a name has parameters or numbers of layers."""
+    """Return whether a name has parameters or numbers of layers."""
     return "@" in name.rpartition(".py:")[2]
 
 
 @cache
 def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
-    """The class of a name with parameters, which are its defaults; or of several layers."""
+    """Return the class of a name with parameters, which are its defaults; or of several layers."""
     parts, counts = list[Mechanism](), list[int]()
     for term in name.split("+"):
         start = term.rpartition(".py:")[0]
@@ -189,26 +194,26 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         counts += numbers or [1]
     if len(parts) == 1 and "=" in name and counts == [1]:
         return type(parts[0]), parts[0].__module__
-    given = [("parts", tuple, tuple(parts)), ("counts", tuple, tuple(counts))]
-    return _subclass(Hybrid, given, name), Hybrid.__module__
+    defaults = [("parts", tuple, tuple(parts)), ("counts", tuple, tuple(counts))]
+    return _subclass(Hybrid, defaults, name), Hybrid.__module__
 
 
 def _with_defaults(base: str, values: dict[str, str], name: str) -> Mechanism:
-    """A mechanism with these parameters, of a class that has them as defaults."""
+    """Return a mechanism with these parameters, of a class that has them as defaults."""
     plain = get(base)
     spec, kinds = plain.with_params(dict(values)), {item.name: item.type for item in fields(plain)}
     if not values:
         return spec
     settings = "".join(f"@{key}={x}" for key, x in values.items())
-    given = [(key, kinds[key], getattr(spec, key)) for key in values]
-    return _subclass(type(plain), given, name or f"{base}{settings}")()
+    defaults = [(key, kinds[key], getattr(spec, key)) for key in values]
+    return _subclass(type(plain), defaults, name or f"{base}{settings}")()
 
 
-def _subclass(kind: type[Mechanism], given: list[Any], name: str) -> type[Mechanism]:
-    """A class of mechanisms with other defaults, and a name that says so."""
+def _subclass(kind: type[Mechanism], defaults: list[Any], name: str) -> type[Mechanism]:
+    """Return a class of mechanisms with other defaults, and a name that says so."""
     more = {"name": name, "__module__": kind.__module__}
     return make_dataclass(
-        kind.__name__, given, bases=(kind,), namespace=more, frozen=True, kw_only=True
+        kind.__name__, defaults, bases=(kind,), namespace=more, frozen=True, kw_only=True
     )
 
 
@@ -243,22 +248,24 @@ def _is_mechanism(value: Any) -> bool:
 
 def _checked(value: Any, what: str) -> type[Mechanism]:
     if not _is_mechanism(value):
+        kind, _, place = what.partition(" ")
+        derive = f"; for a module, type attnprof derive {place}" if kind == "mechanism" else ""
         raise RequestError(
             f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
-            "with a name"
+            f"with a name{derive}"
         )
     mechanism: type[Mechanism] = value
     return mechanism
 
 
 def origin(point: "EntryPoint") -> str:
-    """Which plug-in of which distribution, in words."""
+    """Return which plug-in of which distribution it is, in words."""
     dist = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"plug-in '{point.name}'{dist} ({point.value})"
 
 
 def plugins() -> "list[tuple[EntryPoint, str | None]]":
-    """Entry points from metadata, none imported, each with why it cannot work (or None)."""
+    """Return entry points from metadata, none imported, each with why it cannot work (or None)."""
     names = []
     for point in _entry_points():
         module, _, attribute = point.value.partition(":")

@@ -1,4 +1,4 @@
-"""Numbers as people read them: counts, bytes, times, rates. Never used for JSON or CSV."""
+"""Format counts, bytes, times and rates for people; JSON and CSV have plain numbers instead."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def format_count(value: float, *, short: bool = False) -> str:
-    """An exact count with thousands separators, or ``21.0 M`` where ``short``."""
+    """Return an exact count with thousands separators, or ``21.0 M`` where ``short``."""
     if isinstance(value, float) and not value.is_integer():
         return format_number(value, short=short)
     if not short or abs(value) < 1e6:
@@ -27,7 +27,7 @@ def _decimal(value: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in KiB, MiB, GiB: ``1.50 MiB``; whole bytes below 1024."""
+    """Return bytes in KiB, MiB, GiB: ``1.50 MiB``; whole bytes below 1024."""
     size, power = float(value), 0
     while abs(size) >= 1024 and power < len(_BINARY) - 1:
         size, power = size / 1024, power + 1
@@ -35,7 +35,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_time(value: float) -> str:
-    """Seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
+    """Return seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
     for size, unit in _TIMES:
         if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
             return f"{_rounded(value / size, 3)} {unit}"
@@ -43,13 +43,13 @@ def format_time(value: float) -> str:
 
 
 def format_rate(value: float, unit: str = "FLOP/s") -> str:
-    """Operations or bytes a second in decimal units: ``12.5 GFLOP/s``."""
+    """Return operations or bytes a second in decimal units: ``12.5 GFLOP/s``."""
     head, _, prefix = _decimal(value).partition(" ")
     return f"{head} {prefix}{unit}"
 
 
 def format_number(value: float, *, short: bool = False) -> str:
-    """Any number: integers exact, others to six significant digits, or three where ``short``."""
+    """Return a number: integers exact, others to six significant digits, or three if ``short``."""
     if isinstance(value, int):
         return f"{value:,}"
     if short and 1e-6 < abs(value) < 1e15:
@@ -58,13 +58,13 @@ def format_number(value: float, *, short: bool = False) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """So many significant digits, never with an exponent: ``0.0120``, ``1.30``, ``12,345``."""
+    """Return ``digits`` significant digits, without exponent: ``0.0120``, ``1.30``, ``12,345``."""
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def format_ratio(value: float, base: float = 1) -> str:
-    """How many times a base: ``0.0081``, ``0.56``, ``13``, and more digits near 1: ``1.003``."""
+    """Return a ratio: ``0.0081``, ``0.56``, ``13``, and more digits near 1: ``1.003``."""
     ratio = value / base
     if not 0.1 <= ratio < 10:
         return _rounded(ratio, 2) if ratio else "0"
@@ -81,17 +81,17 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 case``, ``6,000 cases``."""
+    """Return ``1 case``, ``6,000 cases``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def joined(texts: Iterable[str], word: str = "and") -> str:
-    """``a, b and c``."""
+    """Return the texts as a list in a sentence: ``a, b and c``."""
     *first, last = texts
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-#: Quantities whose names are not read as they are written.
+#: Quantities whose names in a sentence are not just the field's with spaces.
 _QUANTITIES = {
     "flops": "FLOPs", "matmul_flops": "matmul FLOPs", "matmul": "matmul FLOPs", "macs": "MACs",
     "peak_bytes": "peak memory", "step_bytes": "bytes a step",
@@ -99,28 +99,28 @@ _QUANTITIES = {
 
 
 def quantity_text(name: str) -> str:
-    """A quantity as one reads it."""
+    """Return a quantity's name in a sentence: ``peak memory`` for ``peak_bytes``."""
     return _QUANTITIES.get(name, name.replace("_", " "))
 
 
 def setting_text(value: Any) -> str:
-    """A parameter's value as ``--set`` takes it."""
+    """Return a parameter's value as ``--set`` takes it."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def label(mechanism: str, params: dict[str, object]) -> str:
-    """A mechanism and its parameters as one reads them: ``standard (bias=true)``."""
+    """Return a mechanism and its parameters as text: ``standard (bias=true)``."""
     settings = " ".join(f"{name}={setting_text(value)}" for name, value in params.items())
     return f"{mechanism} ({settings})" if settings else mechanism
 
 
 def is_numeric(fmt: str) -> bool:
-    """Whether a column of this format is right-aligned."""
+    """Return whether a column of this format is right-aligned."""
     return fmt in _WRITERS
 
 
 def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
-    """A cell's text by its column's format; a dash for what is missing or not a number."""
+    """Return a cell's text by its column's format; a dash for what is missing or not a number."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return MISSING
     if isinstance(value, bool):
@@ -136,8 +136,8 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
     return str(write(value, **how))
 
 
-# -- sizes that crossovers are looked for over, by the name of their flag --------------------
-#: What one of them is called, in front of its value or (for the first two) behind.
+# -- sizes that a crossover varies, by the name of their option ------------------------------
+#: The noun after a value: ``64 tokens``. For other sizes it stands in front: ``head width 64``.
 COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
 NAMES = {
     "seq": "the length", "d": "the head width", "heads": "the number of heads",
@@ -151,12 +151,12 @@ EVERY_ONE = {
 
 
 def amount(over: str, value: int) -> str:
-    """A value with what it is: ``64 tokens``, ``head width 64``, ``window 64``."""
+    """Return a value with its size's name: ``64 tokens``, ``head width 64``, ``window 64``."""
     if over in COUNTED:
         return plural(value, COUNTED[over])
     return f"{NAMED.get(over, over)} {value:,}"
 
 
 def every(over: str) -> str:
-    """What an answer for all values is for: ``length``, ``value of window``."""
+    """Return the noun after "every" in an answer: ``length``, ``value of window``."""
     return EVERY_ONE.get(over, f"value of {over}")

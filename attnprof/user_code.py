@@ -1,4 +1,4 @@
-"""Somebody's code: its modules, what it raised, in words, and on which of its lines."""
+"""Import a user's code, name its modules, and report its exceptions with the user's line."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ class ExitedError(Exception):
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Inside, garbage is looked for seldom: through the many objects of runs and formulas."""
+    """Collect garbage seldom inside: runs and formulas have many objects to look through."""
     before = gc.get_threshold()
     gc.set_threshold(max(SELDOM, before[0]) if before[0] else 0, *before[1:])
     try:
@@ -39,7 +39,7 @@ def collecting_seldom() -> Iterator[None]:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """What ends a program, like ``sys.exit``, raises :class:`ExitedError` instead."""
+    """Raise :class:`ExitedError` where user code would end the program, as by ``sys.exit``."""
     try:
         yield
     except (Exception, KeyboardInterrupt, GeneratorExit):
@@ -49,7 +49,7 @@ def contained() -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code.
+    """Return the exception and the line of the user's code: ``ValueError: message (my.py:12)``.
 
     Where it says nothing the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
     """
@@ -92,19 +92,19 @@ _PLAIN = {
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
+    """Return the innermost line that is neither attnprof's, torch's, nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     return _place(_innermost(traceback.extract_tb(error.__traceback__)))
 
 
 def calling_line() -> str:
-    """The innermost line that runs now, of the same code."""
+    """Return the innermost line of user code that runs now (see :func:`line_of`)."""
     return _place(_innermost(traceback.extract_stack()))
 
 
 def _innermost(frames: traceback.StackSummary) -> traceback.FrameSummary:
-    """The innermost frame of the user's code; an empty one where there is none."""
+    """Return the innermost frame of the user's code; an empty one where there is none."""
     ours = str(Path(__file__).parent)
     for frame in reversed(frames):
         name, parts = frame.filename, Path(frame.filename).parts
@@ -119,10 +119,10 @@ def _place(frame: traceback.FrameSummary) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
 
 
-def module_in(path: str, asked: str) -> ModuleType:
-    """The module that a file is, run once however often; ``asked`` begins the messages."""
+def module_in(path: str, typed: str) -> ModuleType:
+    """Return the module of a file, which runs once; ``typed`` (the place) begins messages."""
     where = Path(path)
-    check_place(path, asked)
+    check_place(path, typed)
     unique = sha1(os.fsencode(where.resolve()), usedforsecurity=False).hexdigest()[:8]
     stem = re.sub("[\ud800-\udfff]", "_", where.stem)  # of a name that is not UTF-8
     name = f"attnprof_file_{stem}_{unique}"
@@ -130,12 +130,12 @@ def module_in(path: str, asked: str) -> ModuleType:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise RequestError(f"{asked}: {path} is not a Python file")
+        raise RequestError(f"{typed}: {path} is not a Python file")
     module, loader = module_from_spec(spec), spec.loader
     sys.modules[name] = module  # dataclasses and pickle look their module up there
     try:
         with _reachable(where.resolve().parent):
-            _imported(asked, path, lambda: loader.exec_module(module))
+            _imported(typed, path, lambda: loader.exec_module(module))
     except RequestError:
         del sys.modules[name]
         raise
@@ -144,7 +144,7 @@ def module_in(path: str, asked: str) -> ModuleType:
 
 @contextmanager
 def _reachable(folder: Path) -> Iterator[None]:
-    """What lies in the folder can be imported, as where Python runs a script; later on, too."""
+    """Put the folder on the import path, as Python does for a script; it stays there."""
     place = str(folder)
     known = place in sys.path
     sys.path.insert(0, place)
@@ -156,7 +156,7 @@ def _reachable(folder: Path) -> Iterator[None]:
             sys.path.append(place)
 
 
-def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
+def _imported(typed: str, place: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except (KeyboardInterrupt, GeneratorExit):
@@ -165,7 +165,7 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
         missing = getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
             raise NotFoundError(
-                f"{asked}: there is no module '{missing}' here; type path/to/file.py:Name for a "
+                f"{typed}: there is no module '{missing}' here; type path/to/file.py:Name for a "
                 "file, or install its package"
             ) from error
         relative = isinstance(error, ImportError) and "relative import" in str(error)
@@ -174,34 +174,34 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
         while isinstance(cause, ImportError) and cause.__cause__ is not None:
             cause = cause.__cause__  # what a package that imports late was told itself
         raise RequestError(
-            f"{asked}: {place} does not import: {error_text(cause)}{advice}"
+            f"{typed}: {place} does not import: {error_text(cause)}{advice}"
         ) from error
 
 
 def is_place(text: str) -> bool:
-    """Whether a text names a place in code, not a registered mechanism."""
+    """Return whether a text names a place in code, not a registered mechanism."""
     return ":" in text or text.endswith(".py")
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The file or module of a place, and the name in it, if any."""
+    """Return the file or module of a place, and the name in it, if any."""
     path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     return path, name
 
 
-def check_place(text: str, asked: str = "") -> None:
-    """Refuse a file that is not there; nothing is imported. ``asked`` begins the message."""
+def check_place(text: str, typed: str = "") -> None:
+    """Refuse a file that does not exist, without importing; ``typed`` begins the message."""
     path, _ = _parts(text)
     where = Path(path)
     if path.endswith(".py") and not where.is_file():
         near = sorted(p.name for p in where.parent.glob("*.py") if p.is_file())
         hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
         what = f"{path} is a folder" if where.is_dir() else f"there is no file {path}"
-        raise NotFoundError(f"{asked or text}: {what}; {hint}")
+        raise NotFoundError(f"{typed or text}: {what}; {hint}")
 
 
 def loaded(text: str) -> Any:
-    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names."""
+    """Return the class, function or module named ``path.py:Name`` or ``package.module:Name``."""
     path, name = _parts(text)
     if path.endswith(".py"):
         module = module_in(path, text)
@@ -231,7 +231,7 @@ def loaded(text: str) -> Any:
 
 
 def _below(text: str, package: ModuleType, name: str) -> ModuleType:
-    """The one module of a package that defines the name, found by reading its files.
+    """Return the one module of a package that defines the name, found by reading its files.
 
     The package itself where none does. Raises :class:`RequestError` where several do.
     """
@@ -251,7 +251,7 @@ def _below(text: str, package: ModuleType, name: str) -> ModuleType:
 
 
 def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:
-    """Every module of a package, and the classes and functions that its text defines."""
+    """Yield every module of a package, and the classes and functions that its text defines."""
     for folder in map(Path, getattr(package, "__path__", ())):
         for file in sorted(folder.rglob("*.py")):
             parts = file.relative_to(folder).with_suffix("").parts
@@ -269,7 +269,7 @@ _NOTHING = "defines no module and no function"
 
 
 def _derivable(module: ModuleType) -> list[str]:
-    """What a module itself defines that can be derived: modules, then functions."""
+    """Return names in a file that can be derived and are defined in it: modules, then functions."""
     from torch import nn
 
     values = {name: value for name, value in vars(module).items() if not name.startswith("_")}

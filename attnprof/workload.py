@@ -1,4 +1,4 @@
-"""What is asked of a mechanism: the sizes, the phase, the number format."""
+"""A workload: the sizes, phase, mask and number format of one call of a mechanism."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -9,7 +9,7 @@ from attnprof.errors import RequestError
 
 PHASES = ("forward", "backward", "train", "decode")
 SCOPES = ("core", "layer")
-#: Bytes an element takes. ``entry`` counts elements instead of bytes.
+#: Bytes of an element by number format; with ``entry`` memory is counted in elements.
 ENTRY = "entry"
 ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, ENTRY: 1}
 DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
@@ -68,7 +68,7 @@ class Workload:
             )
 
     def by_symbol(self) -> dict[str, Any]:
-        """Batch, tokens, heads and head width by the letters that formulas have for them."""
+        """Return batch, tokens, heads and head width by their letters in formulas: B, N, h, d."""
         return {letter: getattr(self, name) for letter, name in SYMBOLS.items()}
 
     @property
@@ -97,7 +97,7 @@ class Workload:
         return ITEM_SIZES[self.dtype]
 
     def with_(self, **changes: Any) -> "Workload":
-        """The same workload with some fields changed."""
+        """Return the workload with some fields changed."""
         try:
             return replace(self, **changes)
         except TypeError as error:
@@ -106,7 +106,7 @@ class Workload:
 
 
 def pairs(workload: Workload) -> Number:
-    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
+    """Return query-key pairs of the definition: N(N+1)/2 if causal, t for one decoded token."""
     n = workload.seq_len
     if workload.phase == "decode":
         return n
@@ -117,5 +117,5 @@ def pairs(workload: Workload) -> Number:
 
 
 def rows(workload: Workload) -> Number:
-    """Query rows of one call: one in a decoding step."""
+    """Return query rows of one call: one in a decoding step."""
     return 1 if workload.phase == "decode" else workload.seq_len

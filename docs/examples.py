@@ -36,8 +36,8 @@ def page(file: Path = README) -> str:
         module = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         Path(folder, "my.py").write_text(module[1] if module else "", encoding="utf-8")
 
-        def shown(found: re.Match[str]) -> str:
-            return f"{found[1]}```text\n{output_of(found['command'], Path(folder))}```"
+        def shown(match: re.Match[str]) -> str:
+            return f"{match[1]}```text\n{output_of(match['command'], Path(folder))}```"
 
         return SHOWN.sub(shown, text)
 

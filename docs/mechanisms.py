@@ -91,13 +91,13 @@ def _definition(spec: Mechanism) -> str:
 
 
 def _exceptions(spec: Mechanism) -> str:
-    found = []
+    exceptions = []
     for known in spec.variants:
         where = (
             " ".join(f"`{k}={setting_text(v)}`" for k, v in known.params.items()) or "by default"
         )
-        found.append(f"{where}: {known.time_order}, {known.memory_order} ({known.reason})")
-    return "".join(f"; {text}" for text in found)
+        exceptions.append(f"{where}: {known.time_order}, {known.memory_order} ({known.reason})")
+    return "".join(f"; {text}" for text in exceptions)
 
 
 if __name__ == "__main__":

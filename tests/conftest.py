@@ -55,11 +55,11 @@ def pytest_sessionfinish():
 @cache
 def text_with_imports(module):
     """The text of a file of the tests, and of those that it imports, with their names."""
-    found = {module: Path(sys.modules[module].__file__).read_text(encoding="utf-8")}
-    for place, name in re.findall(r"from (tests[\w.]*) import \(?\s*(\w+)", found[module]):
+    texts = {module: Path(sys.modules[module].__file__).read_text(encoding="utf-8")}
+    for place, name in re.findall(r"from (tests[\w.]*) import \(?\s*(\w+)", texts[module]):
         for other in {place, f"{place}.{name}"} & sys.modules.keys():
-            found |= text_with_imports(other)
-    return found
+            texts |= text_with_imports(other)
+    return texts
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -37,9 +37,9 @@ def test_a_workload_says_what_is_no_name(name, wrong):
 
 
 def test_numpy_integers_are_sizes_and_huge_ones_stay_exact():
-    found = Workload(np.int64(8), np.uint8(2), np.int32(4), causal=np.bool_(False))
-    assert found == WORKLOAD
-    assert type(found.seq_len) is int
+    workload = Workload(np.int64(8), np.uint8(2), np.int32(4), causal=np.bool_(False))
+    assert workload == WORKLOAD
+    assert type(workload.seq_len) is int
     huge = attnprof.cost("standard", Workload(10**400, 2, 4))
     assert huge.flops > 10**800
     assert isinstance(huge.flops, int)
@@ -92,7 +92,7 @@ def test_a_function_says_what_is_wrong_with_an_argument(call, name, tmp_path, mo
     for wrong in wrongs[name]:
         if wrong is None and (call, name) == ("build", "seq_len"):
             continue
-        with pytest.raises(AttnprofError, match=r"\w{3}") as told:
+        with pytest.raises(AttnprofError, match=r"\w{3}") as refusal:
             function(**{name: wrong})
-        assert told.value.exit_code == 2, (name, wrong)
+        assert refusal.value.exit_code == 2, (name, wrong)
     assert list(tmp_path.iterdir()) == []

@@ -23,17 +23,17 @@ PUBLIC["Derivation"] = Derivation
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_an_example_that_holds(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = PUBLIC[name]
+    public = PUBLIC[name]
     known = {"attnprof": attnprof, "torch": torch}
-    tests = doctest.DocTestFinder(recurse=False).find(found, name, globs={**PUBLIC, **known})
+    tests = doctest.DocTestFinder(recurse=False).find(public, name, globs={**PUBLIC, **known})
     runner = doctest.DocTestRunner()
     for test in tests:
         runner.run(test)
     assert runner.summarize(verbose=False) == (0, len(tests[0].examples))
     assert tests[0].examples
-    for own, member in vars(found).items() if inspect.isclass(found) else ():
-        if not own.startswith("_") and (callable(member) or isinstance(member, property)):
-            assert inspect.getdoc(getattr(found, own)), own
+    for method, member in vars(public).items() if inspect.isclass(public) else ():
+        if not method.startswith("_") and (callable(member) or isinstance(member, property)):
+            assert inspect.getdoc(getattr(public, method)), method
 
 
 class Cells(HTMLParser):
@@ -71,11 +71,11 @@ def test_symbols_are_shown_as_formulas():
 
 
 def test_a_derivation_is_shown_with_its_domain_and_framed():
-    found = attnprof.derive(torch.square, inputs={"x": "N, d"}, phases="forward")
-    shown = found._repr_html_()
+    derivation = attnprof.derive(torch.square, inputs={"x": "N, d"}, phases="forward")
+    shown = derivation._repr_html_()
     assert "<code>N*d</code>" in shown
     assert "forward holds for: N, d &gt;= 2" in shown
-    assert "N*d" in found.to_frame().expression.tolist()
+    assert "N*d" in derivation.to_frame().expression.tolist()
 
 
 def test_names_are_escaped_and_what_all_records_share_is_said_once():

@@ -23,7 +23,7 @@ from attnprof.algebra.parser import (
 
 #: Powers beyond these are in no cost, and expanding them would take for ever.
 HIGHEST = 16
-#: What a formula's growth may add up to, as N**16*N**16 does.
+#: The largest sum of powers in a term: N**16*N**16 has 32.
 STEEPEST = 64
 #: Terms of a formula once it is written as a sum, and sides of all its maxima together.
 MOST_TERMS = 500
@@ -31,7 +31,7 @@ MOST_SIDES = 24
 
 
 def symbol(name: str) -> Any:
-    """The sympy symbol of a size: positive and real, as in a symbolic workload."""
+    """Return the sympy symbol of a size: positive and real, as in a symbolic workload."""
     import sympy
 
     return sympy.Symbol(name, positive=True)
@@ -40,7 +40,7 @@ def symbol(name: str) -> Any:
 def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
-    """A tree in sympy, with ``meanings`` in place of names; FormulaError if it has no value."""
+    """Return a tree in sympy, with ``meanings`` for names; FormulaError if it has no value."""
     values = meanings or {}
     return evaluate(
         tree, lambda name: values[name] if name in values else symbol(name), rules or rules_of()
@@ -48,7 +48,7 @@ def expression_of(
 
 
 def rules_of(highest: int = HIGHEST) -> Rules:
-    """Operators and functions on sympy's expressions, powers up to ``highest``."""
+    """Return operators and functions on sympy's expressions, powers up to ``highest``."""
     import sympy
 
     def number(value: int | Fraction | bool) -> Any:
@@ -92,7 +92,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any, highest: int) -> Any:
-    """A power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
+    """Return a power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
     if not exponent.is_Rational or abs(exponent) > highest:
         raise FormulaError(f"powers are numbers up to {highest}")
     if exponent < 0 and base == 0:
@@ -102,7 +102,7 @@ def _power(base: Any, exponent: Any, highest: int) -> Any:
 
 
 def _longest(expression: Any) -> int:
-    """Bits of the longest number in it that a power makes longer."""
+    """Return the bits of the longest number in a power of the expression."""
     import sympy
 
     numbers = expression.atoms(sympy.Rational)
@@ -125,7 +125,7 @@ def check_size(expression: Any) -> None:
 
 
 def _terms(expression: Any) -> int:
-    """How many terms it may have once it is written as a sum."""
+    """Return how many terms it may have once it is written as a sum."""
     counts = [_terms(part) for part in expression.args]
     if expression.is_Mul:
         return prod(counts)
@@ -150,7 +150,7 @@ def check_sides(tree: Tree) -> None:
 
 # -- as text ---------------------------------------------------------------------------
 def expanded(expression: Any) -> Any:
-    """The expression as a sum of monomials, branch by branch where a mechanism switches.
+    """Return the expression as a sum of monomials, branch by branch where a mechanism switches.
 
     Those of a maximum stay as they are: sympy would compare them pairwise, for seconds.
     """
@@ -180,26 +180,26 @@ def expanded(expression: Any) -> Any:
 
 @lru_cache(maxsize=4096, typed=True)
 def expression_text(expression: Any) -> str:
-    """``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
+    """Return ``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
     return str(expanded(expression))
 
 
 def expression_latex(expression: Any) -> str:
-    """The same in LaTeX."""
+    """Return the expression, as a sum of monomials, in LaTeX."""
     import sympy
 
     return str(sympy.latex(expanded(expression)))
 
 
 # -- whether it is 0 -------------------------------------------------------------------
-#: Shapes that are drawn, and operations beyond which algebra takes too long.
+#: Shapes drawn to compare values; operations of a formula beyond which algebra takes too long.
 _DRAWS = 3
 _LONG = 150
 _SURELY = 1e-9
 
 
 def is_zero(expression: Any) -> bool:
-    """Whether it is 0 wherever its symbols are positive.
+    """Return whether it is 0 wherever its symbols are positive.
 
     Quotients of polynomials that are 0 at random sizes are; what else seems to be is for sympy.
     """
@@ -220,7 +220,7 @@ def is_zero(expression: Any) -> bool:
 
 
 def constant_ratio(a: Any, b: Any) -> Any:
-    """The number that a is times b at all sizes, None where there is none."""
+    """Return the number that a is times b at all sizes, None where there is none."""
     import sympy
 
     if b == 0 or a.has(sympy.Max):
@@ -235,7 +235,7 @@ def constant_ratio(a: Any, b: Any) -> Any:
 
 
 def _values(expression: Any) -> Iterator[Any]:
-    """Its values at a few shapes, the same for the same symbols; None where it has none."""
+    """Yield the expression's values at a few shapes, drawn by its symbols; None without a value."""
     import sympy
 
     chance = random.Random(0)  # noqa: S311 - no secret

@@ -1,6 +1,7 @@
 """The maximum of many size polynomials, pruned.
 
-Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
+A peak is a maximum over many moments. Sympy takes seconds to compare expressions, so they are kept
+as dictionaries of monomials, and those that another one is never below are dropped.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,19 +12,19 @@ from typing import Any
 
 #: Factors by the number of the term.
 Monomials = dict[int, Any]
-#: Candidates of a maximum of which some are likely to be means of others.
+#: Number of candidates from which on dominated ones are dropped first.
 _MANY = 48
-#: Pairs that seem to cover one, and are tried.
+#: Pairs of values that are tried as bounds of another: a mean of both is never below it.
 _PAIRS = 4
 
 
 def maximum_of(candidates: Iterable[Any]) -> Any:
-    """The largest of several expressions in sizes (each at least 1), as one sympy Max."""
+    """Return the largest of several expressions in sizes (each at least 1), as one sympy Max."""
     return running_maximum(0, [(candidate, 0, candidate) for candidate in candidates])
 
 
 def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
-    """The most that is held at any time, as one sympy Max of what may be the largest.
+    """Return the most that is held at any time, as one sympy Max of what may be the largest.
 
     ``start`` is held before; each step is (allocates, workspace, frees). A candidate is dropped
     where another has every coefficient at least as large: sizes are at least 1.
@@ -59,7 +60,7 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
 
 @lru_cache(maxsize=4096)
 def terms_of(expression: Any) -> dict[Any, Any]:
-    """Terms of a sum and their factors, ints where they are whole."""
+    """Return terms of a sum and their factors, ints where they are whole."""
     import sympy
 
     # expanding would walk through a switch's condition: a name stands in for it
@@ -76,7 +77,7 @@ def terms_of(expression: Any) -> dict[Any, Any]:
 
 
 def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any, Any]:
-    """One sum of terms and ``sign`` times another."""
+    """Return one sum of terms plus ``sign`` times another."""
     total = dict(one)
     for term, factor in more.items():
         total[term] = total.get(term, 0) + sign * factor
@@ -84,20 +85,20 @@ def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any
 
 
 def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
-    """Whether every factor of the one is at least that of the other."""
+    """Return whether every factor of the one is at least that of the other."""
     more = all(large.get(term, 0) >= factor for term, factor in small.items())
     return more and all(factor >= 0 or term in small for term, factor in large.items())
 
 
 def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bool:
-    """Whether one of the others, or a mean of two of them, is never smaller than the value."""
+    """Return whether one of the others, or a mean of two, is never smaller than the value."""
     if len(others) < 2 or any(dominates(other, value) for other in others):
         return any(dominates(other, value) for other in others)
     return covering(others)(value)
 
 
 def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:
-    """What tells of a value whether one of the others, or a mean of two, is never smaller."""
+    """Return a predicate: whether one of the others, or a mean of two, is never below a value."""
     import numpy as np
 
     terms, table = _table(others)
@@ -115,7 +116,7 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
 
 
 def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
-    """The terms of all values, and an array of their factors: a row a value, a column a term."""
+    """Return the terms of all values, and their factors in an array (values, terms)."""
     import numpy as np
 
     terms = list(dict.fromkeys(term for value in values for term in value))
@@ -124,7 +125,7 @@ def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
 
 
 def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, Any]) -> bool:
-    """Whether one of the others, or a mean of two, is never smaller than the value.
+    """Return whether one of the others, or a mean of two, is never smaller than the value.
 
     ``away`` has how much larger each factor of theirs is, a row for each of them.
     """
@@ -145,7 +146,7 @@ def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, 
 
 
 def _without_smaller(table: Any) -> list[int]:
-    """The rows that no other one is nowhere smaller than; of equal ones the first."""
+    """Return the rows that no other one is nowhere smaller than; of equal ones the first."""
     import numpy as np
 
     kept = []
@@ -157,7 +158,7 @@ def _without_smaller(table: Any) -> list[int]:
 
 
 def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    """Whether a mean of the two, with some weight, is never smaller than the value."""
+    """Return whether a mean of the two, with some weight, is never smaller than the value."""
     low: Any = 0
     high: Any = 1
     for term in {*value, *one, *other}:
@@ -173,13 +174,13 @@ def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[An
 
 
 def _quotient(number: Any, divisor: Any) -> Any:
-    """Exactly: where the value is a mean, floats may round one bound beyond the other."""
+    """Return a / b exactly: rounded, a bound of a mean's weight could pass the other bound."""
     whole = isinstance(number, int) and isinstance(divisor, int)
     return Fraction(number, divisor) if whole else number / divisor
 
 
 def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomials]:
-    """Those that no mean of two others covers, of sizes of at least 1.
+    """Return the values that no mean of two others covers, for sizes of at least 1.
 
     Of layers that are alike the first and the last.
     """
@@ -199,7 +200,7 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
-    """The same over what sizes are above 1, where more sums are seen to be larger than others."""
+    """Return the value in sizes minus 1, which are from 0 on: signs then show what is larger."""
     shifted: dict[Any, Any] = {}
     for number, factor in value.items():
         for term, times in above(terms[number], 1).items():
@@ -209,7 +210,7 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def above(term: Any, least: int) -> dict[Any, int]:
-    """Factors of a product whose sizes x are written (x - least) + least; others stay."""
+    """Return factors of a product whose sizes x are written (x - least) + least; others stay."""
     import sympy
 
     expanded: dict[Any, int] = {frozenset(): 1}

@@ -1,4 +1,4 @@
-"""Orders of growth: leading terms of formulas, exponents of counts, and whether a bound keeps."""
+"""Orders of growth: the leading terms of formulas, the exponents of counts, and upper bounds."""
 
 import math
 import re
@@ -12,14 +12,15 @@ from typing import Any
 from attnprof.algebra.expressions import is_zero
 from attnprof.errors import RequestError
 
-#: By name of the size: its power and the power of its logarithm.
+#: By size: its power, and the power of its logarithm.
 Growth = Mapping[str, tuple[Any, Any]]
 _NOT = (0, 0)
-#: Directions of growth that are looked at: whole weights up to this, a size each.
+#: Directions in which sizes grow: each is t to a whole power up to this.
 STEPS = 6
-#: Powers of two whose lengths tell which term leads in the end, four times as many bits each.
+#: Exponents of two of the lengths at which leading terms are told apart, four times as many bits
+#: each.
 FAR = (2**5, 2**7, 2**9)
-#: A step of a ratio this many bits below the ratio itself is what rounding leaves.
+#: Steps of a ratio that are this many bits smaller than it count as rounding.
 NOISE = 60
 _ORDER = re.compile(r"N(?:\^(?P<power>[0-9.]+))?(?P<log> log N)?")
 
@@ -32,12 +33,12 @@ class Term:
     factor: Any
 
     def stays_below(self, other: Growth) -> bool:
-        """Whether it grows no faster than ``other``, in every size."""
+        """Return whether it grows no faster than ``other``, in every size."""
         names = {*self.growth, *other}
         return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
 
     def along(self, weights: Mapping[str, int]) -> tuple[Any, Any]:
-        """The powers of t and of its logarithm where every size is t to its weight."""
+        """Return the powers of t and of its logarithm where every size is t to its weight."""
         growing = [(weights[name], power) for name, power in self.growth.items()]
         powers = sum(weight * power for weight, (power, _) in growing)
         return powers, sum(logs for weight, (_, logs) in growing if weight)
@@ -48,7 +49,7 @@ class Term:
         return frozenset(self.growth.items())
 
     def expression(self, *, factor: bool = True) -> Any:
-        """As sympy writes it."""
+        """Return the growth as a sympy expression."""
         import sympy
 
         product = self.factor if factor else sympy.Integer(1)
@@ -59,7 +60,7 @@ class Term:
 
 
 def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
-    """The terms that no other one outgrows, while these sizes grow and the others stay.
+    """Return the terms that no other one outgrows, while these sizes grow and the others stay.
 
     None where that cannot be said: a maximum of which no side wins, a power of a sum.
     """
@@ -83,20 +84,20 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
 
 def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
-    """The terms as one expression."""
+    """Return the terms as one expression."""
     import sympy
 
     return sympy.Add(*(term.expression(factor=factors) for term in terms))
 
 
 def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
-    """Whether growth and factors are the same."""
+    """Return whether growth and factors are the same."""
     ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
     return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
 
 
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
-    """Whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
+    """Return whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
 
     Where sizes grow like powers of one t, no term of ``lower`` may outgrow all of ``upper``: N*d
     stays below N^2 + d^2, although below neither of the two.
@@ -130,7 +131,7 @@ def _term(part: Any, growing: Sequence[str]) -> Term | None:
 
 
 def _smooth(expression: Any, growing: Sequence[str]) -> Any:
-    """Rounding as a number that stays below 1, maxima as the side that outgrows the others."""
+    """Return the expression without rounding (a rest below 1) and maxima (the largest side)."""
     import sympy
 
     rest: dict[Any, Any] = {}
@@ -154,7 +155,7 @@ def _grows(expression: Any, growing: Sequence[str]) -> bool:
 
 
 def _winner(choice: Any, growing: Sequence[str]) -> Any:
-    """The side of a maximum (minimum) that is the larger (smaller) at large sizes, if one is."""
+    """Return the side of a maximum (minimum) that is largest (smallest) at large sizes, if any."""
     import sympy
 
     sign = 1 if isinstance(choice, sympy.Max) else -1
@@ -169,7 +170,7 @@ def _winner(choice: Any, growing: Sequence[str]) -> Any:
 
 # -- orders as text, and counts at lengths ----------------------------------------------
 def order_value(order: str, n: int) -> float:
-    """An order of growth like ``N^1.5`` or ``N log N`` at a length; RequestError for others."""
+    """Return the value of an order like ``N^1.5`` or ``N log N``; RequestError for other texts."""
     match = _read(order)
     value = math.pow(n, float(match["power"] or 1))
     return value * math.log2(n) if match["log"] else value
@@ -185,7 +186,7 @@ def _read(order: str) -> re.Match[str]:
 
 
 def settles(ratios: Sequence[Any]) -> bool | None:
-    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided."""
+    """Return whether ratios stay bounded at lengths of ever more bits (times four), or None."""
     before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
     if last * 2**NOISE <= ratios[-1]:
         return True
@@ -197,7 +198,7 @@ def settles(ratios: Sequence[Any]) -> bool | None:
 
 
 def keeps(order: str, value: Callable[[int], int]) -> bool | None:
-    """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
+    """Return whether a count stays below a multiple of an order at lengths of up to 2**512."""
     match = _read(order)
     power, log = Fraction(match["power"] or 1), bool(match["log"])
     growth = {bits: 2 ** int(power * bits) * (bits if log else 1) for bits in FAR}
@@ -205,11 +206,11 @@ def keeps(order: str, value: Callable[[int], int]) -> bool | None:
 
 
 def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent over the longer half of the lengths (at least two of them)."""
+    """Return the exponent over the longer half of the lengths (at least two of them)."""
     first = min(len(lengths) // 2, len(lengths) - 2)
     return exponent(lengths[first:], values[first:])
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The power of the length with which values grow: the slope of their logarithms."""
+    """Return the power of the length with which values grow: the slope of their logarithms."""
     return linear_regression(list(map(math.log, lengths)), list(map(math.log, values))).slope

@@ -21,7 +21,7 @@ from typing import Any
 LONGEST = 20_000
 DEEPEST = 64
 DIGITS = 300
-#: Longer names would fill every message they stand in.
+#: Longest name, as messages repeat names.
 LONGEST_NAME = 100
 
 #: Functions by the name that trees have, with the numbers of arguments each takes.
@@ -30,7 +30,7 @@ FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "sqrt": (1, 1), "log": (1, 2), "log2": (1, 1), "exp": (1, 1), "ceil": (1, 1), "floor": (1, 1),
     "max": (1, MANY), "min": (1, MANY),
 }  # fmt: skip
-#: What closed forms have besides.
+#: Functions that only stored closed forms have.
 STORED: Mapping[str, tuple[int, int]] = {
     **FUNCTIONS, "cbrt": (1, 1), "Abs": (1, 1), "Mod": (2, 2), "Rational": (2, 2), "Eq": (2, 2),
     "Ne": (2, 2), "Piecewise": (1, MANY),
@@ -51,7 +51,7 @@ _PAIRED = (*_LEVELS[0], "/", "//", "%")
 
 
 class FormulaError(ValueError):
-    """Why a text is no formula, or has no value."""
+    """Raised if a text is no formula, or has no value; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ Tree = Literal | Name | FunctionCall
 
 @lru_cache(maxsize=1024)
 def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
-    """The tree of a formula; FormulaError says what cannot be read.
+    """Return the tree of a formula; FormulaError says what cannot be read.
 
     ``stored`` adds what closed forms have: cases, conditions, remainders.
     """
@@ -95,14 +95,14 @@ def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
 
 
 def name_of(text: str) -> str:
-    """The name as Python writes it (``ℓ`` is ``l``); "" for none, or a word of Python's own."""
+    """Return the name as Python writes it (``ℓ`` is ``l``); "" if it is none or a keyword."""
     name = unicodedata.normalize("NFKC", text.strip())
     usable = name.isidentifier() and not keyword.iskeyword(name) and len(name) <= LONGEST_NAME
     return name if usable else ""
 
 
 def names_in(tree: Tree) -> tuple[str, ...]:
-    """The names it uses, each once, in the order of the text."""
+    """Return the names it uses, each once, in the order of the text."""
     if isinstance(tree, Name):
         return (tree.name,)
     args = tree.args if isinstance(tree, FunctionCall) else ()
@@ -110,12 +110,12 @@ def names_in(tree: Tree) -> tuple[str, ...]:
 
 
 def short(text: str) -> str:
-    """The text as messages show it."""
+    """Return the text as messages show it."""
     return text if len(text) < 80 else text[:77] + "..."
 
 
 def parts_of(text: str) -> list[str]:
-    """Pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
+    """Return pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
     pieces, depth, start = [], 0, 0
     for at, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -126,7 +126,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Kinds and texts; what is no part of a formula is refused."""
+    """Yield kind and text of each token; refuse other signs."""
     text, at = text.translate(_SIGNS), 0
     while at < len(text):
         if text[at].isspace():
@@ -155,7 +155,7 @@ class _Parser:
         self._stored = stored
 
     def whole(self) -> Tree:
-        """The tree of the whole text."""
+        """Return the tree of the whole text."""
         if self._next[0] == "end":
             raise FormulaError("it is empty")
         value = self._value()
@@ -169,7 +169,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _take(self, *signs: str) -> str:
-        """The next token, if it is one of these signs."""
+        """Return the next token, if it is one of these signs."""
         kind, text = self._next
         if kind != "sign" or text not in signs:
             return ""
@@ -177,7 +177,7 @@ class _Parser:
         return text
 
     def _inside(self, part: Callable[[], Any]) -> Any:
-        """A part that is parsed by the rules of the whole, so many within each other."""
+        """Return a part that is parsed by the rules of the whole, so many within each other."""
         if self._open >= DEEPEST:
             raise FormulaError(f"it is nested deeper than {DEEPEST}")
         self._open += 1
@@ -186,11 +186,11 @@ class _Parser:
         return value
 
     def _value(self) -> Tree:
-        """A sum; in a stored formula a condition, too."""
+        """Return a sum; in a stored formula a condition, too."""
         return self._chain(0 if self._stored else _SUMS)
 
     def _chain(self, level: int) -> Tree:
-        """Operands of one level of binding and the operators between them."""
+        """Return operands of one level of binding and the operators between them."""
         if level == len(_LEVELS):
             return self._signed()
         joins = _LEVELS[level][0]
@@ -226,7 +226,7 @@ class _Parser:
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 
     def _arguments(self) -> FunctionCall:
-        """What stands in brackets, and their end."""
+        """Read the arguments of a call and its closing bracket."""
         values = [self._value()]
         while self._take(","):
             values.append(self._value())
@@ -236,7 +236,7 @@ class _Parser:
         return _call("tuple", values)
 
     def _named(self, text: str) -> Tree:
-        """A function and its arguments, or a size."""
+        """Return a function and its arguments, or a size."""
         function = _SAME.get(text, text)
         if self._take("("):
             if function not in self._functions:
@@ -261,7 +261,7 @@ def _joined(sign: str, parts: Sequence[Tree]) -> Tree:
 
 
 def _call(function: str, args: Sequence[Tree]) -> FunctionCall:
-    """A call, unless it nests deeper than formulas do."""
+    """Return a call, unless it nests deeper than formulas do."""
     depth = 1 + max(arg.depth if isinstance(arg, FunctionCall) else 0 for arg in args)
     if depth > 2 * DEEPEST:
         raise FormulaError(f"it is nested deeper than {DEEPEST}")
@@ -269,7 +269,7 @@ def _call(function: str, args: Sequence[Tree]) -> FunctionCall:
 
 
 def _number(text: str) -> int | Fraction:
-    """Its exact value, where it has no more digits than numbers of formulas have."""
+    """Return a number's exact value; refuse one with more digits than formulas have."""
     mantissa, _, exponent = text.replace("_", "").lower().partition("e")
     if len(mantissa) > DIGITS or len(exponent) > 4 or abs(int(exponent or 0)) > DIGITS:
         raise FormulaError(f"a number has more than {DIGITS} digits")
@@ -283,7 +283,7 @@ BITS = math.ceil(DIGITS * math.log2(10))
 
 
 def evaluate(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
-    """What the tree is, with a value for every name; FormulaError where it has none."""
+    """Return the tree's value, given one for every name; FormulaError if it has no value."""
     try:
         return _value(tree, values, rules)
     except FormulaError:
@@ -313,13 +313,13 @@ def check_power(bits: int, exponent: float) -> None:
 
 
 def bits_of(value: int | Fraction) -> int:
-    """How long a number is."""
+    """Return how long a number is."""
     whole = Fraction(value)
     return max(abs(whole.numerator).bit_length(), whole.denominator.bit_length())
 
 
 def _bounded(value: Any) -> Any:
-    """A number as an int where it is whole; one too long is refused."""
+    """Return a number as an int where it is whole; one too long is refused."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FormulaError("it has no finite value")

@@ -1,8 +1,9 @@
-"""Polynomials: integer coefficients in one variable, and sizes that are exact in two.
+"""Polynomials: in one variable as coefficients (``Poly``), in seq_len and head_dim as sizes.
 
-A mechanism's cost, run on sizes in (seq_len, head_dim), is one polynomial for the range of lengths
-over which every comparison made on the way keeps its answer: maxima, minima and switches become
-pieces. An algebra system takes longer to import; texts are what ``sympy.sympify`` reads.
+A mechanism's text is run once on two :class:`PolynomialSize`. Its comparisons (max, min, if) are
+decided at a sample point and noted in :class:`Branches`; the cost is one polynomial wherever they
+are decided alike, and elsewhere the text is run again. sympy could do this, but takes longer to
+import than the whole command; texts made here are ones that ``sympy.sympify`` reads.
 """
 
 import math
@@ -18,19 +19,19 @@ LARGEST_PRIME = 1000
 
 
 def trimmed(values: list[int]) -> Poly:
-    """Without zeros at the end."""
+    """Return the coefficients without zeros at the end."""
     while values and not values[-1]:
         values.pop()
     return tuple(values)
 
 
 def plus(a: Poly, b: Poly) -> Poly:
-    """The sum."""
+    """Return a + b."""
     return trimmed([x + y for x, y in zip_longest(a, b, fillvalue=0)])
 
 
 def times(a: Poly, b: Poly) -> Poly:
-    """The product."""
+    """Return a * b."""
     values = [0] * (len(a) + len(b))
     for i, x in enumerate(a):
         for j, y in enumerate(b):
@@ -39,18 +40,18 @@ def times(a: Poly, b: Poly) -> Poly:
 
 
 def content(a: Poly) -> int:
-    """The greatest common divisor of the coefficients, with the sign of the leading one."""
+    """Return the greatest common divisor of the coefficients, with the sign of the leading one."""
     return math.gcd(*a) * (-1 if a and a[-1] < 0 else 1)
 
 
 def primitive(a: Poly) -> Poly:
-    """Without its content."""
+    """Return the polynomial divided by its :func:`content`."""
     factor = content(a)
     return tuple(x // factor for x in a)
 
 
 def divided(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """Quotient and remainder, both up to one positive integer factor (the same for both)."""
+    """Return quotient and remainder, both times one positive integer that makes them whole."""
     rest = [Fraction(x) for x in a]
     quotient = [Fraction(0)] * max(1, len(a) - len(b) + 1)
     while len(rest) >= len(b):
@@ -65,24 +66,24 @@ def divided(a: Poly, b: Poly) -> tuple[Poly, Poly]:
 
 
 def exact(a: Poly, b: Poly) -> Poly:
-    """The quotient where ``b`` is primitive and divides ``a``: by Gauss it has integers."""
+    """Return a / b for a primitive ``b`` that divides ``a``; Gauss's lemma makes it whole."""
     return divided(a, b)[0]
 
 
 def common(a: Poly, b: Poly) -> Poly:
-    """The primitive greatest common divisor."""
+    """Return the greatest common divisor of two polynomials, without content."""
     while b:
         a, b = b, primitive(divided(a, b)[1])
     return primitive(a)
 
 
 def derivative(a: Poly) -> Poly:
-    """The derivative."""
+    """Return the derivative."""
     return tuple(i * x for i, x in enumerate(a))[1:]
 
 
 def square_split(a: Poly) -> tuple[Poly, Poly]:
-    """``(s, r)`` with a = s²·r, every repeated factor moved into s (Yun's algorithm)."""
+    """Return ``(s, r)`` with a = s²·r, every repeated factor moved into s (Yun's algorithm)."""
     outside, inside = _integer_split(content(a))
     root: Poly = (outside,)
     left: Poly = (inside,)
@@ -101,7 +102,7 @@ def square_split(a: Poly) -> tuple[Poly, Poly]:
 
 
 def _integer_split(number: int) -> tuple[int, int]:
-    """The same for an integer, by trial division and one test for a perfect square."""
+    """Return ``(s, r)`` with number = s²·r, by trial division and one test for a perfect square."""
     outside, inside = 1, number
     for k in range(2, LARGEST_PRIME):
         while inside % (k * k) == 0:
@@ -119,7 +120,7 @@ def divisors(size: int) -> list[int]:
 
 
 def terms_text(a: Poly, denominator: int = 1) -> list[str]:
-    """Signed terms, highest power first: ``["+d**2/4", "-3*d/2", "+1/2"]``."""
+    """Return signed terms in d, highest power first: ``["+d**2/4", "-3*d/2", "+1/2"]``."""
     texts = []
     for power in range(len(a) - 1, -1, -1):
         if not a[power]:
@@ -134,7 +135,7 @@ def terms_text(a: Poly, denominator: int = 1) -> list[str]:
 
 
 def joined(terms: list[str]) -> str:
-    """Signed terms as one sum: ``d**2/4 - 3*d/2 + 1/2``."""
+    """Return signed terms as one sum: ``d**2/4 - 3*d/2 + 1/2``."""
     if not terms:
         return "0"
     first = terms[0].removeprefix("+")
@@ -142,7 +143,7 @@ def joined(terms: list[str]) -> str:
 
 
 def text(a: Poly) -> str:
-    """A polynomial as sympy prints it: highest power first, but ``1 - d``."""
+    """Return a polynomial in d as sympy prints it: highest power first, but ``1 - d``."""
     terms = terms_text(a)
     if len(terms) == 2 and a[0] > 0 and terms[0].startswith("-"):
         terms.reverse()
@@ -151,30 +152,34 @@ def text(a: Poly) -> str:
 
 #: Exponents of (seq_len, head_dim) to their coefficient.
 Polynomial = dict[tuple[int, int], Any]
-#: Residues tried to see whether a polynomial is divisible everywhere.
+#: Residues (values of the sizes modulo a divisor) that are tried to tell whether it always divides.
 MOST_RESIDUES = 4096
 
 
 class NotPiecewisePolynomialError(Exception):
-    """The cost is no polynomial on any range we can name; integers must decide."""
+    """Raised if a cost is no polynomial on any range of sizes; it is then computed size by size."""
 
 
 class Branches:
-    """The sample point (seq_len, head_dim), and the polynomials whose sign was asked there."""
+    """The point (seq_len, head_dim) at which comparisons are decided, and the decided polynomials.
+
+    ``n > d`` is decided by the sign of n - d at the sample. The cost that follows is the same
+    wherever all ``decided`` polynomials have the signs they have at the sample.
+    """
 
     def __init__(self, sample: tuple[int, int]) -> None:
         self._made: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
         self.move(sample)
 
     def move(self, sample: tuple[int, int]) -> None:
-        """Ask at another sample from here on."""
+        """Decide comparisons at another point from here on."""
         self.sample = sample
         self.decided: list[Polynomial] = []
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` makes of the variables; it is made again where a sign differs.
+        """Return ``make()``, remembered for samples at which its comparisons have the same signs.
 
-        That it is no polynomial is kept, too.
+        A :class:`NotPiecewisePolynomialError` that it raises is remembered, too.
         """
         before, kept = len(self.decided), self._made.setdefault(key, [])
         for made, signs in kept:
@@ -190,11 +195,11 @@ class Branches:
         return _raised(made)
 
     def size(self, which: int) -> "PolynomialSize":
-        """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
+        """Return a variable as a size: 0 is seq_len, 1 is head_dim."""
         return PolynomialSize({(1, 0) if which == 0 else (0, 1): 1}, self)
 
     def sign(self, terms: Polynomial) -> int:
-        """The sign at the sample; remembered unless it is the same everywhere."""
+        """Return the sign (-1, 0, 1) at the sample; note the polynomial unless it is a constant."""
         value = value_of(terms, *self.sample)
         if any(map(any, terms)):
             self.decided.append(terms)
@@ -202,7 +207,7 @@ class Branches:
 
 
 class PolynomialSize:
-    """A polynomial; behaves as the integer it stands for, refuses what has no polynomial."""
+    """A polynomial that is used like an int; an operation whose result is no polynomial raises."""
 
     __slots__ = ("branches", "terms")
     __hash__ = None  # type: ignore[assignment]  # equality is decided at a sample, see __eq__
@@ -254,7 +259,7 @@ class PolynomialSize:
         return math.prod([self] * power, start=PolynomialSize({(0, 0): 1}, self.branches))
 
     def __truediv__(self, other: Any) -> "PolynomialSize":
-        """By a number, or by a size like h or 2·h·d where that is exact; sizes are never zero."""
+        """Divide by a number or by one term (h, 2·h·d) that divides every term; sizes are not 0."""
         divisor = _terms(other)
         if len(divisor) != 1:
             raise NotPiecewisePolynomialError("a quotient by a sum of sizes")
@@ -279,7 +284,10 @@ class PolynomialSize:
         return int(left.pop() * divisor[0, 0])
 
     def _fractions(self) -> set[Any]:
-        """Values modulo 1 at all integer sizes: they repeat with the denominators' multiples."""
+        """Return the fractional parts of the values at all whole sizes: {0, 1/2} for d/2.
+
+        They repeat with the least common multiple of the denominators, so one period is enough.
+        """
         period = math.lcm(*(c.denominator for c in self.terms.values()))
         if period == 1:
             return {0}
@@ -312,7 +320,7 @@ class PolynomialSize:
 
 
 def _raised(made: Any) -> Any:
-    """Return what was made; raise it where it says that there is no polynomial."""
+    """Return a remembered result of :meth:`Branches.once`, or raise it if it is an error."""
     if isinstance(made, NotPiecewisePolynomialError):
         raise made
     return made
@@ -327,7 +335,7 @@ def _terms(value: Any) -> Polynomial:
 
 
 def _quotient(value: Any, divisor: Any) -> Any:
-    """An int wherever it is one: sums and products of fractions take ten times as long."""
+    """Return the quotient, as an int if it is whole: fractions take ten times as long to add."""
     whole, rest = divmod(value, divisor)
     return Fraction(value) / divisor if rest else whole
 
@@ -337,9 +345,10 @@ def _without_zeros(terms: Polynomial) -> Polynomial:
 
 
 def terms_of(run: Callable[[], Any]) -> Polynomial:
-    """The polynomial a run returns; :class:`NotPiecewisePolynomialError` for whatever else happens.
+    """Return the polynomial that a run on sizes returns; NotPiecewisePolynomialError if it fails.
 
-    A run's errors (of ``range``, ``math``) mean "not this way"; integers raise the real ones.
+    ``range`` or ``math`` refuse a polynomial where they would take an int, so any exception only
+    says that there is no polynomial. A mistake in the text raises again when it is run on integers.
     """
     try:
         return _terms(run())
@@ -350,7 +359,7 @@ def terms_of(run: Callable[[], Any]) -> Polynomial:
 
 
 def value_of(terms: Polynomial, seq_len: int, head_dim: int) -> Any:
-    """The polynomial's value, exactly."""
+    """Return the polynomial's value, exactly."""
     value: Any = 0
     for (i, j), c in terms.items():
         value += c * seq_len**i * head_dim**j
@@ -358,7 +367,7 @@ def value_of(terms: Polynomial, seq_len: int, head_dim: int) -> Any:
 
 
 def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
-    """Coefficients in seq_len, lowest first, as integers: scaled by a positive factor."""
+    """Return the coefficients in seq_len at one width, times a factor that makes them whole."""
     values = [Fraction(0)] * (1 + max((i for i, _ in terms), default=0))
     for (i, j), factor in terms.items():
         values[i] += factor * head_dim**j
@@ -366,6 +375,6 @@ def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
 
 
 def in_integers(values: Sequence[Fraction]) -> tuple[int, ...]:
-    """The values times the least positive number that makes all of them whole."""
+    """Return the values times the least positive number that makes all of them whole."""
     scale = math.lcm(*[value.denominator for value in values], 1)
     return tuple([int(value * scale) for value in values])

@@ -41,12 +41,12 @@ class Root:
 
 
 def exactly(position: Fraction | int) -> Root:
-    """A root at a rational position."""
+    """Return a root at a rational position."""
     return Root(Fraction(position))
 
 
 def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
-    """The polynomial (lowest power first) at a rational, exactly."""
+    """Return the polynomial (lowest power first) at a rational, exactly."""
     value: int | Fraction = 0
     for factor in reversed(coefficients):
         value = value * x + factor
@@ -55,7 +55,7 @@ def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
 
 @cache
 def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
-    """All real roots above 0, ascending; none for the zero polynomial."""
+    """Return all real roots above 0, ascending; none for the zero polynomial."""
     whole = trimmed(list(coefficients))
     while whole and not whole[0]:
         whole = whole[1:]
@@ -71,7 +71,7 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
 
 
 def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
-    """Where a polynomial without double roots vanishes: cells of 2**-bits, by Sturm's chain."""
+    """Return the roots of a polynomial without double ones: cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
         chain.append(times(polynomials.divided(chain[-2], chain[-1])[1], (-1,)))
@@ -97,7 +97,7 @@ def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
 
 
 def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
-    """The only root from low (left out) to high; the middle of its cell where it is irrational."""
+    """Return the only root in (low, high]; if irrational, the middle of a cell of 2**-bits."""
     falls = (_scaled(f, low, bits) or _scaled(derivative(f), low, bits)) > 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -110,7 +110,7 @@ def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
 
 
 def _scaled(f: Poly, cell: int, bits: int) -> int:
-    """A positive multiple of the value at cell / 2**bits."""
+    """Return a positive multiple of the value at cell / 2**bits."""
     value = 0
     for below, factor in enumerate(reversed(f)):
         value = value * cell + (factor << bits * below)
@@ -119,7 +119,7 @@ def _scaled(f: Poly, cell: int, bits: int) -> int:
 
 # -- in closed form --------------------------------------------------------------------
 def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
-    """The root as sympy text in ``d``; None where the degree in the length is above 2.
+    """Return the root as sympy text in ``d``; None where the degree in the length is above 2.
 
     ``terms`` is the difference in (seq_len, head_dim); ``root``, a root of it at one head width,
     tells which of two is meant. None too where a leading coefficient vanishes at that width.
@@ -151,7 +151,7 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
 
 
 def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
-    """(plain + radical·sqrt(inside)) / bottom, reduced, as text."""
+    """Return (plain + radical·sqrt(inside)) / bottom, reduced, as text."""
     shared = bottom
     for part in (plain, radical):
         shared = common(shared, part) if part else shared
@@ -169,7 +169,7 @@ def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
 
 
 def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
-    """Terms of the sum, the root before the constant, as sympy orders them."""
+    """Return terms of the sum, the root before the constant, as sympy orders them."""
     terms = polynomials.terms_text(plain, denominator)
     if not radical:
         return terms

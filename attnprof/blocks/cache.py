@@ -1,4 +1,7 @@
-"""What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
+"""Decoding states: caches of keys and values that grow by a token a step, and sums of fixed size.
+
+``advance`` brings a state to any token of a sequence without running the steps before it.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +22,7 @@ class FullCache:
         self.length = 0
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.rows.normal_()
         self.length = tokens
 
@@ -49,7 +52,7 @@ class TokenCache(FullCache):
         return self.seen
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         batch, room, width = self.rows.shape
         if room < tokens + 1:
             while room < tokens + 1:  # the growth that appending would have done
@@ -80,7 +83,7 @@ class BlockSums(FullCache):
         return self.filled
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
+        """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.tokens, self.length = tokens, -(-tokens // self.block)
         self._make_room(tokens // self.block + 1)
         self.filled.normal_()
@@ -122,40 +125,40 @@ class NewestFirst(FullCache):
 
 @dataclass(frozen=True)
 class Caches:
-    """Makes the empty state of so many sequences; ``like`` tells number format and device."""
+    """A maker of empty decoding states for a batch, in the number format and device of ``like``."""
 
     batch_size: int
     like: Tensor
     room: int | None  #: tokens, where known
 
     def __call__(self, heads: int, width: int) -> TokenCache:
-        """An empty cache of rows (batch·heads, tokens, width)."""
+        """Return an empty cache of rows (batch·heads, tokens, width)."""
         return TokenCache(self.batch_size * heads, width, self.like, self.room or 64)
 
     def newest_first(self, heads: int, width: int) -> NewestFirst:
-        """One of ``room`` tokens that shows the newest first."""
+        """Return an empty cache with ``room`` for tokens that shows the newest first."""
         return NewestFirst(self.batch_size * heads, width, self.like, self.room or 0)
 
     def block_sums(self, heads: int, width: int, block: int) -> BlockSums:
-        """Empty sums of each ``block`` rows (batch·heads, blocks, width)."""
+        """Return empty sums of each ``block`` rows (batch·heads, blocks, width)."""
         return BlockSums(self.batch_size * heads, width, self.like, self.room or 64, block)
 
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
-        """One that keeps the ``first`` tokens, and the ``latest`` of the others."""
+        """Return an empty cache of the ``first`` tokens and the ``latest`` of the others."""
         return WindowCache(self.batch_size * heads, width, self.like, first, latest)
 
     def zeros(self, heads: int, *shape: int, wide: bool = False) -> Tensor:
-        """Zeros (batch·heads, *shape), in float32 at least if ``wide``."""
+        """Return zeros (batch·heads, *shape), in float32 at least if ``wide``."""
         shape = (self.batch_size * heads, *shape)
         zeros: Tensor = wide_zeros(self.like, *shape) if wide else self.like.new_zeros(shape)
         return zeros
 
     def lowest(self, heads: int, *shape: int) -> Tensor:
-        """Minus infinity, in the same shape."""
+        """Return minus infinities (batch·heads, *shape), in float32 at least if ``wide``."""
         return self.like.new_full((self.batch_size * heads, *shape), -math.inf)
 
     def counts(self, heads: int) -> Tensor:
-        """Whole zeros (batch·heads)."""
+        """Return whole zeros (batch·heads)."""
         return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
 
 
@@ -166,7 +169,7 @@ def positioned(
     rows: Callable[[], Sequence[Tensor]],
     after_each: Callable[[int], None] | None = None,
 ) -> Any:
-    """The state after so many tokens, from a fresh one: shapes and counters as real steps leave.
+    """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
     A state that has ``advance(tokens)``, or consists of caches, is filled at once with
     random rows; any other one by real steps on ``rows()``, ``after_each`` told how many are done.
@@ -195,21 +198,21 @@ class DecodingStep(nn.Module):
         self.state = state
 
     def forward(self, *rows: Tensor) -> tuple[Tensor, Any]:
-        """The token's rows, as the module's ``step`` takes them."""
+        """Return the token's rows, as the module's ``step`` takes them."""
         step: Any = self.module.step
         out: tuple[Tensor, Any] = step(*rows, self.state)
         return out
 
 
 class CachedCall(nn.Module):
-    """A module that is called with what it keeps, by name."""
+    """A module that is called with its cache as keyword arguments."""
 
     def __init__(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
         super().__init__()
         self.module, self.kept = module, kept
 
     def forward(self, *tensors: Any, **named: Any) -> Any:
-        """What the module gives for the next token."""
+        """Return the module's output for the next token."""
         return self.module(*tensors, **{**named, **self.kept})
 
 

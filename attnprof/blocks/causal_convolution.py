@@ -22,7 +22,7 @@ from attnprof.ops.functional import (
 from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 
-#: 1 where the sums are direct and 1 where they are not: of symbols, one of the two is 1.
+#: Flags (by blocks, by FFT), of which one is 1 and the other 0; expressions for symbolic sizes.
 Ways = tuple[Number, Number]
 
 
@@ -48,7 +48,7 @@ def _either_grads(
 
 # -- through the frequency domain ---------------------------------------------------------
 def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
-    """``length`` (at least 2n - 1) points along the last axis.
+    """Return ``length`` (at least 2n - 1) points along the last axis.
 
     Rounding is relative to the largest value of a row's channel: a later token moves an earlier
     row by that much, and one that is not finite spoils all.
@@ -63,7 +63,7 @@ def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
 def _by_frequencies_grads(
     x: Any, w: Any, grad: Any, needs: Sequence[bool], length: Number
 ) -> tuple[Any, Any]:
-    """Both gradients are correlations: products with a conjugate spectrum."""
+    """Return both gradients, which are correlations: products with a conjugate spectrum."""
     spectrum = _spectrum(grad, length)
     w_grad = None
     if needs[1]:
@@ -83,7 +83,7 @@ def _by_frequencies_grads(
 
 
 def _spectrum(x: Any, length: Number) -> Any:
-    """(b, n, d) → (b, d, length/2 + 1), complex, of zero-padded channels."""
+    """Return the spectra (b, d, length/2 + 1), complex, of zero-padded channels of (b, n, d)."""
     b, n, d = x.shape
     rows = wide_zeros(x, b, d, length)
     rows[..., :n] = x.transpose(1, 2)
@@ -91,13 +91,13 @@ def _spectrum(x: Any, length: Number) -> Any:
 
 
 def _tokens(rows: Any, like: Any) -> Any:
-    """The first n points of channels (b, d, length), in the shape of ``like`` (b, n, d)."""
+    """Return the first n points of channels (b, d, length), in the shape of ``like`` (b, n, d)."""
     return copy_in_rows(rows[..., : like.shape[1]].transpose(1, 2), like)
 
 
 # -- direct sums by blocks ----------------------------------------------------------------
 def _by_blocks(x: Any, w: Any, block: Number) -> Any:
-    """The direct sums, as matrix products with the blocks of the Toeplitz matrix of w.
+    """Return the direct sums, as matrix products with the blocks of the Toeplitz matrix of w.
 
     The blocks at one distance are equal: one (block, block) matrix a channel times all pairs of
     token blocks that far apart. Entries above the diagonal of the first are zeros.
@@ -116,7 +116,7 @@ def _by_blocks(x: Any, w: Any, block: Number) -> Any:
 def _by_blocks_grads(
     x: Any, w: Any, grad: Any, needs: Sequence[bool], block: Number
 ) -> tuple[Any, Any]:
-    """The transposed blocks for x; sums along the diagonals of g xᵀ for w."""
+    """Return the transposed blocks for x; sums along the diagonals of g xᵀ for w."""
     rows = _to_blocks(grad, w, block)
     w_grad = _filter_grad(_to_blocks(x, w, block), rows, w) if needs[1] else None
     if not needs[0]:
@@ -131,7 +131,7 @@ def _by_blocks_grads(
 
 
 def _tokens_of(rows: Any, batch: Number, w: Any) -> Any:
-    """Blocks (groups, blocks, m, block) seen as (batch, blocks, block, d)."""
+    """Return blocks (groups, blocks, m, block) seen as (batch, blocks, block, d)."""
     if not is_literally(w.shape[1], 1):
         return rows.permute(2, 1, 3, 0)
     _, blocks, _, block = rows.shape
@@ -139,7 +139,7 @@ def _tokens_of(rows: Any, batch: Number, w: Any) -> Any:
 
 
 def _to_blocks(x: Any, w: Any, block: Number) -> Any:
-    """(b, n, d) → (groups, blocks, m, block), zero-padded; groups·m = d·b, groups as w has."""
+    """Return (b, n, d) as (groups, blocks, m, block), zero-padded; groups of w, m = d·b/groups."""
     b, n, d = x.shape
     groups = w.shape[1]
     rows = wide_zeros(x, groups, ceil_div(n, block), b * d // groups, block)
@@ -148,14 +148,14 @@ def _to_blocks(x: Any, w: Any, block: Number) -> Any:
 
 
 def _from_blocks(rows: Any, like: Any, w: Any) -> Any:
-    """Back to (b, n, d)."""
+    """Return blocks (groups, blocks, m, block) as (b, n, d), without padding."""
     out = like.new_empty(like.shape)
     _copy(_tokens_of(rows, like.shape[0], w), out, rows.shape[3], back=True)
     return out
 
 
 def _copy(tokens: Any, x: Any, block: Number, *, back: bool = False) -> None:
-    """X (b, n, d) to (batch, blocks, block, d), or from there."""
+    """Copy x (b, n, d) to tokens (batch, blocks, block, d), or with ``back`` the other way."""
     b, n, d = x.shape
     full = floor_div(n, block)
     rest = n - full * block
@@ -167,17 +167,17 @@ def _copy(tokens: Any, x: Any, block: Number, *, back: bool = False) -> None:
 
 
 def _last(rows: Any, count: Number) -> Any:
-    """So many last blocks as rows, (groups, count·m, block)."""
+    """Return the last ``count`` blocks as rows, (groups, count·m, block)."""
     return rows[:, rows.shape[1] - count :].flatten(1, 2)
 
 
 def _first(rows: Any, count: Number) -> Any:
-    """So many first blocks as rows."""
+    """Return the first ``count`` blocks as rows, (groups, count·m, block)."""
     return rows[:, :count].flatten(1, 2)
 
 
 def _padded(w: Any, rows: Any) -> Any:
-    """The filters (groups, block - 1 + padded n): zeros before the first weight."""
+    """Return the filters (groups, block - 1 + padded n): zeros before the first weight."""
     _, blocks, _, block = rows.shape
     filters = rows.new_zeros(w.shape[1], (blocks + 1) * block - 1)
     filters[:, block - 1 : block - 1 + w.shape[0]] = w.t()
@@ -185,13 +185,13 @@ def _padded(w: Any, rows: Any) -> Any:
 
 
 def _toeplitz(filters: Any, distance: Number, block: Number) -> Any:
-    """(groups, from, to): the weights between tokens of two blocks so many blocks apart."""
+    """Return the weights (groups, from, to) between tokens of blocks ``distance`` blocks apart."""
     start = distance * block
     return filters[:, start : start + 2 * block - 1].unfold(1, block, 1).flip(1)
 
 
 def _filter_grad(rows: Any, grads: Any, w: Any) -> Any:
-    """(n, groups): for each distance the sum of x_j g_i over all pairs that far apart."""
+    """Return (n, groups): for each distance the sum of x_j g_i over all pairs that far apart."""
     groups, blocks, _, block = rows.shape
     sums = rows.new_zeros(groups, (blocks + 1) * block)
     # rows one entry shorter than those summed shift each row by one: diagonals become columns
@@ -210,7 +210,7 @@ causal_convolution = Function(_either_way, _either_grads)
 
 # -- a matrix for each distance -----------------------------------------------------------
 def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
-    """The last ``chunk`` inputs of every row stand side by side once.
+    """Return the convolution; the last ``chunk`` inputs of every row are copied side by side.
 
     The product for distances k … k + chunk - 1 reads all but the last k of these rows.
     """
@@ -229,7 +229,7 @@ def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
 def _convolved_grads(
     saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], chunk: Number
 ) -> tuple[Any, ...]:
-    """The next ``chunk`` gradients side by side serve both operands."""
+    """Return the next ``chunk`` gradients side by side serve both operands."""
     x, w = saved
     b, n, d = x.shape
     coming = _windows(grad, chunk, 0)
@@ -253,7 +253,7 @@ def _convolved_grads(
 
 
 def _windows(x: Any, chunk: Number, before: Number) -> Any:
-    """(b, n, d) → (n·b, chunk, d): ``before`` tokens back and on from there, zeros outside."""
+    """Return windows (n·b, chunk, d) of x (b, n, d), from ``before`` tokens back; zeros outside."""
     b, n, d = x.shape
     padded = x.new_zeros(n + chunk - 1, b, d)
     padded[before : before + n] = x.transpose(0, 1)
@@ -262,7 +262,7 @@ def _windows(x: Any, chunk: Number, before: Number) -> Any:
 
 
 def _by_token(rows: Any, like: Any) -> Any:
-    """(n·b, d) → (b, n, d)."""
+    """Return rows (n·b, d) as (b, n, d)."""
     b, n, d = like.shape
     return copy_in_rows(rows.view(n, b, d).transpose(0, 1))
 

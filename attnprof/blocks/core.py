@@ -1,7 +1,7 @@
-"""The torch side of a mechanism: its core, the layer around it, and how both are built."""
+"""Build torch modules from a mechanism's text: its core, and the layer around it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class TextCore(CoreText, nn.Module):
     def init_state(
         self, batch_size: int, like: Tensor, room: int | None = None, *, layer: bool = False
     ) -> Any:
-        """A fresh decoding state; ``like`` tells number format and device.
+        """Return a fresh decoding state; ``like`` tells number format and device.
 
         Caches that grow have ``room`` for so many tokens, by default those the core is built for.
         ``layer`` adds what the layer around the core keeps.
@@ -52,7 +52,7 @@ class TextCore(CoreText, nn.Module):
 
 
 def started(weight: Weight) -> nn.Parameter:
-    """A parameter whose matrices are drawn one after the other."""
+    """Return a parameter whose matrices are drawn one after the other."""
     if not isinstance(weight.start, str):
         return nn.Parameter(torch.full(weight.shape, weight.start))
     values = torch.empty(weight.shape)
@@ -65,14 +65,14 @@ def started(weight: Weight) -> nn.Parameter:
 
 
 def drawn(weight: Weight, generator: torch.Generator | None = None) -> Tensor:
-    """A buffer's random entries; of sizes that are torch's symbols without numbers."""
+    """Return a buffer's random entries; of sizes that are torch's symbols without numbers."""
     if any(hasattr(size, "node") for size in weight.shape):
         return torch.empty(weight.shape)
     return _DRAWN[str(weight.start)](*weight.shape, generator)
 
 
 def orthogonal_features(d: int, m: int, generator: torch.Generator | None) -> Tensor:
-    """(d, m) columns like Gaussian ones times d^(-1/4), orthogonal within each block of d.
+    """Return (d, m) columns like Gaussian ones times d^(-1/4), orthogonal within each block of d.
 
     Each block is a random rotation, its columns as long as Gaussian ones are (chi with d degrees;
     Choromanski et al. 2021, Section 2.4).
@@ -89,17 +89,17 @@ def orthogonal_features(d: int, m: int, generator: torch.Generator | None) -> Te
 
 
 def gaussian_features(d: int, m: int, generator: torch.Generator | None) -> Tensor:
-    """(d, m) Gaussian numbers over sqrt m."""
+    """Return (d, m) Gaussian numbers over sqrt m."""
     return torch.randn(d, m, generator=generator) / math.sqrt(m)
 
 
 def retention_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
-    """(heads,) logarithms of 1 - 2^(-5 - head), head from 0 (Sun et al. 2023, Eq 8)."""
+    """Return (heads,) logarithms of 1 - 2^(-5 - head), head from 0 (Sun et al. 2023, Eq 8)."""
     return torch.log1p(-(2.0 ** (-5.0 - torch.arange(heads))))
 
 
 def slope_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
-    """(heads,) slopes -2^(-8 head / heads), head from 1 (Press et al. 2022, Section 3)."""
+    """Return (heads,) slopes -2^(-8 head / heads), head from 1 (Press et al. 2022, Section 3)."""
     return -(2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)))
 
 
@@ -135,11 +135,11 @@ class AttentionLayer(LayerText, nn.Module):
             self.register_parameter(name, weight and started(weight))
 
     def init_state(self, batch_size: int) -> Any:
-        """A fresh decoding state for this many sequences."""
+        """Return a fresh decoding state for this many sequences."""
         return self.core.init_state(batch_size, next(self.parameters()), layer=True)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new state."""
         return _stepped(super().step, x_t, state)
 
 
@@ -156,12 +156,12 @@ class OwnLayer(OwnText, nn.Module):
         _add_maps(self, self.maps)
 
     def init_state(self, batch_size: int) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         caches = Caches(batch_size, next(self.parameters()), self.sizes.seq_len)
         return self.spec.init_state(self.sizes, caches)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new state."""
         return _stepped(super().step, x_t, state)
 
 
@@ -174,18 +174,30 @@ class HybridLayers(nn.Module):
         self.layers: Any = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
-        """(b, n, d_model) → the same shape."""
-        for layer in self.layers:
+        """Return (b, n, d_model) → the same shape."""
+        for layer in self._in_turn():
             x = layer(x, causal=causal)
         return x
 
+    def _in_turn(self) -> Iterator[Any]:
+        """Yield each layer; in ``handed`` it finds what the one before picked, if it takes that."""
+        before: Any = None
+        for layer in self.layers:
+            layer.handed = before.handed if before and layer.spec.continues else None
+            if before is not None:
+                before.handed = None
+            yield layer
+            before = layer
+        if before is not None:
+            before.handed = None
+
     def init_state(self, batch_size: int) -> Any:
-        """A state a layer."""
+        """Return one state per layer."""
         return [layer.init_state(batch_size) for layer in self.layers]
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new states."""
-        for number, layer in enumerate(self.layers):
+        """Compute one token: (b, d_model) or (b, 1, d_model) → the same shape, the new states."""
+        for number, layer in enumerate(self._in_turn()):
             x_t, state[number] = layer.step(x_t, state[number])
         return x_t, state
 
@@ -196,7 +208,7 @@ def _add_maps(layer: Any, maps: dict[str, tuple[int, int]]) -> None:
 
 
 def _stepped(step: Callable[..., Any], x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-    """A step of (b, 1, d_model), for a token in this shape or in (b, d_model)."""
+    """Apply a step of (b, 1, d_model) to a token in this shape or in (b, d_model)."""
     if x_t.dim() == 3:
         y, state = step(x_t, state)
         return y, state
@@ -213,7 +225,7 @@ def checked_sizes(
     value_head_dim: int | None = None,
     head_dim: int | None = None,
 ) -> LayerSizes:
-    """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
+    """Return the sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
     seq_len, num_kv_heads, value_head_dim, head_dim = (
         None if value is None else tensor_size(name, value)
@@ -250,7 +262,7 @@ def checked_sizes(
 
 
 def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
-    """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
+    """Return the layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
     layers: dict[str, Any] = getattr(module, "LAYERS", {})
     try:
         if spec.name in layers:
@@ -267,7 +279,7 @@ def attend_core(
     spec: Mechanism, module: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, seed: int,
     weights: dict[str, Tensor] | None,
 ) -> Tensor:  # fmt: skip
-    """A mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
+    """Compute a mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     spec.refuse_unless(attend=True)
     _check_tensors({"q": q, "k": k, "v": v})
     if weights is not None and not isinstance(weights, dict):
@@ -291,7 +303,7 @@ def attend_core(
 
 
 def seeded_core(spec: Mechanism, module: Any, sizes: LayerSizes, seed: int) -> TextCore:
-    """A mechanism's core with its weights drawn from a seed; torch's generator stays as it is."""
+    """Return a core with weights drawn from a seed, without changing torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         core: TextCore = module.CORES[spec.name](spec, sizes)
@@ -299,7 +311,7 @@ def seeded_core(spec: Mechanism, module: Any, sizes: LayerSizes, seed: int) -> T
 
 
 def _check_tensors(values: Mapping[str, Any]) -> None:
-    """Raises :class:`RequestError` for what is no tensor of floats."""
+    """Raise :class:`RequestError` unless all values are tensors of floats."""
     for name, value in values.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
             raise RequestError(f"{name} must be a tensor of floats, not {shown(value)}")

@@ -42,12 +42,12 @@ Pattern = Callable[[Any, tuple[Any, ...]], Iterator[Block]]
 
 
 def hidden(mask: Any, like: Any) -> Any:
-    """What is added to scores: minus infinity where a boolean mask is True, else 0."""
+    """Return the term added to scores: minus infinity where a boolean mask is True, else 0."""
     return like.new_zeros(mask.shape).masked_fill_(mask, float("-inf"))
 
 
 def _gathered(x: Any, keys: tuple[slice, ...]) -> Any:
-    """The slices of (b, n, d) one after the other; a view where there is one."""
+    """Return the slices of (b, n, d) one after the other; a view where there is one."""
     if len(keys) == 1:
         return x[:, keys[0]]
     return join([x[:, piece] for piece in keys], 1)
@@ -67,7 +67,7 @@ def _scatter_product(into: Any, keys: tuple[slice, ...], weights: Any, rows: Any
 
 
 def _scores(q: Any, k: Any, block: Block) -> tuple[Any, Any, Any]:
-    """Scaled rows, gathered keys, masked scores of one block."""
+    """Return scaled rows, gathered keys and masked scores of one block."""
     rows = q[:, block.rows] / square_root(q.shape[-1])
     keys = _gathered(k, block.keys)
     if block.mask is not None and len(block.keys) == 1:
@@ -79,14 +79,14 @@ def _scores(q: Any, k: Any, block: Block) -> tuple[Any, Any, Any]:
 
 
 def _attend(q: Any, k: Any, v: Any, block: Block, out: Any) -> None:
-    """One softmax a row: the fused kernel, over the scores."""
+    """Write a block's outputs: one softmax a row, by the fused kernel or over the scores."""
     scores = _scores(q, k, block)[2]
     softmax_(scores)
     out[:, block.rows] = scores.bmm(_gathered(v, block.keys))
 
 
 def _attend_part(q: Any, k: Any, v: Any, block: Block, out: Any, lse: Any) -> None:
-    """Part of a row's softmax, or all of it, and its log-sum-exp."""
+    """Write a block's outputs and log-sum-exps, merged with earlier parts of the same rows."""
     scores = _scores(q, k, block)[2]
     total = scores.amax(-1, keepdim=True)
     softmax_(scores)
@@ -137,7 +137,7 @@ def _attention_grads(
 def _block_grads(
     block: Block, operands: tuple[Any, ...], of_rows: tuple[Any, ...], grads: tuple[Any, ...]
 ) -> None:
-    """Weights again, then five products' worth of gradients; dq is still to be scaled.
+    """Add a block's gradients, from weights computed again; dq is still to be scaled.
 
     ``of_rows``: the output's gradient, its product with the output summed a row, and the
     log-sum-exps where softmaxes were joined.
@@ -179,7 +179,7 @@ def _with_sink(
 
 
 def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple[Any, ...]:
-    """Those of what is seen, and minus the sink's weight times a row's gradient of its output."""
+    """Return the gradients of q, k and v, and the sink's: minus its weight times grad·output."""
     *seen, total, sink = saved[:6]
     masks = saved[6:]
     of_seen = _attention_grads((*seen, total, *masks), grad, pattern=pattern)[:3]
@@ -188,10 +188,8 @@ def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple
     return *of_seen, weights.sum(1, keepdim=True).neg_(), *(None for _ in masks)
 
 
-#: The same, where each row's softmax has one more score, ``sink`` (b, 1, 1), without a value.
-#:
-#: Operands: q, k, v, sink, masks. That is the softmax of what is seen times σ(its log-sum-exp
-#: minus the sink).
+#: Softmax attention over gathered blocks with one more score per row, ``sink`` (b, 1, 1), that has
+#: no value: the softmax without it times σ(log-sum-exp - sink). Operands: q, k, v, sink, masks.
 sink_attention = Function(_with_sink, _sink_grads)
 
 
@@ -203,7 +201,7 @@ Seen = tuple[slice, slice, slice]
 def in_band(
     like: Any, n: Any, rows: Any, before: Any, after: Any, first: Any = 0
 ) -> Iterator[Seen]:
-    """Blocks of ``rows`` rows over n tokens, of which a row sees ``before`` back, ``after`` ahead.
+    """Yield blocks of ``rows`` of n tokens; a row sees ``before`` tokens back, ``after`` ahead.
 
     The tokens start at number ``first``. A symbol of rows: more than before and after. The
     counter gets each kind of block once, times its number (:func:`turns`).
@@ -221,7 +219,7 @@ def _every_block(n: int, rows: int, before: int, after: int, first: int) -> Iter
 
 
 def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[str, Any, Seen]]:
-    """Only as many blocks as the band reaches at each end differ from those in the middle."""
+    """Yield the blocks that the band's ends cut, one by one, and one for all in the middle."""
     count = ceil_div(n, rows)
     last = n - (count - 1) * rows
     front = _reached_blocks(before, rows)
@@ -239,12 +237,12 @@ def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[
 
 
 def _reached_blocks(reach: Any, rows: Any) -> int:
-    """Blocks of ``rows`` rows that ``reach`` tokens touch: one where either is a symbol."""
+    """Return blocks of ``rows`` rows that ``reach`` tokens touch: one where either is a symbol."""
     return max(1, ceil_div(reach, rows)) if is_plain(reach, rows) else 1
 
 
 def happens(count: Any) -> Any:
-    """1 where a count is one or more, else 0."""
+    """Return 1 where a count is one or more, else 0."""
     return minimum(1, maximum(0, count))
 
 
@@ -253,7 +251,7 @@ def _sizes(height: Any, seen: Any) -> Seen:
 
 
 def band_mask(rows: Any, before: Any, after: Any, like: Any) -> Any:
-    """(rows, before + rows + after): hides what is outside a block's band, neighbours full."""
+    """Return a mask (rows, before + rows + after) that hides what lies outside a block's band."""
     shape = (rows, before + rows + after)
     mask = like.new_ones(shape, dtype=bool).tril_(-1)
     above = like.new_ones(shape, dtype=bool).triu_(before + after + 1)
@@ -268,20 +266,20 @@ ROWS = 64
 
 
 def _band(kernel: Any) -> Any:
-    """(h, ROWS, ROWS + size - 1) with kernel (h, size) from the diagonal on, zeros elsewhere."""
+    """Return (h, ROWS, ROWS + size - 1): kernel (h, size) from the diagonal on, zeros elsewhere."""
     skewed = _skewed(kernel)
     skewed[:, :, : kernel.shape[1]].copy_(kernel.unsqueeze(1))
     return _straight(skewed)
 
 
 def _skewed(kernel: Any) -> Any:
-    """Zeros in the band's memory, rows one entry longer: each starts on the diagonal."""
+    """Return zeros in the band's memory, rows one entry longer: each starts on the diagonal."""
     heads, size = kernel.shape
     return kernel.new_zeros(heads, ROWS, ROWS + size)
 
 
 def _straight(skewed: Any) -> Any:
-    """The band itself, a view."""
+    """Return the band itself, a view."""
     heads, rows, width = skewed.shape
     return skewed.view(heads, rows * width)[:, : rows * (width - 1)].view(heads, rows, width - 1)
 

@@ -27,7 +27,7 @@ class Plan:
     What a row may see lies at most ``back`` places before its block (own and previous chunk) and
     ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
     block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
-    group, and at least one. ``sees_itself``: a row does not only where no other is in sight.
+    group, and at least one. ``sees_itself``: False if a row sees itself only without other tokens.
     """
 
     seq_len: Number
@@ -52,14 +52,14 @@ class Plan:
         return self.blocks * ROWS
 
     def places(self, rounds: Number) -> Number:
-        """Sorted rows of so many rounds, and what windows read beyond both ends."""
+        """Return sorted rows of so many rounds, and what windows read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
 
 def plan_of(
     n: Number, num_buckets: Number, bucket_size: int, causal: bool, sees_itself: bool, rounds: int
 ) -> Plan:
-    """The layout of n tokens in so many rounds."""
+    """Return the layout of n tokens in so many rounds."""
     blocks = ceil_div(n, ROWS)
     back = ROWS * minimum(ceil_div(2 * bucket_size - 1, ROWS), blocks - 1)
     ahead = 0 if causal else ROWS * minimum(ceil_div(bucket_size - 1, ROWS), blocks - 1)
@@ -71,7 +71,7 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Indexes:
-    """Of one sequence, all rounds in a row: whom each place holds, the masks' two table rows.
+    """Index tensors of one sequence, all rounds in a row: the token at each place, its mask's rows.
 
     A round takes ``plan.rows`` places; windows of the first and the last reach beyond them.
     """
@@ -82,7 +82,7 @@ class Indexes:
 
 
 def hashed(x: Any, rotations: Any) -> Any:
-    """Buckets (n, rounds) of x (n, d): the largest of [xR; -xR] for R (rounds, half, d)."""
+    """Return buckets (n, rounds) of x (n, d): the largest of [xR; -xR] for R (rounds, half, d)."""
     rounds, half, d = rotations.shape
     rotated = x.mm(rotations.view(-1, d).t())
     rotated = rotated.view(-1, rounds, half)
@@ -125,20 +125,20 @@ def indexes(plan: Plan, buckets: Any) -> Indexes:
 
 
 def places_of(plan: Plan, order: Any, rounds: Any) -> Any:
-    """(rounds, n): the part of an order that holds tokens."""
+    """Return the places (rounds, n) of an order that hold tokens, without its padding."""
     inner = order[plan.back : plan.back + rounds * plan.rows]
     return inner.view(rounds, plan.rows)[:, : plan.seq_len]
 
 
 def mask_table(plan: Plan, like: Any) -> Any:
-    """(2 w + 1, w): row w - l hides the first l of w keys, row 2 w - h all from h on."""
+    """Return (2 w + 1, w): row w - l hides the first l of w keys, row 2 w - h all from h on."""
     window = plan.window
     line = like.new_full((3 * window,), float("-inf"))
     line[window : 2 * window].zero_()
     return line.unfold(0, window, 1)
 
 
-#: Score of a row with itself: it weighs nothing unless no other token is in sight.
+#: Score of a row with itself: its weight is 0 unless the row sees no other token.
 ALONE = -5e4
 #: Floor of the norms keys are divided by.
 FLOOR = 1e-12
@@ -158,11 +158,11 @@ class Pass:
     windows: Any
 
     def groups(self) -> Iterator[slice]:
-        """Its blocks, as many at a time as fit the cache."""
+        """Yield the pass's blocks, as many at a time as fit the cache."""
         return in_blocks(self.rows, self.rows.shape[0], GROUP)
 
     def scores(self, blocks: slice) -> Any:
-        """Masked scores of a group of blocks, (g, ROWS, window)."""
+        """Return masked scores of a group of blocks, (g, ROWS, window)."""
         d, here = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
         scores = self.table.index_select(0, self.lower[here])
         scores.add_(self.table.index_select(0, self.upper[here]))
@@ -173,12 +173,12 @@ class Pass:
         return scores
 
     def itself(self, scores: Any) -> Any:
-        """The score of each row with itself."""
+        """Return the score of each row with itself."""
         return scores.diagonal(self.plan.back, 1, 2)
 
 
 def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number) -> Pass:
-    """A pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
+    """Return a pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
     here = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
     rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
@@ -187,14 +187,14 @@ def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d
 
 
 def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
-    """The rounds of each pass, and the places its windows read."""
+    """Yield the rounds of each pass, and the places its windows read."""
     for rounds in in_blocks(like, plan.rounds, plan.together):
         start = rounds.start * plan.rows
         yield rounds, slice(start, start + plan.places(rounds.stop - rounds.start))
 
 
 def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
-    """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
+    """Return queries, keys / (norm·sqrt d), values (and more) side by side, and the divisors."""
     n, d = q.shape
     norms = functional.row_norms(q).clamp_(min=FLOOR).mul_(functional.square_root(d))
     joined = q.new_empty(n, (3 + len(more)) * d)
@@ -206,7 +206,7 @@ def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
 
 
 def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
-    """Rows' softmax over their window, and its log-sum-exp.
+    """Write rows' softmax over their window, and its log-sum-exp.
 
     The largest weight is 1 / the sum of exp(score - largest score).
     """
@@ -220,7 +220,7 @@ def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
 
 
 def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
-    """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
+    """Write outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds in the order of tokens."""
     rounds, n, d = parts.shape
     mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
     logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
@@ -233,7 +233,7 @@ def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
 
 
 def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> None:
-    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them.
+    """Add up rounds (rounds, n, d), weighted by their log-sum-exp, as one softmax over all rounds.
 
     ``highest`` and ``total`` (n, 1) become the largest log-sum-exp H and the sum T of
     exp(log-sum-exp - H). Backward needs both: H + log T of a token that sees itself alone would be
@@ -248,7 +248,7 @@ def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> N
 
 
 def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
-    """Buckets (rounds, n) of x (n, d); one bucket needs no hash."""
+    """Write buckets (rounds, n) of x (n, d); one bucket needs no hash."""
     if rotations is None:
         buckets.zero_()
         return
@@ -259,7 +259,7 @@ def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
 def _attend_sequence(
     q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, plan: Plan
 ) -> None:
-    """One sequence: q, v (n, d) → the output (n, d) and the two norms (n, 1) of its softmax."""
+    """Write one sequence's output (n, d) and two norms (n, 1) of its softmax, from q, v (n, d)."""
     (n, d), rounds = q.shape, plan.rounds
     at = indexes(plan, buckets)
     joined = joined_columns(q, v)[0]
@@ -273,7 +273,7 @@ def _attend_sequence(
 
 
 def attended(q: Any, v: Any, rotations: Any, *, plan: Plan) -> tuple[Any, tuple[Any, ...]]:
-    """Sequence by sequence: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
+    """Attend by sequences: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
     b, n, _ = q.shape
     out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
     buckets = functional.empty_int32(q, b, plan.rounds, n)

@@ -46,16 +46,16 @@ class Band:
         self.places = memory.as_strided(shape, (step, window, 1), self.more * ROWS)
 
     def rows(self, width: Any) -> Any:
-        """Zeros for rows (…, width) of all blocks, with as many around as windows reach."""
+        """Return zeros for rows (…, width) of all blocks, with as many around as windows reach."""
         return self.blocks.new_zeros(self.padded * ROWS, width)
 
     def inside(self, rows: Any) -> Any:
-        """(g, ROWS, width): where the blocks' own rows stand among such zeros."""
+        """Return (g, ROWS, width): where the blocks' own rows stand among such zeros."""
         start = self.more * ROWS
         return rows[start : start + self.count * ROWS].view(self.count, ROWS, -1)
 
     def transposed(self, rows: Any) -> Any:
-        """(g + more, ROWS, width): weightsᵀ rows, by blocks of places."""
+        """Return (g + more, ROWS, width): weightsᵀ rows, by blocks of places."""
         width = rows.shape[-1]
         shape = (*self.places.shape[:2], width)
         return self.places.transpose(1, 2).bmm(rows.as_strided(shape, (ROWS * width, width, 1)))
@@ -64,7 +64,7 @@ class Band:
 def _sequence_grads(
     saved: tuple[Any, ...], grad: Any, dq: Any, dv: Any, table: Any, plan: Plan
 ) -> None:
-    """One sequence: saved q, v (n, d), buckets, two norms and grad·output (n, 1) → grads."""
+    """Write one sequence's gradients, from q, v (n, d), buckets, norms and grad·output (n, 1)."""
     q, v, buckets, *columns = saved
     (n, d), rounds = q.shape, plan.rounds
     at = indexes(plan, buckets)
@@ -128,7 +128,7 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
 
 
 def _softmax(scores: Any, columns: Any) -> Any:
-    """Scores become weights of their own window; their share in the softmax over all rounds.
+    """Return the weights' share in the softmax over all rounds; scores become a window's weights.
 
     ``columns`` (g, ROWS, 3): H and T of ``_join_rounds``, and a third.
     """
@@ -139,7 +139,7 @@ def _softmax(scores: Any, columns: Any) -> Any:
 
 
 def _grad_of_queries(keys: Any, norms: Any, grads: Any, dq: Any) -> None:
-    """The gradient as queries plus that through the keys q / (|q| sqrt d)."""
+    """Add the gradient through the keys q / (|q| sqrt d) to that of the queries."""
     d = keys.shape[1]
     to_keys = grads[:, d : 2 * d]
     along = (to_keys * keys).sum(-1, keepdim=True).mul_(d)

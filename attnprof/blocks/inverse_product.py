@@ -19,7 +19,7 @@ from attnprof.ops.functional import add_product, as_format_of, wide
 
 
 def _next(x: Any, yx: Any, square: Any) -> tuple[Any, Any]:
-    """(13 x - 15 yx - Y² (yx - 7 x)) / 4, and yx - 7 x; x thin or Y itself."""
+    """Return (13 x - 15 yx - Y² (yx - 7 x)) / 4, and yx - 7 x; x thin or Y itself."""
     inner = yx.sub(x, alpha=7.0)
     out = x.lerp(yx, 7.5)  # (15 yx - 13 x) / 2
     add_product(out, square, inner, beta=-0.5, alpha=-0.25)
@@ -27,7 +27,7 @@ def _next(x: Any, yx: Any, square: Any) -> tuple[Any, Any]:
 
 
 def _run(a: Any, x: Any, scale: Any, iterations: int, kept: list[Any] | None) -> Any:
-    """All polynomials times x; a backward pass needs the four matrices kept of every step."""
+    """Return the iterations' result times x; ``kept`` collects four matrices of each step."""
     y = a.bmm(a.transpose(1, 2)).mul_(scale)
     for _ in range(iterations - 1):
         square = y.bmm(y)
@@ -81,7 +81,7 @@ def _inverse_product_grads(
 
 
 def _last_step(kept: list[Any], grad: Any) -> tuple[Any, Any]:
-    """Gradients of Y and x through (13 x - 15 Yx - Y (Y (Yx - 7 x))) / 4."""
+    """Return gradients of Y and x through (13 x - 15 Yx - Y (Y (Yx - 7 x))) / 4."""
     y, outer, x, inner = kept
     quarter = grad * -0.25
     to_outer = y.bmm(quarter)
@@ -92,7 +92,7 @@ def _last_step(kept: list[Any], grad: Any) -> tuple[Any, Any]:
 
 
 def _through(y: Any, x: Any, grads: tuple[Any, Any], to_y: Any) -> tuple[Any, Any]:
-    """What is left of a step: Yx, with grad = -4 quarter of 13 x - 15 Yx, that of Yx - 7 x."""
+    """Return gradients of Y and x, given those of 13 x - 15 Yx (-4 times) and of Yx - 7 x."""
     quarter, to_inner = grads
     to_yx = to_inner.add(quarter, alpha=15.0)
     add_product(to_y, to_yx, x.transpose(1, 2))
@@ -102,7 +102,7 @@ def _through(y: Any, x: Any, grads: tuple[Any, Any], to_y: Any) -> tuple[Any, An
 
 
 def _step(kept: list[Any], to_next: Any, grad: Any) -> tuple[Any, Any]:
-    """Gradients of Y and x through the step's new Y and new x.
+    """Return gradients of Y and x through the step's new Y and new x.
 
     Products with symmetric matrices: their gradients are made symmetric instead of added twice.
     """
@@ -123,7 +123,7 @@ def _step(kept: list[Any], to_next: Any, grad: Any) -> tuple[Any, Any]:
 
 
 def _columns(a: Any, scale: Any, to_scale: Any) -> Any:
-    """(b, 1, m): gradient of the largest column sum's entries, shared where several are largest."""
+    """Return the gradient (b, 1, m) of the largest column sum's entries, shared by equal ones."""
     sums = a.sum(1, keepdim=True)
     largest = sums.eq(sums.amax(2, keepdim=True))
     ties = largest.sum(2, keepdim=True, dtype=int)

@@ -17,7 +17,7 @@ from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, empty_like, join, padded, square_root, wide_zeros
 from attnprof.ops.loops import in_blocks
 
-#: Of keys and of values; or of weights and of rows.
+#: Two tensors: of keys and values, or of weights and rows.
 Pair = tuple[Any, Any]
 #: Added to a feature relative to the row's largest one, so that no row vanishes.
 EPSILON = 1e-6
@@ -40,11 +40,11 @@ class FeatureMap:
         self.projection = None if projection is None else projection.expand(batch, -1, -1)
 
     def width(self, rows: Any) -> Any:
-        """Number of features m of rows (batch, c, d)."""
+        """Return the number of features m of rows (batch, c, d)."""
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
     def values(self, rows: Any) -> tuple[Any, Any]:
-        """(batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
+        """Return (batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)
@@ -53,14 +53,14 @@ class FeatureMap:
         return positive.add_(self._falling(z)), None
 
     def slope(self, rows: Any) -> Any:
-        """(batch, c, m): the derivative of a feature to its projected input."""
+        """Return (batch, c, m): the derivative of a feature to its projected input."""
         z = self._projected(rows)
         if self.softmax:
             return z.sub_(z.amax(-1, keepdim=True)).exp_()
         return self._falling(z)
 
     def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
-        """Both at once: features, slopes, logarithm of the divisor."""
+        """Return features, their slopes, and the logarithm of the divisor."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)
@@ -71,7 +71,7 @@ class FeatureMap:
         return positive.add_(slope), slope, None
 
     def input_grad(self, grad: Any, slope: Any) -> Any:
-        """(batch, c, d) gradient of the rows from that of their features, which it overwrites."""
+        """Return the rows' gradient (batch, c, d) from that of their features; overwrites that."""
         grad.mul_(slope)
         if self.projection is None:
             return grad
@@ -81,12 +81,12 @@ class FeatureMap:
         return rows if self.projection is None else rows.bmm(self.projection)
 
     def _falling(self, z: Any) -> Any:
-        """exp(min(z, 0)), over z unless z are the rows themselves."""
+        """Return exp(min(z, 0)), over z unless z are the rows themselves."""
         return (z.clamp(max=0) if self.projection is None else z.clamp_(max=0)).exp_()
 
 
 def key_scale(keys: Any, top: Any) -> Any:
-    """The logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
+    """Return the logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
     norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / square_root(keys.shape[-1]))
     return top.sub_(norm)
 
@@ -103,34 +103,34 @@ class State:
         self.sums.add_(features.transpose(1, 2).bmm(rows))
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens, from a fresh state: it does not grow."""
+        """Count ``tokens`` tokens; the state's size does not depend on them."""
         self.sums.uniform_(0.5, 1.5)
         if self.top is not None:
             self.top.zero_()
 
     def like(self, rows: Any) -> Any:
-        """The sums in the number format of the rows."""
+        """Return the sums in the number format of the rows."""
         return as_format_of(self.sums, rows)
 
 
 def with_ones(values: Any) -> Any:
-    """(batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
+    """Return (batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
     return padded(values, after=1, value=1.0)
 
 
 def keys_of(k: Any, maps: FeatureMap) -> tuple[Any, Any]:
-    """Features of keys and their scale, None where the kind has none."""
+    """Return features of keys and their scale, None where the kind has none."""
     features, top = maps.values(k)
     return features, None if top is None else key_scale(k, top)
 
 
 def decay(scale: Any, tops: Any) -> Any:
-    """(batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
+    """Return (batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
     return (scale.transpose(1, 2) - tops).exp_().tril_()
 
 
 def masked(weights: Any, factors: Any) -> Any:
-    """Weights a row may see, times their factors, in place."""
+    """Return weights a row may see, times their factors, in place."""
     return weights.tril_() if factors is None else weights.mul_(factors)
 
 
@@ -151,13 +151,13 @@ def absorb(state: State, k: Any, v: Any, maps: FeatureMap) -> None:
 
 
 def read(state: State, q: Any, maps: FeatureMap) -> Any:
-    """Sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
+    """Return sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
     queries = maps.values(q)[0]
     return queries.bmm(state.like(queries))
 
 
 def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple[Any, Any]:
-    """Sums (batch, c, dv + 1) of a chunk's rows and their scales; moves the state past it."""
+    """Return a chunk's sums (batch, c, dv + 1) and their scales; add the chunk to the state."""
     queries = maps.values(q)[0]
     keys, scale = keys_of(k, maps)
     rows = with_ones(v)
@@ -176,7 +176,7 @@ def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple
 
 
 def numerators(sums: Any, floor: float) -> tuple[Any, Any]:
-    """Sums (batch, c, dv + 1) as those of values and those of weights, to which floor is added."""
+    """Split sums (batch, c, dv + 1) into sums of values and, plus ``floor``, sums of weights."""
     total = sums[..., -1:]
     if floor:
         total.add_(floor)
@@ -198,7 +198,7 @@ class KernelRows:
     floor: float = 0.0
 
     def fresh_state(self, scaled: bool) -> State:
-        """A state before the first token, long sums in float32 at least."""
+        """Return a state before the first token, long sums in float32 at least."""
         b, v = self.q.shape[0], self.v
         sums = wide_zeros(v, b, self.maps.width(self.q), v.shape[-1] + 1)
         return State(sums, v.new_full((b, 1, 1), -math.inf) if scaled else None)
@@ -211,7 +211,7 @@ class KernelRows:
         self.out[:, part] = rows.div_(total)
 
     def sums_grad(self, grad: Any, part: slice) -> Any:
-        """(batch, c, dv + 1): gradient of a row's sums from that of the row."""
+        """Return (batch, c, dv + 1): gradient of a row's sums from that of the row."""
         share = grad[:, part] / self.totals[:, part]
         against = (share * self.out[:, part]).sum(-1, keepdim=True).mul_(-1.0)
         return join((share, against), -1)
@@ -224,7 +224,7 @@ class KernelRows:
 
 
 def causal_rows(s: KernelRows) -> tuple[Any, Any]:
-    """All rows by the chunked scan, which leaves no state."""
+    """Compute all rows by the chunked scan; no state is left."""
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
@@ -236,7 +236,7 @@ def causal_rows(s: KernelRows) -> tuple[Any, Any]:
 
 
 def full_rows(s: KernelRows) -> tuple[Any, Any]:
-    """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
+    """Return rows over all keys (a pass over keys, one over queries), and the state's tensors."""
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
         absorb(state, s.k[:, part], s.v[:, part], s.maps)
@@ -257,7 +257,7 @@ def put_key_grads(s: KernelRows, part: slice, grads: Pair, rows: Any, into: Pair
 
 
 def causal_grads(s: KernelRows, grad: Any) -> tuple[Any, Any, Any]:
-    """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
+    """Return gradients (batch, n, ·): of q by a forward scan, of k and v by a reverse one."""
     to_q = empty_like(s.q, in_rows=True)
     state = s.fresh_state(s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
@@ -325,7 +325,7 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
 
 
 def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
-    """Gradients of queries, keys and values: one pass over queries, one over keys."""
+    """Return gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
     seen = s.fresh_state(False)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):

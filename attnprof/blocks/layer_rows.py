@@ -1,4 +1,4 @@
-"""What layers do to rows beside attention: norms, turns by position, short convolutions."""
+"""Operations of a layer on rows outside attention: norms, rotary positions, short convolutions."""
 
 import math
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def define_norm(writer: Any, count: Any, width: Any) -> None:
 
 
 def angles(like: Any, places: Any, width: int, base: float = 10_000.0) -> tuple[Any, Any]:
-    """Cosines and sines (…, width / 2) of place · base^(-2i / width); Su et al. (2021), Eq 15.
+    """Return cosines, sines (…, width / 2) of place · base^(-2i / width); Su et al. (2021), Eq 15.
 
     ``places`` is a number, or positions (n,) of their own dimension.
     """
@@ -65,7 +65,7 @@ turned = Function(
 
 
 def _windows(x: Any, taps: Any) -> Any:
-    """X (b, n, c) after taps - 1 rows of zeros."""
+    """Return x (b, n, c) after taps - 1 rows of zeros."""
     b, _, c = x.shape
     return join([x.new_zeros(b, taps - 1, c), x], 1)
 
@@ -106,14 +106,17 @@ class ConvolvedState(State):
     tails: dict[str, Any]
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens, from a fresh state."""
+        """Count ``tokens`` tokens; the state's size does not depend on them."""
         super().advance(tokens)
         for tail in self.tails.values():
             tail.uniform_(-1, 1)
 
 
 def convolved_step(x: Any, w: Any, tail: Any) -> Any:
-    """The new token's row (b, 1, c) after ``tail`` (b, taps - 1, c), which moves on, in place."""
+    """Return the new token's row (b, 1, c), convolved with those before it.
+
+    They are ``tail`` (b, taps - 1, c), which moves on by one token, in place.
+    """
     rows = join([tail, x], 1)
     tail.copy_(rows[:, 1:])
     return (rows * w).sum(1, keepdim=True)

@@ -20,7 +20,7 @@ Terms = tuple[Any, Any]
 
 
 def _chunks(v: Any, each: tuple[Any, Any], causal: bool) -> Iterator[Chunk]:
-    """Chunks of ``each`` heads and rows; causal ones see no later chunk's keys."""
+    """Yield chunks of ``each`` heads and rows; causal ones see no later chunk's keys."""
     b, n, _ = v.shape
     for heads in in_blocks(v, b, each[0]):
         if causal:
@@ -30,12 +30,12 @@ def _chunks(v: Any, each: tuple[Any, Any], causal: bool) -> Iterator[Chunk]:
 
 
 def _mapped(x: Any, weight: Any) -> Any:
-    """X (b, n, k) times weight (w, k) transposed; x stays where it is, whatever its strides."""
+    """Return x (b, n, k) times weight (w, k) transposed, without copying x."""
     return x.bmm(weight.t().expand(x.shape[0], -1, -1))
 
 
 def hidden_terms(q: Any, k: Any, weight: Any, bias: Any) -> Terms:
-    """Both terms of the hidden layer for q and k (b, n, d); the bias goes to the queries'."""
+    """Return the hidden layer's terms of q and of k (b, n, d); the bias is in the queries' term."""
     d = q.shape[-1]
     return _mapped(q, weight[:, :d]).add_(bias), _mapped(k, weight[:, d:])
 
@@ -53,7 +53,7 @@ class Network:
     second_bias: Any
 
     def layers(self, terms: Terms, chunk: Chunk) -> list[Any]:
-        """Activations of the chunk's pairs: (pairs, w), and (pairs, w2) of a second layer."""
+        """Return activations of a chunk's pairs: (pairs, w), and of a second layer (pairs, w2)."""
         heads, rows, seen = chunk
         queries, keys = terms[0][heads, rows].unsqueeze(2), terms[1][heads, :seen].unsqueeze(1)
         first = (queries + keys).relu_().view(-1, queries.shape[-1])
@@ -62,7 +62,7 @@ class Network:
         return [first, linear(first, self.second, self.second_bias).relu_()]
 
     def scores(self, top: Any, chunk: Chunk, mask: Any) -> Any:
-        """(heads, rows, seen) scores of the last layer's activations."""
+        """Return (heads, rows, seen) scores of the last layer's activations."""
         _, rows, seen = chunk
         count = rows.stop - rows.start
         scores = top.mm(self.last).view(-1, count, seen)
@@ -114,7 +114,7 @@ class _GradientSums:
 
     @classmethod
     def start(cls, terms: Terms, v: Any, net: Network) -> "_GradientSums":
-        """Zeros, and memory for what every row is written to once."""
+        """Return zeros, and memory for what every row is written to once."""
         zeros = [x.new_zeros(x.shape) for x in (terms[1], v, net.last)]
         new = cls(terms[0].new_empty(terms[0].shape), *zeros)
         if net.second is not None:
@@ -124,7 +124,7 @@ class _GradientSums:
         return new
 
     def finish(self, net: Network) -> None:
-        """The output's weight is a factor of everything below it: multiplied in once, here."""
+        """Multiply the gradients by the output's weight, a factor of all of them, once."""
         self.scaled = None
         if self.second is None:
             self.rows.mul_(net.last.view(-1))
@@ -182,7 +182,7 @@ def _attend_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -
 
 
 def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:
-    """Gradient of the first layer's sum of terms; ``first`` is used up."""
+    """Return gradient of the first layer's sum of terms; ``first`` is used up."""
     sums.second_bias.add_(above.sum(0))
     sums.second.add_(above.t().mm(first))
     return above.mm(sums.scaled).mul_(first.gt_(0))

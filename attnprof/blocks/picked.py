@@ -1,4 +1,4 @@
-"""Softmax attention over tokens or blocks that were picked for each row, and how they are."""
+"""Pick tokens or blocks of tokens for each row, and compute softmax attention over them."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from attnprof.ops.functional import (
     arange,
     copy_in_rows,
     empty_int32,
+    put_rows,
     softmax_,
     softmax_grad_,
     square_root,
@@ -24,17 +25,20 @@ ROWS = 64
 
 
 def _later(rows: slice, width: Any, like: Any) -> Any:
-    """(rows, width) booleans, True from the place after the row's own on."""
+    """Return (rows, width) booleans, True from the place after the row's own on."""
     mask = like.new_ones(rows.stop - rows.start, width, dtype=bool)
     return mask.triu_(rows.start + 1)
 
 
-def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
-    """The ``top`` highest scores' places (b, n, top) for each row, highest first; no gradient.
+def picks(
+    q: Any, k: Any, shares: Any, *, top: int, causal: bool, block: int = 1, start: Any = 0
+) -> Any:
+    """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
     scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
-    last places are of tokens after it.
+    last places are of tokens after it. Above one token a ``block``, k are sums of blocks: a row,
+    of which the first is token number ``start``, picks its own block first, and none after it.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
     places = empty_int32(q, b, n, minimum(top, m))
@@ -45,7 +49,9 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
             alike = asked.bmm(k[sample].t().unsqueeze(0)).relu_().view(count, h, m)
             scores = shares[sample, rows].unsqueeze(1).bmm(alike).view(count, m)
             del alike
-            if causal:
+            if block > 1:
+                _own_block_first(scores, rows, block, start)
+            elif causal:
                 scores.masked_fill_(_later(rows, m, q), float("-inf"))
             order = scores.sort(dim=-1, descending=True, stable=True).indices
             places[sample, rows] = order[:, : minimum(top, m)]
@@ -53,8 +59,15 @@ def picks(q: Any, k: Any, shares: Any, *, top: int, causal: bool) -> Any:
     return places
 
 
+def _own_block_first(scores: Any, rows: slice, block: int, start: Any) -> None:
+    """Let scores (…, r, blocks) put each row's own block first, and later ones last."""
+    token = (arange(scores, rows.stop - rows.start) + (rows.start + start)).unsqueeze(1)
+    own, first = token - token % block, arange(scores, scores.shape[-1], block)
+    scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
+
+
 def block_sums(k: Any, block: int) -> Any:
-    """Sums (b, blocks, d) of each ``block`` tokens of k (b, m, d); the last may have fewer."""
+    """Return sums (b, blocks, d) over blocks of tokens of k (b, m, d); the last may be short."""
     b, m, d = k.shape
     sums = k.new_empty(b, ceil_div(m, block), d)
     for rows in in_blocks(k, m, block):
@@ -63,7 +76,7 @@ def block_sums(k: Any, block: int) -> Any:
 
 
 def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
-    """The ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
+    """Return the ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
     The row's own block comes first, then those before it of the highest products with the sums
     (b·g, blocks, d) of keys; equal ones in the order of tokens. Of a row with fewer blocks before
@@ -75,18 +88,15 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
         count = rows.stop - rows.start
         asked = copy_in_rows(q[:, rows]).view(groups, -1, d)
         scores = asked.bmm(sums.transpose(1, 2)).view(many, count, blocks)
-        token = (arange(q, count) + (rows.start + start)).unsqueeze(1)
-        own = token - token % block
-        first = arange(q, blocks, block)
-        scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
+        _own_block_first(scores, rows, block, start)
         order = scores.sort(dim=-1, descending=True, stable=True).indices
         picked[:, rows] = order[..., : minimum(top, blocks)]
-        del asked, scores, token, own, first, order
+        del asked, scores, order
     return picked
 
 
 def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[Any, Any]:
-    """Places of all tokens of picked blocks (r, top); where they come after a row's own, (r, ·)."""
+    """Return picked blocks' token places (r, top·block), and a mask of those after a row's own."""
     count = rows.stop - rows.start
     places = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
     places = places.view(count, -1)
@@ -94,24 +104,64 @@ def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[A
     return places, places > own
 
 
-def unpicked(places: Any, heads: Any, m: Any, like: Any, *, causal: bool, share: Any = 1) -> Any:
-    """(b, heads·n, m) booleans, True at keys that a row did not pick; places (b, n, top).
+def unpicked(
+    places: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int = 1
+) -> Any:
+    """Return (groups, ·, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
-    With ``share`` groups of heads, (b·share, heads·n / share, m).
+    Places are of tokens, or of blocks of them; ``heads`` of a sample have the same ones. Samples,
+    heads and rows are shared out, in this order, to ``groups`` of keys.
     """
     b, n, _ = places.shape
-    hidden = like.new_ones(b, n, m, dtype=bool).scatter_(-1, places.long(), 0)
+    hidden = like.new_ones(b, n, ceil_div(m, block), dtype=bool).scatter_(-1, places.long(), 0)
+    if block > 1:
+        hidden = copy_in_rows(hidden.unsqueeze(-1).expand(b, n, ceil_div(m, block), block))
+        hidden = hidden.view(b, n, -1)[..., :m]
     if causal:
         hidden.logical_or_(causal_mask(n, like))
-    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(b * share, -1, m)
+    return hidden.unsqueeze(1).expand(b, heads, n, m).reshape(groups, -1, m)
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:
-    """Pairs of a row and one of the ``top`` keys that it picks."""
+    """Return pairs of a row and one of the ``top`` keys that it picks."""
     n, top = w.seq_len, minimum(top, w.seq_len)
     if w.phase == "decode":
         return top
     return pairs(w.with_(seq_len=top)) + (n - top) * top if w.causal else n * top
+
+
+def tokens_of_blocks(t: Number, top: Number, block: int) -> Number:
+    """Return how many tokens number t, from 1, sees: of its own block and ``top`` - 1 before it."""
+    before = ceil_div(t, block) - 1
+    return t - before * block + block * minimum(top - 1, before)
+
+
+def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
+    """Return pairs of a row and a token that it sees of its own block and ``top`` - 1 before it."""
+    if w.phase == "decode":
+        return tokens_of_blocks(w.seq_len, top, block)
+    full = floor_div(w.seq_len, block)
+    rest, few = w.seq_len - full * block, minimum(top, full)
+    blocks = exact_div(few * (few - 1), 2) + (full - few) * (top - 1)
+    own = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
+    return own + blocks * block**2 + rest * block * minimum(top - 1, full)
+
+
+def blocks_before(w: Workload, block: int) -> Number:
+    """Return pairs of a row and a block before its own."""
+    if w.phase == "decode":
+        return ceil_div(w.seq_len, block) - 1
+    full = floor_div(w.seq_len, block)
+    return exact_div(block * full * (full - 1), 2) + (w.seq_len - full * block) * full
+
+
+def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> None:
+    """Write the additions of rows of ``width`` entries to sums of ``block`` tokens."""
+    n, entries = w.seq_len, w.batch_size * width
+    if w.phase == "decode":  # the first token of a block begins its sum
+        writer.sums("block sums", entries * (ceil_div(n, block) - ceil_div(n - 1, block)), entries)
+    else:
+        writer.sums("block sums", entries * ceil_div(n, block), entries * n)
 
 
 def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) -> None:
@@ -126,16 +176,15 @@ def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
     causal: bool, width: Any, block: int | None, start: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Of one sample: rows (g·r, group, d), weights, and the keys and values that they picked."""
-    (h, _, d), g, count, hidden = q.shape, k.shape[0], rows.stop - rows.start, None
+    """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
+    h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block is not None:
         chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
         chosen.clamp_(max=k.shape[1] - 1)
     top = chosen.shape[1]
     chosen = chosen.reshape(-1)
-    keys = k.index_select(1, chosen).view(g * count, top, d)
-    values = v.index_select(1, chosen).view(g * count, top, -1)
+    keys, values = (_selected(x, chosen).view(g * count, top, -1) for x in (k, v))
     asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal and hidden is None:
@@ -148,15 +197,24 @@ def _block(
     return asked, weights, keys, values, chosen
 
 
+def _selected(x: Any, places: Any) -> Any:
+    """Return rows (g, r, d) of x (g, m, d), head by head: torch would copy all of a slice."""
+    g, _, d = x.shape
+    out = x.new_empty(g, places.shape[0], d)
+    for head in each(x, 0, g):
+        put_rows(out[head], x[head], places)
+    return out
+
+
 def _by_row(x: Any, g: Any) -> Any:
-    """A copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
+    """Return a copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
     h, r, d = x.shape
     group = exact_div(h, g)
     return copy_in_rows(x.reshape(g, group, r, d).transpose(1, 2)).view(g * r, group, d)
 
 
 def _by_head(x: Any, g: Any) -> Any:
-    """The same back: (g, h / g, r, d)."""
+    """Return the rows by group and head: (g, h / g, r, d)."""
     many, group, d = x.shape
     return x.view(g, exact_div(many, g), group, d).transpose(1, 2)
 
@@ -185,7 +243,7 @@ def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
     block: int | None = None, start: Any = 0, share: Any = 1,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Weights again, then five products' worth of gradients."""
+    """Compute weights again, then five products of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"causal": causal, "width": width, "block": block, "start": start}

@@ -44,7 +44,7 @@ class Chunk:
     by_channel: bool
 
     def factors(self) -> Any:
-        """exp(G_i - G_j) of j ≤ i: (batch, c, c) with zeros above, (batch, c, c, dk), or None."""
+        """Return exp(G_i - G_j) for j ≤ i, else 0: (batch, c, c), (batch, c, c, dk), or None."""
         if self.sums is None:
             return None
         if self.by_channel:
@@ -52,11 +52,11 @@ class Chunk:
         return (self.sums - self.sums.transpose(1, 2)).exp_().tril_()
 
     def keys_seen(self, factors: Any) -> Any:
-        """Keys as each row sees them, (batch·c, c, dk); only where channels decay apart."""
+        """Return keys as each row sees them, (batch·c, c, dk); only where channels decay apart."""
         return (factors * self.k.unsqueeze(1)).flatten(0, 1) if self.by_channel else None
 
     def products(self, x: Any, factors: Any, keys_seen: Any) -> Any:
-        """Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), right where j ≤ i."""
+        """Return Σ_d x_id exp(G_id - G_jd) k_jd of rows x: (batch, c, c), valid for j ≤ i."""
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
@@ -64,19 +64,19 @@ class Chunk:
         return weights if factors is None else weights.mul_(factors)
 
     def after_start(self, x: Any) -> Any:
-        """Rows times exp(G_i)."""
+        """Return rows times exp(G_i)."""
         return x if self.sums is None else x * self.sums.exp()
 
     def before_end(self, x: Any) -> Any:
-        """Rows times exp(G_c - G_i)."""
+        """Return rows times exp(G_c - G_i)."""
         return x if self.sums is None else x * (self.sums[:, -1:] - self.sums).exp_()
 
     def decay(self) -> Any:
-        """What the chunk leaves of a state: (batch, dk, 1) or (batch, 1, 1)."""
+        """Return the factor by which the chunk decays a state: (batch, dk, 1) or (batch, 1, 1)."""
         return None if self.sums is None else self.sums[:, -1:].exp().transpose(1, 2)
 
     def missed(self, state: Any) -> Any:
-        """What the state at the start does not know of the values."""
+        """Return the values minus those that the state at the start predicts for the keys."""
         return self.v if state is None else self.v - self.after_start(self.k).bmm(state)
 
 
@@ -86,7 +86,7 @@ def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk
 
 
 def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
-    """Rows (batch, c, dv) of a chunk; moves the state past it, if there is one."""
+    """Return rows (batch, c, dv) of a chunk; moves the state past it, if there is one."""
     factors = c.factors()
     keys_seen = c.keys_seen(factors)
     updates = c.v
@@ -110,7 +110,7 @@ def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
 
 
 def _by_inverse(c: Chunk, system: Any, state: Any) -> Any:
-    """What tokens write, by the inverse T of their system: T (β v) - T (β exp(G) k) S.
+    """Return the tokens' updates by the inverse T of their system: T (β v) - T (β exp(G) k) S.
 
     T and both products need no state: kernels make those of all chunks at once.
     """
@@ -122,14 +122,14 @@ def _by_inverse(c: Chunk, system: Any, state: Any) -> Any:
 
 
 def _advance(state: Any, decay: Any, keys: Any, updates: Any) -> None:
-    """The state decayed, then keysᵀ updates added, in place."""
+    """Decay the state, then add keysᵀ updates, in place."""
     if decay is not None:
         state.mul_(decay)
     add_product(state, keys.transpose(1, 2), updates)
 
 
 def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
-    """One token (batch, 1, ·) enters the state, in place, and reads it: (batch, 1, dv)."""
+    """Add one token (batch, 1, ·) to the state, in place, and return its row (batch, 1, dv)."""
     if g is not None:
         state.mul_(g.exp().transpose(1, 2))
     if beta is not None:
@@ -162,7 +162,7 @@ def _forward(
 
 
 def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) -> None:
-    """The rows of a chunk one after the other."""
+    """Compute the rows of a chunk one after the other."""
     parts = tuple(None if x is None else x[:, part] for x in operands)
     rows = out[:, part]
     for at in in_blocks(out, rows.shape[1], 1):
@@ -244,7 +244,7 @@ def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, l
 
 
 def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
-    """The gradient of a chunk's end becomes that of its start, in place."""
+    """Turn the gradient of the state at a chunk's end into that at its start, in place."""
     if c.sums is not None:
         later.mul_(c.decay())
     add_product(later, c.after_start(c.q).transpose(1, 2), grad)
@@ -255,7 +255,7 @@ def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
 def _pair_grads(
     c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
 ) -> tuple[Any, Any, Any]:
-    """Gradients of queries, and of keys as what reads and as what is read, from pairs' ones.
+    """Return gradients of queries, and of keys as readers and as rows read, from the pairs'.
 
     Pairs are (batch, c, c), zero where none is; they are overwritten.
     """
@@ -286,14 +286,14 @@ def _channel_grads(
 
 
 def _end_grad(c: Chunk, state: Any, later: Any, keys_grad: Any) -> Any:
-    """Gradient (batch, 1, ·) of G_c: by the state's decay, and by that of keys until the end."""
+    """Return the gradient (batch, 1, ·) of G_c, through the state's and the keys' decay."""
     kept = (state * later).mul_(c.decay()).sum(2).unsqueeze(1)
     moved = (keys_grad * c.k).sum(1, keepdim=True).add_(kept)
     return moved if c.by_channel else moved.sum(-1, keepdim=True)
 
 
 def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
-    """Gradient (batch, c, ·) of the gates.
+    """Return gradient (batch, c, ·) of the gates.
 
     exp(G_i) stands at queries and at keys that read, exp(-G_i) at keys that are read: so the
     gradient of G is theirs times them. A gate moves G from its token on.

@@ -1,6 +1,6 @@
-"""Softmax attention, one text for torch and for the counter: scores written out, or by rows.
+"""Softmax attention with all scores in memory, or block by block of query rows.
 
-A block of query rows at a time, heads are read where a projection left them.
+One text for torch and for the counter. Heads are read where a projection wrote them, uncopied.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +23,12 @@ class KeyValueState:
 
 
 def causal_mask(n: Any, like: Any) -> Any:
-    """(n, n) booleans, True above the diagonal: what a row must not see."""
+    """Return (n, n) booleans, True above the diagonal: what a row must not see."""
     return like.new_ones(n, n, dtype=bool).triu_(1)
 
 
 def score_products(q: Any, k: Any) -> Any:
-    """Q kᵀ; the gradient of k comes as columns."""
+    """Return Q kᵀ; the gradient of k comes as columns."""
     scores = q.bmm(k.transpose(1, 2))
     return scores  # noqa: RET504 - the stage is called so
 
@@ -42,7 +42,7 @@ def weighted_values(
     sink: Any = None,
     width: Any = None,
 ) -> Any:
-    """Rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
+    """Return rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
     ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d
     entries a row, forward and backward, where scores would be m. A ``sink``, that broadcasts to
@@ -76,13 +76,13 @@ ROWS = 256
 
 
 def _fewer_first(*operands: Any) -> list[Any]:
-    """(samples, heads, …) or (heads, samples, …): a product takes all of the more numerous."""
+    """Return the dimensions as (samples, heads, …) or (heads, samples, …), the fewer in front."""
     b, h = operands[0].shape[:2]
     return [x.transpose(0, 1) for x in operands] if is_plain(b, h) and b > h else list(operands)
 
 
 def _blocks(q: Any, m: Any, sample: Any, keep: bool) -> Iterator[tuple[slice, slice, Any]]:
-    """For each block of a sample: its rows, its weights' place in one flat tensor, their shape.
+    """Yield for each block of a sample its rows, its weights' place in a flat tensor, their shape.
 
     Kept weights lie one block after the other; weights that are not kept share one place.
     "Sample" is whatever axis comes first.
@@ -95,7 +95,7 @@ def _blocks(q: Any, m: Any, sample: Any, keep: bool) -> Iterator[tuple[slice, sl
 
 
 def _room(q: Any, m: Any) -> Any:
-    """Entries of the largest block of weights."""
+    """Return entries of the largest block of weights."""
     b, h, n, _ = q.shape
     return maximum(b, h) * minimum(n, ROWS) * m
 

@@ -31,7 +31,7 @@ def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _rows_grad(saved: tuple[Any, ...], grad: Any, *, length: Any) -> tuple[Any]:
-    """What is left of the gradient across the row: (g - y (y·g) / length²) · factor."""
+    """Return the gradient through a normalised row: (g - y (y·g) / length²) · factor."""
     y, factor = saved
     along = (grad * y).sum(-1, keepdim=True).div_(length**2)
     return ((y * along).neg_().add_(grad).mul_(factor),)
@@ -56,12 +56,12 @@ taylor_map = Function(_map, _map_grad)
 
 
 def box_product(x: Any) -> Any:
-    """X ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
+    """Return x ⊠ x: (b, n, d) → (b, n, d²), every product of two entries of a row."""
     return (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
 
 
 def box_grad(grad: Any, x: Any) -> Any:
-    """(G + Gᵀ) x for the (d, d) gradient G of every row's box product."""
+    """Return (G + Gᵀ) x for the (d, d) gradient G of every row's box product."""
     b, n, d = x.shape
     square, row = grad.reshape(b * n, d, d), x.reshape(b * n, d, 1)
     out = square.bmm(row)
@@ -69,7 +69,7 @@ def box_grad(grad: Any, x: Any) -> Any:
     return out.view(b, n, d)
 
 
-#: The same, which saves x alone.
+#: The box product x ⊠ x, of which autograd saves x alone.
 box = Function(lambda x: (box_product(x), (x,)), lambda saved, grad: (box_grad(grad, *saved),))
 
 
@@ -80,7 +80,7 @@ def _ratio(top: Any, bottom: Any, rows: Any, *, factor: Any) -> tuple[Any, tuple
 
 
 def _ratio_grads(saved: tuple[Any, ...], grad: Any, *, factor: Any) -> tuple[Any, Any, None]:
-    """The nominator's is g / z, the denominator's -Σ g·out · scale / z."""
+    """Return the numerator's gradient, g / z, and the denominator's, -Σ g·out · scale / z."""
     out, scaled, rows = saved
     shared = (grad * out).sum(-1, keepdim=True)
     to_top = grad / scaled
@@ -91,31 +91,31 @@ _scaled_ratio = Function(_ratio, _ratio_grads)
 
 
 def ratio(top: Any, bottom: Any, scale: Any) -> Any:
-    """Nominator (b, n, d) by denominator (b, n, 1) times a scale: rows (n, 1), or a number."""
+    """Return numerator (b, n, d) / denominator (b, n, 1) · scale (n, 1), or a number."""
     rows, factor = (scale, 1.0) if hasattr(scale, "unsqueeze") else (None, scale)
     return _scaled_ratio(top, bottom, rows, factor=factor)
 
 
 def with_ones(v: Any) -> Any:
-    """[1, v]: a column of ones gives the denominator with the nominator."""
+    """Return [1, v]: a column of ones gives numerator and denominator together."""
     return functional.padded(v, before=1, value=1.0)
 
 
 def row_scale(n: Any, like: Any) -> Any:
-    """Rows sqrt(d / t) for t = 1 … n, (n, 1): the denominator's share of the output scale."""
+    """Return rows sqrt(d / t), t = 1 … n, (n, 1): the denominator's share of the scale."""
     scale = functional.wide_positions(like, n).reciprocal_().mul_(like.shape[-1]).sqrt_()
     return functional.as_format_of(scale, like).unsqueeze(-1)
 
 
 def weighted(weights: Any, v: Any, scale: Any) -> Any:
-    """Rows of weights (b, n, m) normalised, times v (b, m, d), by sqrt(N / d)."""
+    """Return rows of weights (b, n, m) normalised, times v (b, m, d), by sqrt(N / d)."""
     bottom = weights.sum(-1, keepdim=True)
     top = weights.bmm(v)
     return ratio(top, bottom, scale)
 
 
 def boxed_sums(q: Any, k: Any, v: Any) -> Any:
-    """Ŷ of Algorithm 1, (b, n, d + 1); one N × d² tensor alive at a time."""
+    """Return Ŷ of Algorithm 1, (b, n, d + 1); one N × d² tensor alive at a time."""
     n, d = v.shape[1:]
     values = functional.padded(v, before=1, value=functional.square_root(d, over=n)).div_(n)
     total = values.sum(1, keepdim=True).mul_(d)
@@ -135,26 +135,26 @@ class Boxed:
     """[x ⊠ x, x, 1], or doubled [x ⊠ x, 2x, 2]: (b, c, d² + d + 1)."""
 
     def width(self, d: Any) -> Any:
-        """Features of d entries: all pairs, the entries, and one."""
+        """Return features of d entries: all pairs, the entries, and one."""
         return d * d + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
-        """A product into memory of its own, then added."""
+        """Add the product of keys and values to the sums, by way of new memory."""
         state.add_(self.of(x, doubled).transpose(1, 2).bmm(v))
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
-        """One product."""
+        """Return the rows' sums, by one product with the state."""
         return self.of(x, doubled).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """The box's gradient, and that of the entries."""
+        """Return the box's gradient, and that of the entries."""
         grad, square = v.bmm(state.transpose(1, 2)), x.shape[-1] * x.shape[-1]
         out = box_grad(grad[..., :square], x)
         middle = grad[..., square:-1]
         return out.add_(middle * 2 if doubled else middle)
 
     def of(self, x: Any, doubled: bool) -> Any:
-        """The features, filled in place."""
+        """Return the features, filled in place."""
         b, c, d = x.shape
         features = x.new_empty(b, c, self.width(d))
         squares = features[..., : d * d].view(b, c, d, d)
@@ -173,24 +173,24 @@ class Symmetric:
     """
 
     def width(self, d: Any) -> Any:
-        """Features of d entries: the pairs i ≤ j, the entries, and one."""
+        """Return features of d entries: the pairs i ≤ j, the entries, and one."""
         return exact_div(d * (d + 1), 2) + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
-        """One product, added to the state as it is made."""
+        """Add the keys' product with the values to the state, as it is computed."""
         add_product(state, self.of(_columns(x), x.shape[-1], doubled), v)
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
-        """One product."""
+        """Return the rows' sums, by one product with the state."""
         return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """A product, then shift by shift."""
+        """Compute the state's product, then the gradient shift by shift."""
         grad = state.bmm(v.transpose(1, 2))
         return _entries_grad(grad, _columns(x), x.shape[-1], doubled).transpose(1, 2)
 
     def of(self, x: Any, d: Any, doubled: bool) -> Any:
-        """The features of :func:`_columns`."""
+        """Return the features of :func:`_columns`."""
         b, _, c = x.shape
         shifts, half = _shifts(d)
         features = x.new_empty(b, self.width(d), c)
@@ -212,13 +212,13 @@ class Symmetric:
 
 
 def _shifts(d: Any) -> tuple[Any, Any]:
-    """Whole shifts of the pairs, and d/2 where a shift by that is left, which gives half of d."""
+    """Return the whole shifts of pairs, and the pairs of a shift by d/2: d/2 for even d, else 0."""
     shifts = floor_div(d - 1, 2)
     return shifts, exact_div(d * (d - 1 - 2 * shifts), 2)
 
 
 def _columns(x: Any) -> Any:
-    """(b, c, d) → (b, d + (d-1)//2, c): entries as rows, then the first ones once more."""
+    """Return (b, c, d) → (b, d + (d-1)//2, c): entries as rows, then the first ones once more."""
     b, c, d = x.shape
     shifts = _shifts(d)[0]
     columns = x.new_empty(b, d + shifts, c)
@@ -229,7 +229,7 @@ def _columns(x: Any) -> Any:
 
 
 def _entries_grad(grad: Any, x: Any, d: Any, doubled: bool) -> Any:
-    """The gradient (b, d, c) of the rows from that of their features; adds up shift by shift."""
+    """Return the rows' gradient (b, d, c) from that of their features, added shift by shift."""
     shifts, half = _shifts(d)
     out = zeros_like(x)
     rows, entries = out[:, :d], x[:, :d]
@@ -261,13 +261,13 @@ BOXED, SYMMETRIC = Boxed(), Symmetric()
 
 
 def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
-    """Zeros (b, features, width) for rows like these."""
+    """Return zeros (b, features, width) for rows like these."""
     state = like.new_zeros(like.shape[0], features.width(like.shape[-1]), width)
     return state  # noqa: RET504 - the stage is called after it
 
 
 def built_state(k: Any, v: Any, size: Any, features: RowFeatures) -> Any:
-    """The sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
+    """Return the sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
     state = fresh_state(features, k, v.shape[-1] + 1)
     for here in in_blocks(k, k.shape[1], size):
         features.absorb(state, k[:, here], with_ones(v[:, here]))
@@ -295,7 +295,7 @@ def _scan(
 def _scan_grads(
     saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, ...]:
-    """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
+    """Compute gradients by two scans: forwards for q and within chunks, backwards for k and v."""
     q, k, v = saved
     to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
     n, state = q.shape[1], fresh_state(features, q, v.shape[-1])
@@ -314,7 +314,7 @@ def _scan_grads(
 
 
 def _grads_within(q: Any, k: Any, v: Any, grad: Any, to_q: Any, to_k: Any, to_v: Any) -> None:
-    """The gradients that stay within one chunk; q's is added to, k's and v's are set."""
+    """Write the gradients between tokens of one chunk: add to q's, set k's and v's."""
     shifted = q.bmm(k.transpose(1, 2)).add_(1)
     weights = (shifted * shifted).add_(1).tril_()
     to_v.copy_(weights.transpose(1, 2).bmm(grad))
@@ -346,7 +346,7 @@ def _sums(
 def _sums_grads(
     saved: tuple[Any, ...], grad: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, ...]:
-    """Gradients of q and of the state, then of k and v."""
+    """Return gradients of q and of the state, then of k and v."""
     q, k, v, state = saved
     to_q, to_k, to_v, later = empty_like(q), empty_like(k), empty_like(v), zeros_like(state)
     for here in in_blocks(q, q.shape[1], size):
@@ -358,6 +358,6 @@ def _sums_grads(
     return to_q, to_k, to_v
 
 
-#: The same over all tokens: a state first, then every chunk reads it. Backward makes the features
+#: Sums over all tokens: a state first, then every chunk reads it. Backward makes the features
 #: again; besides the inputs only the state is kept.
 sums = Function(_sums, _sums_grads)

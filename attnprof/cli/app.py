@@ -1,6 +1,7 @@
-"""The console entry point: start with usable streams, end with a documented exit code.
+"""The console entry point: repair the standard streams, run a command, end with an exit code.
 
-Typer and rich are imported when the program is built: until then nothing here takes long.
+Exit codes are documented in ``attnprof --help``. Typer and rich take most of the start-up time, so
+they are imported only when the program is built.
 """
 
 import atexit
@@ -17,7 +18,7 @@ from typing import Any
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.processes import SELDOM, with_room_for_calls
 
-#: Requirements that only some commands import.
+#: Required packages that only some commands import: a broken installation is named by them.
 NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
     "ruptures", "safetensors",
@@ -31,9 +32,9 @@ _SHORT = re.compile(
     r"can't allocate memory|out of memory|bad_alloc|[Cc]annot allocate memory|"
     r"can't start new thread|failed to map segment"
 )
-#: Columns that a table or a page of help needs, and the most that a line can be filled up to.
+#: Least and most columns of a terminal for which tables and help are laid out.
 LEAST_COLUMNS, MOST_COLUMNS = 20, 1000
-#: Settings that are numbers of columns or lines, of the shell, of rich and of Typer.
+#: Environment variables with a number of columns or lines, read by the shell, rich or Typer.
 _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 
 
@@ -41,15 +42,15 @@ _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 def main(args: list[str] | None = None) -> None:
     """Run the command line; always ends with SystemExit.
 
-    As a program (without ``args``), a command that runs somebody's code does so in a process that
-    may die.
+    Without ``args``, as a program, a command that runs a user's code does so in a process of its
+    own: if that crashes, this one still reports it.
     """
     is_main = args is None
     usable_streams(started=is_main)
     usable_widths()
     if is_main:
         gc.set_threshold(SELDOM)
-        atexit.register(gc.freeze)  # the end frees what it frees without another look
+        atexit.register(gc.freeze)  # no last garbage collection: the system frees all memory anyway
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
 
@@ -65,7 +66,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def exit_code(work: Callable[[], Any], debug: bool) -> int:
-    """Run and return the exit code; every failure is one message on stderr."""
+    """Return the exit code of ``work()``; a failure is a message on stderr, or a traceback."""
     try:
         result = work()
         sys.stdout.flush()
@@ -74,12 +75,12 @@ def exit_code(work: Callable[[], Any], debug: bool) -> int:
 
         if isinstance(error, Exit):
             return int(error.exit_code)
-        # a page of help ends the program where its reader has gone
+        # help on a closed pipe raises inside Typer
         cause = error.__context__ if isinstance(error, SystemExit) else error
         if isinstance(cause, BrokenPipeError):
             from attnprof.processes.supervision import give_up_answers
 
-            give_up_answers()  # the reader (head, less) has what it wanted
+            give_up_answers()  # the reader of the pipe (head, less) has closed it
             return 0
         from attnprof.record.escapes import visible
 
@@ -91,7 +92,7 @@ def exit_code(work: Callable[[], Any], debug: bool) -> int:
 
 
 def failure(error: BaseException, debug: bool) -> tuple[str, int]:
-    """Return the message and the exit code of an exception: a refusal, an end, or a bug."""
+    """Return the message and the exit code of an exception: a refusal, an interruption or a bug."""
     from typer import Abort
 
     if isinstance(error, AttnprofError):
@@ -123,8 +124,8 @@ def failure(error: BaseException, debug: bool) -> tuple[str, int]:
 
 
 def _refusal(error: BaseException) -> tuple[str, int] | None:
-    """Return message and code if Python, the system or a library refused; else None."""
-    if isinstance(error, RecursionError) and str(error):  # Python's own says how deep
+    """Return message and exit code if Python, the system or a library refused; None for a bug."""
+    if isinstance(error, RecursionError) and str(error):  # Python's message says how deep
         message = f"what was asked is nested too deeply ({error}): write it flatter"
         return message, RequestError.exit_code
     if _is_short_of_memory(error):
@@ -154,7 +155,7 @@ def _is_short_of_memory(error: BaseException) -> bool:
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
             return True
         if isinstance(seen, SystemError) and _memory_is_limited():
-            return True  # C code that met it and did not say so
+            return True  # C code ran out of memory and raised SystemError instead
         if isinstance(seen, (RuntimeError, ImportError)) and _SHORT.search(str(seen)):
             return True
         seen = seen.__cause__ or seen.__context__
@@ -162,7 +163,7 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 
 def _memory_is_limited() -> bool:
-    """Return whether this process may have less memory than there is (``ulimit -v``)."""
+    """Return whether this process may use less memory than the machine has (``ulimit -v``)."""
     try:
         import resource
     except ImportError:  # not on this system
@@ -171,10 +172,10 @@ def _memory_is_limited() -> bool:
 
 
 def usable_streams(*, started: bool) -> None:
-    """Open closed streams to nowhere, and let each write ? for letters it cannot encode.
+    """Replace closed standard streams by os.devnull; write ? for characters that cannot be encoded.
 
-    If the program was just ``started``, descriptors 0 to 2 are taken, too: otherwise the next file
-    that is opened gets one of them, and everything that is printed.
+    ``started``: descriptors 0 to 2 are opened as well. Otherwise the next file to be opened would
+    get one of these numbers, and with it all that is printed.
     """
     for number in range(3) if started else ():
         try:

@@ -1,4 +1,4 @@
-"""`attnprof calibrate`: this device's own ceilings and operations, measured."""
+"""``attnprof calibrate``: time single operations on this device, and its fastest products."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def calibrate(
     """
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
-    given = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
+    formats = None if dtype is None else some_of(dtype, DTYPES, "--dtype")
     path = calibration or default_path()
     make_folder(path.parent)
     ensure_writable(path, force=to.force, flag="--calibration", extended=True)
@@ -64,15 +64,15 @@ def calibrate(
     from attnprof.measure.environment import device_name
 
     where = resolve_device(device)
-    wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
+    wanted = formats or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
     before = None if to.force else load(device_name(where), torch.get_num_threads(), path)
     with working("calibrating"):
-        found = run(where, wanted, seconds, contended=contended, before=before)
-    save(found, path, force=to.force)
+        measured = run(where, wanted, seconds, contended=contended, before=before)
+    save(measured, path, force=to.force)
     note(f"kept in {path}")
-    to.deliver(_report(found, wanted, path))
+    to.deliver(_report(measured, wanted, path))
 
 
 def _report(calibration: Calibration, wanted: list[str], path: Path) -> Report:

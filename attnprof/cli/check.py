@@ -1,4 +1,4 @@
-"""``attnprof check``, ``baseline`` and ``history``: what got worse, recorded and followed."""
+"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFlags:
-    """How differences are judged, and which files are written besides the result."""
+    """Options for judging differences, and for files written besides the result."""
 
     rule: str | None = flag("RULE", "sensitive, default or lenient; else each case's own.")
     inconclusive: str = flag(
@@ -62,7 +62,7 @@ def check(
         "REF|DIR", "Other code, run in turns with this one: a git revision or a folder."
     ),
     suite: Suite,
-    asked: CheckFlags,
+    flags: CheckFlags,
     to: Output,
 ) -> int:
     """Fail when FLOPs, memory or time got worse.
@@ -78,14 +78,14 @@ def check(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in ("junit", "summary", "badge"):
-        ensure_writable(getattr(asked, name), force=to.force, flag=f"--{name}")
-    if asked.update:
+        ensure_writable(getattr(flags, name), force=to.force, flag=f"--{name}")
+    if flags.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
     terms = CheckOptions(
-        asked.rule, asked.inconclusive, asked.budget, suite.time, suite.formula,
-        asked.stored_times, limit_s=suite.limit,
+        flags.rule, flags.inconclusive, flags.budget, suite.time, suite.formula,
+        flags.stored_times, limit_s=suite.limit,
     )  # fmt: skip
-    if asked.self_test:
+    if flags.self_test:
         from attnprof.gate.check import self_test_report
 
         with working("racing unchanged and slowed code"):
@@ -94,13 +94,13 @@ def check(
         return 0
     if baseline is None and against is None:
         raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
-    if asked.update and baseline is None:
+    if flags.update and baseline is None:
         raise RequestError("--update writes a baseline: say which with --baseline FILE")
-    return _compare_sides(baseline, against, suite, asked, to, terms)
+    return _compare_sides(baseline, against, suite, flags, to, terms)
 
 
 def _compare_sides(
-    baseline: Path | None, against: str | None, suite: Suite, asked: CheckFlags, to: Output,
+    baseline: Path | None, against: str | None, suite: Suite, flags: CheckFlags, to: Output,
     terms: CheckOptions,
 ) -> int:  # fmt: skip
     """Count and time both sides and write the report; with ``--update`` record a new baseline."""
@@ -113,7 +113,7 @@ def _compare_sides(
     from attnprof.gate.check import check_against, check_baseline, record_baseline
     from attnprof.gate.trees import current_tree, tree_of
 
-    with reading_back() if asked.update else nullcontext():
+    with reading_back() if flags.update else nullcontext():
         stored = load_baseline(baseline) if baseline else None
     cases = cases if named or stored is None else [*stored.cases]
     take_modules(case.request.mechanism for case in cases)
@@ -125,9 +125,9 @@ def _compare_sides(
                 report = check_against(cases, base, head, terms, stored)
             elif stored is not None:
                 report = check_baseline(cases, stored, head, terms, str(baseline))
-        _write_outputs(report, asked)
-        to.deliver(report, verbose=asked.verbose)
-        if asked.update and baseline is not None:  # what was shown is accepted
+        _write_outputs(report, flags)
+        to.deliver(report, verbose=flags.verbose)
+        if flags.update and baseline is not None:  # what was shown is accepted
             with working("recording"):
                 recorded = record_baseline(cases, head, terms)
             recorded.save(baseline)
@@ -136,13 +136,13 @@ def _compare_sides(
     return int(report.summary["exit_code"])
 
 
-def _write_outputs(report: Report, asked: CheckFlags) -> None:
+def _write_outputs(report: Report, flags: CheckFlags) -> None:
     """Write the files besides the result, and GitHub's annotations, before the command exits."""
     from attnprof.render.gate import render_annotations, render_badge, render_junit
     from attnprof.render.tables.check import check_page
 
     written = (
-        (asked.junit, render_junit), (asked.summary, check_page), (asked.badge, render_badge),
+        (flags.junit, render_junit), (flags.summary, check_page), (flags.badge, render_badge),
     )  # fmt: skip
     for file, text_of in written:
         if file is not None:

@@ -33,7 +33,7 @@ from attnprof.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTokens:
-    """Among how many ranks tokens are divided, and how fast these send and compute."""
+    """Options for ranks that share a sequence's tokens: number, bandwidth, FLOP/s."""
 
     ranks: str | None = opt.flag("SIZES", "Bytes that a rank sends where so many share the tokens.")
     bandwidth: str | None = opt.flag(
@@ -50,7 +50,7 @@ class SharedTokens:
         from attnprof.closed_form.context_parallel import Link, rank_records
         from attnprof.device.ceilings import device_named
 
-        wrong = [flag for flag, given in shown.items() if given]
+        wrong = [flag for flag, typed in shown.items() if typed]
         if wrong:
             raise RequestError(f"{wrong[0]} is of costs, not of --ranks: leave one of them out")
         counts = request.parse_sizes(self.ranks or "", "--ranks")
@@ -58,7 +58,9 @@ class SharedTokens:
         if self.bandwidth is not None:
             device, dtype = device_named(self.on), workloads[0].dtype
             if (rate := device.rate(dtype)) is None:
-                raise RequestError(f"--on {self.on}: its maker states no rate for {dtype}")
+                raise RequestError(
+                    f"--on {self.on}: its maker states no rate for {dtype}; type another --dtype"
+                )
             link = Link(_rate(self.bandwidth), rate)
             summary = {"bytes_per_s": link.bytes_per_s, "flops_per_s": rate,
                        "device": device.name, "source": device.source}  # fmt: skip
@@ -110,7 +112,7 @@ def cost(
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     kinds = request.some_of(kind, KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
-    asked = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    selection = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
     mechanisms, workloads = request.closed_form_request(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
@@ -125,18 +127,18 @@ def cost(
     if ranks.bandwidth is not None or to.plot is not None:
         flag = "--bandwidth" if to.plot is None else "--plot"
         raise RequestError(f"{flag} is of ranks that share the tokens: type how many, --ranks 8")
-    records = _records(mechanisms, workloads, scope, asked)
+    records = _records(mechanisms, workloads, scope, selection)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
     shown = in_domain(records) if shorter else records
-    told = [its.choice(workload) for its in mechanisms for workload in workloads]
-    choices = {"choices": list(dict.fromkeys(filter(None, told)))} if any(told) else {}
+    forms = [its.choice(workload) for its in mechanisms for workload in workloads]
+    choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
     report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
                domain=domain_text if shorter else None)  # fmt: skip
 
 
 def _records(
-    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, asked: Asked
+    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, selection: Asked
 ) -> list[CostRecord]:
     """Return the records of every mechanism at every length; a refusal is a row with the reason."""
     records: list[CostRecord] = []
@@ -144,7 +146,7 @@ def _records(
     for mechanism in mechanisms:
         for workload in workloads:
             try:
-                records += cost_records(mechanism, workload, scope, asked)
+                records += cost_records(mechanism, workload, scope, selection)
             except RequestError as refusal:
                 refusals.append(refusal)
                 who = identity(mechanism, workload, scope)
@@ -154,10 +156,10 @@ def _records(
     if records:
         return records
     names = ", ".join(mechanism.name for mechanism in mechanisms)
-    if "formula" in asked.kinds:
+    if "formula" in selection.kinds:
         raise RequestError(
-            f"none of {', '.join(asked.quantities)} is counted for {names} "
-            f"with --convention {asked.convention}"
+            f"none of {', '.join(selection.quantities)} is counted for {names} "
+            f"with --convention {selection.convention}"
         )
     forms = [
         f"{form.source} {form.quantity} ({form.scope}, {form.phase}"
@@ -196,8 +198,8 @@ def compare(
     request.some_of(kind, ("formula",), "--kind")
     shown = request.some_of(quantity, POSSIBLE, "--quantity") if quantity else list(CONTESTED)
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
-    asked = request.closed_form_request(shape, conditions, names, **free.sizes)
-    records = compare_records(*asked, scope)
+    selected = request.closed_form_request(shape, conditions, names, **free.sizes)
+    records = compare_records(*selected, scope)
     winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
     for one in records:
         for name in one.wins.split(",") if one.wins else ():

@@ -37,7 +37,7 @@ USUAL_SIZES = {"seq": "1024", "d": "64", "heads": "1", "d-model": "512"}
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """The size that varies: the length or, at fixed lengths, another one in a range."""
+    """Options for the size that varies: the length, or another size at fixed lengths."""
 
     over: str = opt.flag(
         "NAME", "seq (the length), d, heads, batch, kv_heads, or a parameter like window.",
@@ -102,7 +102,8 @@ class Over:
             width = request.parse_size(self.d_model or USUAL_SIZES["d-model"], "--d-model")
             if first > width:
                 raise RequestError(
-                    f"--range {self.span}: d_model {width} has no more than {width} heads"
+                    f"--range {self.span}: d_model {width} has no more than {width} heads: type "
+                    f"--range 1:{width}"
                 )
             last = min(last or width, width)
         name = self.over if self.over in SIZES else self.over.replace("-", "_")
@@ -116,7 +117,9 @@ class Over:
             raise RequestError(f"--range {self.span}: type the first and the last, like 1:512")
         first, last = (request.parse_size(end, "--range") for end in (low, high))
         if last < first:
-            raise RequestError(f"--range {self.span}: the range ends before it starts")
+            raise RequestError(
+                f"--range {self.span}: the range ends before it starts: type --range {last}:{first}"
+            )
         return first, last
 
 
@@ -129,7 +132,7 @@ METRIC_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCosts:
-    """Which costs are compared: metrics, kinds, scope, model."""
+    """Options for the costs that are compared: metrics, kinds, scope, model."""
 
     scope: Annotated[
         str | None, opt.scope("core (the default), or layer (beside a module of yours).")
@@ -152,7 +155,7 @@ class ComparedCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How times are predicted and measured."""
+    """Options for predicting and measuring times."""
 
     threads: int | None = THREADS
     wait_policy: str = WAIT_POLICY
@@ -212,7 +215,7 @@ def crossover(
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
-    axis, workload, given = over.asked(d, heads, conditions, free.sizes)
+    axis, workload, fixed = over.asked(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
     if TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
@@ -220,7 +223,7 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with working(f"comparing {first.name} and {second.name}"):
-        report = _pair_report(first, second, workload, what, given, metrics, axis=axis, **how)
+        report = _pair_report(first, second, workload, what, fixed, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
@@ -241,7 +244,7 @@ def _pair(
 
 
 def _pair_report(
-    first: Any, second: Any, workload: Workload, what: ComparedCosts, given: list[int],
+    first: Any, second: Any, workload: Workload, what: ComparedCosts, sizes: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
@@ -254,11 +257,11 @@ def _pair_report(
     scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
-        return _report_with_times(meeting, given, kinds, metrics, **how)
-    return crossover_report(meeting, given, kinds, metrics, **how)
+        return _report_with_times(meeting, sizes, kinds, metrics, **how)
+    return crossover_report(meeting, sizes, kinds, metrics, **how)
 
 
-def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -> Report:
     """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
@@ -270,15 +273,17 @@ def _report_with_times(*asked: Any, timing: Timing, device: str, **how: Any) -> 
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return crossover_report(*asked, terms=terms, **how)
+        return crossover_report(*request, terms=terms, **how)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
     """Raise RequestError for kinds, metrics and flags of single layers."""
     if kind not in (None, DERIVED):
-        raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+        raise RequestError(
+            f"--kind {kind}: costs of a whole model are derived from its code: leave --kind out"
+        )
     if other := {*metrics} - {*METRICS}:
-        raise RequestError(f"--metric {min(other)}: of whole models there are flops and memory")
+        raise RequestError(f"--metric {min(other)}: whole models have flops and memory: type one")
     if flags:
         raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
 
@@ -315,8 +320,8 @@ def _metrics(what: ComparedCosts, phase: str) -> list[str]:
     if what.metric is not None:
         return request.some_of(what.metric, ALL_METRICS, "--metric")
     if what.quantity is not None:
-        asked = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
-        return list(dict.fromkeys(METRIC_OF[name] for name in asked))
+        quantities = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
+        return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
     kinds = set(request.some_of(what.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
     counted = [] if kinds == {PREDICTED} else list(METRICS)
     if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not

@@ -74,19 +74,19 @@ def derive(
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     (check_place if is_place(target) else registry.derivable)(target)
     phases = some_of(phase or "forward,backward", PHASES, "--phase")
-    asked = parse_named_sizes(at, "--at")
+    numbers = parse_named_sizes(at, "--at")
     how: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip
     more = {"in_steps": to.fmt == opt.Format.MARKDOWN, "with_curves": to.fmt == opt.Format.HTML}
-    given = modules.args, modules.inputs, modules.config
-    kept = KeptReport(target, given, phase, asked, quantity, how, more)
+    texts = modules.args, modules.inputs, modules.config
+    kept = KeptReport(target, texts, phase, numbers, quantity, how, more)
     report = kept.read()
     for line in kept.notes:
         opt.note(line)
     if report is None:
         derivation, report = _derived_report(
-            target, modules, phases, asked, forward_at_least=phase is None,
+            target, modules, phases, numbers, forward_at_least=phase is None,
             quantity=quantity, notes=kept.notes, how=how, more=more,
         )  # fmt: skip
         if list(derivation.phases) == phases:  # else something was said meanwhile
@@ -95,7 +95,7 @@ def derive(
 
 
 def _derived_report(
-    target: str, modules: Any, phases: list[str], asked: Any, *, forward_at_least: bool,
+    target: str, modules: Any, phases: list[str], numbers: Any, *, forward_at_least: bool,
     quantity: str | None, notes: list[str], how: Any, more: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Derive the target and return it with its report; guesses are noted."""
@@ -111,7 +111,7 @@ def _derived_report(
         for line in notes:
             opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = _derive_phases(subject, phases, asked, forward_at_least=forward_at_least)
+            derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)
@@ -119,19 +119,19 @@ def _derived_report(
     return derivation, report
 
 
-def _derive_phases(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
+def _derive_phases(target: Any, phases: list[str], numbers: Any, *, forward_at_least: bool) -> Any:
     """Return the derivation; of the forward pass alone if the default phases cannot all run."""
     from attnprof.trace.solve.count import NoBackwardError
     from attnprof.trace.solve.derive import derived
     from attnprof.trace.solve.small_runs import ChanceError
 
     try:
-        return derived(target, phases, asked)
+        return derived(target, phases, numbers)
     except (NoBackwardError, ChanceError) as error:
         if not forward_at_least or not error.in_training:
             raise
         opt.note(f"only the forward pass: {str(error).rpartition(';')[0]}")
-        return derived(target, ("forward",), asked)
+        return derived(target, ("forward",), numbers)
 
 
 #: Processor seconds, torch's import included, from which on a derivation is kept.

@@ -134,10 +134,10 @@ def _cpu_memory() -> tuple[str, str]:
     return _count_result(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
 
 
-def _count_result(found: int, expected: int, what: str) -> tuple[str, str]:
-    if found == expected:
-        return f"works: {found} {what}", "ok"
-    return f"counts {found} {what} where {expected} are due", "broken"
+def _count_result(counted: int, expected: int, what: str) -> tuple[str, str]:
+    if counted == expected:
+        return f"works: {counted} {what}", "ok"
+    return f"counts {counted} {what} where {expected} are due", "broken"
 
 
 def _figures() -> tuple[str, str]:

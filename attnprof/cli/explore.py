@@ -1,4 +1,4 @@
-"""``attnprof explore``: closed forms as a page on which sizes are dragged."""
+"""``attnprof explore``: write a page that evaluates closed forms at sizes a reader drags."""
 
 from pathlib import Path
 from shlex import quote
@@ -68,11 +68,13 @@ def _code(name: str, target: Any, causal: bool, modules: opt.Modules, scripts: A
     from attnprof.crossovers.explorer import code_subject
     from attnprof.trace.solve.derive import derived
 
-    found = derived(target, ("forward", "train"))
+    derivation = derived(target, ("forward", "train"))
     typed = {"--arg": modules.args or (), "--input": modules.inputs or ()}
     words = [f"{flag} {quote(text)}" for flag, texts in typed.items() for text in texts]
     command = " ".join(["attnprof derive", quote(name), *words, *["--causal"] * causal])
-    return code_subject(command, found.report(), scripts, symbols=found.symbols, dtype=found.dtype)
+    return code_subject(
+        command, derivation.report(), scripts, symbols=derivation.symbols, dtype=derivation.dtype
+    )
 
 
 def _model(name: str, scripts: Any) -> Any:

@@ -9,7 +9,7 @@ from typer import Argument
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION
 from attnprof.cli.options import working
-from attnprof.cli.request import parse_bytes, parse_size
+from attnprof.cli.request import parse_bytes, parse_set, parse_size
 from attnprof.errors import RequestError
 
 #: Devices that are here.
@@ -22,7 +22,7 @@ def _ranks(flag: str, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Among how many devices a model is divided, and in which ways."""
+    """Options for dividing a model among devices: tensor, expert, pipeline and data parallel."""
 
     tensor_parallel: int = _ranks("--tensor-parallel", "Ranks that share every layer.")
     pipeline: int = _ranks("--pipeline", "Stages of layers, one after the other.")
@@ -32,7 +32,7 @@ class Ranks:
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """In which formats and pages weights and caches are kept, and what else takes memory."""
+    """Options for number formats of weights and caches, pages of a cache, and reserved memory."""
 
     dtype: str | None = opt.flag(
         "NAME", "Weights: bfloat16, fp8, int4, mxfp4, q8_0, q4_k_m … (default: the file's)."
@@ -48,7 +48,7 @@ class Formats:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a model is trained, if it is."""
+    """Options for training: optimizer, format of gradients, recomputed activations."""
 
     train: bool = opt.switch("--train", "A training step instead of serving.")
     optimizer: str = opt.flag(
@@ -71,6 +71,16 @@ class Training:
     data_parallel: int = _ranks("--data-parallel", "With --train: ranks with other sequences.")
 
 
+def _options(common: dict[str, Any], training: Training) -> Any:
+    """Return the options of serving, or with ``--train`` of a training step."""
+    from attnprof.models.fit_layout import FitOptions, TrainingOptions
+
+    if not training.train and (flags := [*opt.typed(training)]):
+        raise RequestError(f"{flags[0]} is of training: type --train, too")
+    how = {name: x for name, x in vars(training).items() if name != "train"}
+    return TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+
+
 def fit_(
     *,
     config: str | None = Argument(
@@ -83,6 +93,8 @@ def fit_(
         "--on",
     ),
     calibration: Path | None = CALIBRATION,
+    swap: opt.SwapOption = None,
+    settings: opt.SetOption = None,
     measure: bool = opt.switch("--measure", "Time it with random weights; --on cpu, cuda."),
     seq: str = opt.flag("SIZE", "Tokens of each sequence.", default="4096"),
     batch: opt.BatchOption = "1",
@@ -99,6 +111,7 @@ def fit_(
     Examples:
       attnprof fit llama-3.1-8b --memory 24GB --seq 32768
       attnprof fit gpt-oss-120b --on h100 --seq 131072 --tensor-parallel 2
+      attnprof fit llama-3.1-8b --memory 24GB --swap gated-deltanet@pattern=3:1
       attnprof fit llama-3.1-8b --on h200 --train --shard zero3 --data-parallel 8
       attnprof fit smollm3-3b --memory 64GB --on cpu --dtype float32 --measure
     """
@@ -106,24 +119,24 @@ def fit_(
         raise RequestError("fit needs a model: type attnprof fit llama-3.1-8b --memory 80GB")
     if memory is None and on is None:
         raise RequestError("fit needs one of --memory 80GB and --on h100")
-    if measure and on not in HERE:
-        raise RequestError("--measure runs the model here: type --on cpu or --on cuda")
-    size = parse_bytes(memory, "--memory")
+    if measure and (on not in HERE or swap):
+        raise RequestError(
+            "--measure runs the model as it is here: type --on cpu or --on cuda, no --swap"
+        )
     from attnprof.device.model_times import memory_of, with_speeds
     from attnprof.models.fit import fit_report, training_report
-    from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
+    from attnprof.models.fit_layout import fit_model
+    from attnprof.models.swap import swaps_of
 
     common = {
-        "memory": size or memory_of(str(on)), "seq_len": parse_size(seq, "--seq"),
-        "batch_size": parse_size(batch, "--batch"), **vars(formats), **vars(ranks),
+        "memory": parse_bytes(memory, "--memory") or memory_of(str(on)),
+        "seq_len": parse_size(seq, "--seq"), "batch_size": parse_size(batch, "--batch"),
+        **vars(formats), **vars(ranks),
     }  # fmt: skip
-    if not training.train and (flags := [*opt.typed(training)]):
-        raise RequestError(f"{flags[0]} is of training: type --train, too")
-    how = {name: x for name, x in vars(training).items() if name != "train"}
-    options: Any = TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+    options = _options(common, training)
     with working(f"laying out {config}"):
-        model = fit_model(config)
+        model = fit_model(config, swaps_of(swap or (), parse_set(settings)), common["seq_len"])
         report = training_report(model, options) if training.train else fit_report(model, options)
-        if on is not None and not training.train:
+        if on is not None and not training.train and not swap:
             report = with_speeds(report, model, options, on, calibration, measured=measure)
     to.deliver(replace(report, environment=opt.environment()))

@@ -54,17 +54,17 @@ class Written:
         if alone := unnamed and not self.no_plot:
             figures = [FIGURE]
         data = None if is_figure_path(self.output) else self.output
-        beside = [figure.with_suffix(".csv") for figure in figures]
+        tables = [figure.with_suffix(".csv") for figure in figures]
         try:
             for path in figures:
                 flag = "--output" if path is self.output else "--plot"
                 opt.ensure_writable(path, force=self.force, flag=flag)
-            for path in beside:
+            for path in tables:
                 opt.ensure_writable(path, force=self.force, flag="the cells,")
         except RequestError as error:
             more = ", or type --plot FILE, or --no-plot for the table alone" if alone else ""
             raise RequestError(f"{error}{more}") from error
-        if data not in beside or self.fmt not in (None, opt.Format.CSV):  # else it is that table
+        if data not in tables or self.fmt not in (None, opt.Format.CSV):  # else it is that table
             opt.ensure_writable(data, force=self.force)
         return figures, data
 
@@ -74,9 +74,9 @@ class Written:
 
         for path in figures:
             opt.draw(report, path, self.size)
-            beside = path.with_suffix(".csv")
-            write_whole(beside, render_csv(report))
-            opt.note(f"wrote {path} and {beside}")
+            table = path.with_suffix(".csv")
+            write_whole(table, render_csv(report))
+            opt.note(f"wrote {path} and {table}")
         by_suffix = FORMATS.get(data.suffix.lower() if data else "", opt.Format.TABLE)
         opt.deliver(report, self.fmt or by_suffix, data, exact=self.exact)
 
@@ -113,7 +113,7 @@ def heatmap(
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
     targets = to.targets()
     a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
-    asked = Heatmap(
+    wanted = Heatmap(
         a=a, b=b, seq_lens=parse_sizes(seq or POWERS, "--seq"), scope=scope, kind=kind,
         d_models=parse_sizes(d_model, "--d-model"), num_heads=parse_sizes(heads, "--heads"),
         quantity=_quantity(quantity, convention, kind), phase=conditions.phase,
@@ -121,7 +121,7 @@ def heatmap(
         dtype=conditions.dtype,
     )  # fmt: skip
     with working("counting the cells of the heatmap"):
-        report = heatmap_report(asked, opt.environment())
+        report = heatmap_report(wanted, opt.environment())
     _note_missing(report)
     to.deliver(report, *targets)
 

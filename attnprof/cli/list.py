@@ -1,4 +1,4 @@
-"""``attnprof list``: what there is, from the registry and from plug-ins' metadata."""
+"""``attnprof list``: mechanisms, models and plug-ins that are available."""
 
 from attnprof import registry
 from attnprof.cli.options import Output, environment, switch, working
@@ -32,10 +32,10 @@ def list_(
         from attnprof.measure.growth import subjects
         from attnprof.measure.growth import verify as verified
 
-        asked = subjects(registry.names())
+        mechanisms = subjects(registry.names())
         made_with = environment(torch=torch.__version__)
         with working("counting"):
-            report = verified(asked, environment=made_with)
+            report = verified(mechanisms, environment=made_with)
         to.deliver(report)
         return 1 if report.summary["unexpected"] or report.summary["miscounted"] else 0
     fields = ("title", "family", "time_order", "memory_order", "params", "document")

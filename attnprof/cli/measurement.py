@@ -35,9 +35,9 @@ ON: Any = opt.flag(
 
 
 def set_wait_policy(name: str) -> None:
-    """Set how OpenMP's threads wait; torch reads it when it is imported, once.
+    """Set how OpenMP's threads wait for each other, before torch is imported and reads it.
 
-    ``default`` is that of the user's own programs, so that times are like theirs.
+    ``default`` leaves it as in the user's own programs, so that times are like theirs.
     """
     policies = ("default", "passive", "active")
     if name.lower() not in policies:
@@ -85,7 +85,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Points(opt.Modules):
-    """A grid as it is typed: lists where other commands take one value."""
+    """Options for a grid: lists of values where other commands take one."""
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = None
@@ -183,7 +183,10 @@ def grid_of(
                grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
     count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
     if count > MOST:
-        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
+        raise RequestError(
+            f"{where}: {count:,} points, {MOST:,} are taken at most: type fewer values, or larger "
+            "steps like 128:16384:x2"
+        )
     take_modules(grid.attention)
     return grid
 

@@ -42,7 +42,7 @@ def _time(seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags:
-    """What is derived of a model, at which sizes, in which form."""
+    """Options for the phases of a model, its sizes, and how it is run."""
 
     seq: str | None = opt.flag(
         "SIZE",
@@ -80,10 +80,7 @@ class ModelFlags:
         "--optimizer", "NAME", ("adamw", "adam", "sgd", "none"),
         "Whose state a training step holds: adamw, adam, sgd or none.", "adamw",
     )  # fmt: skip
-    swap: list[str] | None = opt.flag(
-        "NAME[@LAYERS]",
-        "Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
-    )
+    swap: opt.SwapOption = None
     settings: opt.SetOption = None
     memory: str | None = opt.flag(
         "SIZE", "Say whether each phase fits into this memory, like 80GB."
@@ -213,21 +210,21 @@ def report_on(
     return report
 
 
-def _flops_per_token(config: str, seq: str | None, asked: Mfu, to: opt.Output) -> None:
+def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -> None:
     """Write FLOPs a token of a model, and the Python file if one is asked for."""
     from attnprof.models.mfu import conventions_of, mfu_report, python_file
     from attnprof.models.mfu_sizes import sizes_of
 
-    conventions = conventions_of(asked.counting or "all")
-    lengths = parse_lengths(asked.lengths, "--lengths") if asked.lengths else []
+    conventions = conventions_of(flags.counting or "all")
+    lengths = parse_lengths(flags.lengths, "--lengths") if flags.lengths else []
     if seq is not None and lengths:
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
-    opt.ensure_writable(asked.as_python, force=to.force, flag="--as-python")
+    opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
     with redirect_stdout(sys.stderr), working(f"counting {config}"):
         sizes = sizes_of(config)
         where = opt.environment()
     report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)
-    if asked.as_python is not None:
-        opt.write(python_file(sizes, conventions, config, attnprof.__version__), asked.as_python)
+    if flags.as_python is not None:
+        opt.write(python_file(sizes, conventions, config, attnprof.__version__), flags.as_python)
     to.deliver(report)

@@ -47,7 +47,7 @@ class Format(StrEnum):
 
 
 def flag(metavar: str, words: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """Return a flag with a value: what help shows for it, and ``words`` on it."""
+    """Return an option with a value: the placeholder that help shows, and its explanation."""
     return Option(default, *names, metavar=metavar, help=words, **more)
 
 
@@ -75,7 +75,7 @@ def scope(words: str) -> Any:
 
 
 def _device(text: str) -> str:
-    """Return a device's name as it is; whether it exists shows when it is used."""
+    """Return a device's name unchecked: whether it exists shows when it is used."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise RequestError(f"unknown device '{text}': possible are auto, cpu, cuda and cuda:1")
     return text
@@ -91,7 +91,7 @@ def whole(default: int | None, flag: str, words: str, least: int, most: int | No
 
 
 def declared(annotation: Any, default: Any) -> Any:
-    """Return what Typer is told of a parameter, in its annotation or as its default."""
+    """Return the Typer declaration of a parameter, from its annotation or its default."""
     candidates = (*getattr(annotation, "__metadata__", ()), default)
     return next(info for info in candidates if isinstance(info, ParameterInfo))
 
@@ -156,6 +156,13 @@ SetOption = Annotated[
     list[str] | None,
     Option("--set", metavar="K=V", help="A mechanism's parameter, like window=64; repeatable."),
 ]
+SwapOption = Annotated[
+    list[str] | None,
+    Option(
+        "--swap", metavar="NAME[@LAYERS]",
+        help="Put a mechanism into layers: all, or like @0, @2-5, @pattern=3:1; repeatable.",
+    ),
+]  # fmt: skip
 FormatOption = Annotated[
     Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv, markdown or html.")
 ]
@@ -329,9 +336,9 @@ def write(text: str, output: Path | None) -> None:
 
 @contextmanager
 def working(text: str) -> Iterator[Progress]:
-    """Show ``text`` on stderr while the body runs, or what its code tells of its progress.
+    """Show ``text`` on stderr while the body runs, or the progress that its code reports.
 
-    Inside another one it is a step of that.
+    Within another ``working`` it is a step of that.
     """
     if (outer := waited_for()) is not None:
         with outer.saying(text):

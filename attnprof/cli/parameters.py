@@ -63,12 +63,12 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     plain.sort(key=_help_position)
 
     @wraps(function)
-    def run(**given: Any) -> Any:
+    def run(**values: Any) -> Any:
         made = {
-            name: group(**{field: given.pop(field) for field in own})
-            for name, (group, own) in groups.items()
+            name: group(**{field: values.pop(field) for field in names})
+            for name, (group, names) in groups.items()
         }
-        return function(**given, **made)
+        return function(**values, **made)
 
     run.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined] # as inspect reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
@@ -163,8 +163,8 @@ def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
     if parameter == "settings":  # of the mechanisms asked for, or of all
         from attnprof.cli.program import names_in
 
-        asked = {*names_in(map(ctx.params.get, MECHANISMS))} & {*registry.names()}
-        mechanisms = map(registry.get, asked or registry.names())
+        typed = {*names_in(map(ctx.params.get, MECHANISMS))} & {*registry.names()}
+        mechanisms = map(registry.get, typed or registry.names())
         return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})
     if parameter in ("claim", "table", "figure"):
         from attnprof.papers import documents as known

@@ -12,7 +12,7 @@ from attnprof.measure.request import configured
 
 
 def _needed(command: str, shape: Selection, conditions: Conditions, modules: opt.Modules) -> Any:
-    """Return what is measured by name, and its workloads; RequestError for what is missing."""
+    """Return the names to measure and their workloads; RequestError if an option is missing."""
     if shape.attention is None or shape.seq is None:
         missing = "--attention" if shape.attention is None else "--seq"
         example = f"attnprof {command} --attention efficient --seq 4096"
@@ -48,13 +48,13 @@ def profile(
       attnprof profile -a standard,sdpa --seq 1024:8192:x2 --phase train
       attnprof profile -a my.py:MyAttention --seq 512 --arg d_model=h*d
     """
-    asked = _needed("profile", shape, conditions, modules)
+    requests = _needed("profile", shape, conditions, modules)
     set_wait_policy(measurement.wait_policy)
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
     how = {"scope": scope, "device": conditions.device, **measurement.terms()}
-    points = plan_points(*asked, **how)
+    points = plan_points(*requests, **how)
     if predict_only:
         return _predict(points, to)
     with working("measuring"):
@@ -96,10 +96,10 @@ def predict(
       attnprof predict -a my.py:MyAttention --seq 512 --arg d_model=h*d
       attnprof predict -a sdpa --seq 8192 --dtype bfloat16 --on H100
     """
-    asked = _needed("predict", shape, conditions, modules)
+    requests = _needed("predict", shape, conditions, modules)
     from attnprof.measure.batch import plan_points
 
-    points = plan_points(*asked, scope=scope, threads=threads, device=conditions.device)
+    points = plan_points(*requests, scope=scope, threads=threads, device=conditions.device)
     return _predict(points, to, path=calibration, on=on, kept=kept)
 
 
@@ -134,7 +134,8 @@ def recommend(
     workloads = shape.workloads(conditions)
     if len(workloads) > 1:
         raise RequestError(
-            f"--seq {shape.seq}: recommend takes one length; it looks at others, too"
+            f"--seq {shape.seq}: recommend takes one length, and looks at others "
+            f"itself: type --seq {workloads[0].seq_len}"
         )
     from attnprof.device.recommendation import recommend as rank
 

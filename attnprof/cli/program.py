@@ -1,4 +1,7 @@
-"""The commands: find the typed one, give it to Typer, run it on its arguments."""
+"""Find the command that was typed, declare it to Typer, and run it on its arguments.
+
+A command's file is imported only when it is typed, so that ``--help`` and completion stay fast.
+"""
 
 import os
 import re
@@ -52,8 +55,8 @@ SECTIONS = {
     },
     "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
 }
-COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
-#: Commands in the file of another one; a file of this folder is loaded when its command is typed.
+COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
+#: Commands that are defined in another command's file.
 FILES = {
     "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
     "baseline": "check", "history": "check",
@@ -67,16 +70,16 @@ Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows ex
   attnprof crossover standard linear --d 64
   attnprof derive my.py:MyAttention
 """
-#: Environment variables of a shell's completion: the request, and the words typed so far.
+#: Environment variables that a shell's completion sets: the request, and the words so far.
 COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-#: Commands that measure in processes of their own, and leave nothing behind however they end.
+#: Commands that start processes, and are supervised so that none is left behind.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")
 #: Parameters that may name user code to run.
 TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 
 
 def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
-    """Parse and run; an error of the parser becomes one line like every other message."""
+    """Parse the arguments and run the command; an error of the parser is one line on stderr."""
     if is_main and COMPLETING not in os.environ:
         announce()
     for argument in arguments:
@@ -85,11 +88,11 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
     words = arguments
     if COMPLETING in os.environ:
         words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
-    asked = next((word for word in words if not word.startswith("-")), "")
-    program = program_for(asked, guarded, is_main=is_main)
+    typed = next((word for word in words if not word.startswith("-")), "")
+    program = program_for(typed, guarded, is_main=is_main)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
-    except SystemExit as ended:  # a completion was told or installed, or nobody reads any more
+    except SystemExit as ended:  # completion was answered or installed, or stdout is closed
         if isinstance(ended.__context__, BrokenPipeError):
             raise
         return ended.code
@@ -100,8 +103,10 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
             return RequestError.exit_code
         if not message:
             raise
-        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message}{_number_hint(error)} (see: {command} --help)") from error
+        command = f"attnprof {typed}" if typed in COMMANDS else "attnprof"
+        hint = _number_hint(error) or _extra_hint(error, arguments, command)
+        hint = hint or _missing_hint(message, typed)
+        raise RequestError(f"{message}{hint} (see: {command} --help)") from error
 
 
 def _number_hint(error: Any) -> str:
@@ -115,11 +120,45 @@ def _number_hint(error: Any) -> str:
     return f" Give a {kind}, like {flag} {usual:g}"
 
 
-def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
-    """Return the command line: the typed command in full, the others by name and summary."""
+def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
+    """Return what to type for values that follow an option's first one without commas; else "".
+
+    ``model --compare A B C`` is ``model A --compare B,C``, as a model is an argument, too. Names
+    that no option precedes belong to ``--attention``, if the command has it.
+    """
+    match = re.search(r"unexpected extra argument\S* \((.+)\)", error.format_message())
+    extra = match[1].split() if match else []
+    if not extra or extra[-1] not in arguments:
+        return ""
+    end = len(arguments) - arguments[::-1].index(extra[-1])
+    start = max(i for i, word in enumerate(arguments[:end]) if word.startswith("-") or not i)
+    (flag, *values), params = arguments[start:end], error.ctx.command.params
+    positional = [item.name for item in params if item.param_type_name == "argument"]
+    option = next((item for item in params if flag in item.opts), None)
+    if option is None or option.is_flag or values[0][:1].isdigit() != extra[0][:1].isdigit():
+        flags = {name for item in params for name in item.opts} - {*arguments}
+        by_name = "--attention" in flags and not positional
+        return f"; type the names as --attention {','.join(extra)}" if by_name else ""
+    if {*map(str, map(error.ctx.params.get, positional))} & {*values[1:]}:
+        return f"; type {command} {values[0]} {flag} {','.join(values[1:])}"
+    return f"; several values are joined by commas: type {flag} {','.join(values)}"
+
+
+def _missing_hint(message: str, typed: str) -> str:
+    """Return an example for a missing argument, or all commands for an unknown one; else ""."""
+    if message.startswith("No such command") and "Did you mean" not in message:
+        return f" Possible: {', '.join(COMMANDS)}"
+    if typed not in COMMANDS or not message.startswith("Missing argument"):
+        return ""
+    examples = cleandoc(command_function(typed).__doc__ or "").partition("Examples:\n")[2]
+    return f" Type it as in {examples.strip().splitlines()[0]}" if examples else ""
+
+
+def program_for(typed: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
+    """Return the command line: the typed command with its options, others by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=asked not in COMMANDS or COMPLETING in os.environ,
+        add_completion=typed not in COMMANDS or COMPLETING in os.environ,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -127,7 +166,7 @@ def program_for(asked: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
     for panel, commands in SECTIONS.items():
         for name, summary in commands.items():
             known = app.command(name, help=summary, rich_help_panel=panel)
-            if name == asked:
+            if name == typed:
                 _add_command(app, name, guarded, is_main=is_main)
             else:
                 known(lambda: None)
@@ -147,18 +186,18 @@ def _add_command(app: typer.Typer, name: str, guarded: Guard, *, is_main: bool) 
 
     @app.command(name, help=shown, cls=Command)
     @wraps(function)
-    def run(**given: Any) -> None:
-        work = partial(guarded, lambda: function(**given))
-        with one_command(names_in(given.values()), command=name):
-            if (subject := foreign_code(name, given) if is_main else None) is None:
+    def run(**values: Any) -> None:
+        work = partial(guarded, lambda: function(**values))
+        with one_command(names_in(values.values()), command=name):
+            if (subject := foreign_code(name, values) if is_main else None) is None:
                 raise typer.Exit(work())
             from attnprof.processes.supervision import supervised
 
             raise typer.Exit(supervised(work, subject))
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         sys.stdout.write(f"attnprof {attnprof.__version__}\n")
         raise typer.Exit
 
@@ -172,28 +211,28 @@ def _globals(
     version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
-    """Declare the flags of every command."""
+    """Declare the options before a command's name."""
 
 
 def command_function(name: str) -> Callable[..., Any]:
     """Return a command's function, named like it: ``list_`` for ``list``."""
-    own = name.replace("-", "_")
-    members = vars(import_module(f"attnprof.cli.{FILES.get(name, own)}"))
-    function: Callable[..., Any] = members.get(f"{own}_") or members[own]
+    identifier = name.replace("-", "_")
+    members = vars(import_module(f"attnprof.cli.{FILES.get(name, identifier)}"))
+    function: Callable[..., Any] = members.get(f"{identifier}_") or members[identifier]
     return function
 
 
-def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """Return what to call the user's code that a command runs; None if all code is ours.
+def foreign_code(command: str, params: Mapping[str, Any]) -> str | None:
+    """Return a name for the user's code that a command runs, for messages; None if it runs none.
 
-    It is named as the user typed it, ``my.py:A``, else by the command.
+    The name is as typed, ``my.py:A``, or else the command's.
     """
     names: list[str] = []
     if command != "reproduce":
-        values = (given.get(parameter) for parameter in TARGETS)
+        values = (params.get(parameter) for parameter in TARGETS)
         names = names_in(str(value) if isinstance(value, Path) else value for value in values)
-    if command == "verify-formula" and given.get("table"):
-        names += names_in([given["formula"]])  # the target, where a table has the formulas
+    if command == "verify-formula" and params.get("table"):
+        names += names_in([params["formula"]])  # the target, where a table has the formulas
     if places := [name for name in names if ":" in name]:
         return ", ".join(dict.fromkeys(places))
     if command in ALWAYS_FOREIGN:
@@ -204,7 +243,7 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
 
 
 def names_in(values: Iterable[Any]) -> list[str]:
-    """Return the typed texts, lists split at commas: each may name a file of code."""
+    """Return the typed texts, lists split at commas; each may name a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for entries in listed for text in entries if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]

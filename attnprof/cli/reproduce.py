@@ -1,4 +1,4 @@
-"""``attnprof reproduce``: the documents' claims, tables and figures made again."""
+"""``attnprof reproduce``: recompute the documents' claims, tables and figures."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -55,31 +55,31 @@ def reproduce(
       attnprof reproduce 004 --figure 1 --plot figure1.png
     """
     opt.ensure_figure(plot, force=to.force)
-    asked = asked_for(documents or [], claim, table, figure)
-    if plot is not None and asked.figure is None:
+    request = asked_for(documents or [], claim, table, figure)
+    if plot is not None and request.figure is None:
         raise RequestError(
             f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
         )
-    if reports is not None and asked.by_name:
+    if reports is not None and request.by_name:
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports, "--reports ")
-        for path in existing_files(reports, asked.documents):
+        for path in existing_files(reports, request.documents):
             opt.ensure_writable(path, force=to.force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
-        again = asked.documents if measure else []
+        again = request.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
-        report = _replay_claims(asked, plot, size)
-        failed = _write_reports(report, asked.documents, reports) if reports is not None else {}
+        report = _replay_claims(request, plot, size)
+        failed = _write_reports(report, request.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
-        in_full = shown is not None or bool(documents) or asked.by_name
+        in_full = shown is not None or bool(documents) or request.by_name
         if to.fmt == opt.Format.HTML:
-            whole = (everything or bool(documents)) and not asked.by_name
-            made_again = {number: regenerate(number) for number in asked.documents if whole}
+            whole = (everything or bool(documents)) and not request.by_name
+            made_again = {number: regenerate(number) for number in request.documents if whole}
             opt.write(reproduction_html(kept, made_again), to.output)
         else:
-            to.deliver(kept, everything=everything, in_full=in_full, by_name=asked.by_name)
+            to.deliver(kept, everything=everything, in_full=in_full, by_name=request.by_name)
         if accept:
             _commit_results(report, made)
             report = replace(report, summary={**report.summary, "changed": [], "not_committed": []})
@@ -127,18 +127,18 @@ def asked_for(
     return ReplayRequest(numbers, ids, by_name=False)
 
 
-def _replay_claims(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
+def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Report:
     with working("replaying"):
-        report = replay.replay(asked.claims, environment=opt.environment())
-    number, more = asked.documents[0], {}
-    if asked.table is not None:
-        more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
-    if asked.figure is not None:
-        _, figure = known.find_figure(number, asked.figure)
+        report = replay.replay(request.claims, environment=opt.environment())
+    number, more = request.documents[0], {}
+    if request.table is not None:
+        more["table"] = table_values(request.table, known.find_table(number, request.table)[1]())
+    if request.figure is not None:
+        _, figure = known.find_figure(number, request.figure)
         data = figure.data()
-        more["figure"] = figure_values(asked.figure, figure, data)
+        more["figure"] = figure_values(request.figure, figure, data)
         if plot is not None:
-            plot_figure(number, asked.figure, data, plot, size)
+            plot_figure(number, request.figure, data, plot, size)
             opt.note(f"wrote {plot}")
     return replace(report, summary={**report.summary, **more})
 

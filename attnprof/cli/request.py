@@ -1,4 +1,4 @@
-"""Parse the flags of a request: sizes, names, mechanisms, conditions."""
+"""Parse the options that most commands share into sizes, names, mechanisms and workloads."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,10 @@ from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload
 
 TAYLORSHIFT = ("taylor-direct", "taylor-efficient")
+#: Sizes that one option may list.
 MOST = 100_000
-#: Points of a request that each have a closed form of their own: more take minutes.
+#: Points (mechanism × length × width) of a request; each is a formula to compute, so more than
+#: these take minutes.
 MOST_POINTS = 2000
 HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:x2 or 100:1000:+100"
 
@@ -23,7 +25,8 @@ HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:
 def parse_sizes(text: str, flag: str) -> list[int]:
     """Return the sizes of a list of numbers and inclusive ranges, in the order typed.
 
-    Whole numbers from 1 to 2**40, at most 100000; ``flag`` is what a message names.
+    Sizes are whole numbers from 1 to 2**40, at most 100000 of them. Raises RequestError that names
+    ``flag``, the option or argument they were typed for.
     """
     sizes: dict[int, None] = {}
     for part in text.split(","):
@@ -49,15 +52,18 @@ def check_points(count: int, flag: str) -> None:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """Return one size; :class:`RequestError` where several are given or it is unusable."""
+    """Return one size; :class:`RequestError` if the text has several, or none that can be used."""
     sizes = parse_sizes(text, flag)
     if len(sizes) != 1:
-        raise RequestError(f"{flag} {text}: this command takes one value here, not {len(sizes)}")
+        raise RequestError(
+            f"{flag} {text}: this command takes one value here, not {len(sizes)}: type "
+            f"{flag} {sizes[0]}"
+        )
     return sizes[0]
 
 
 def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
-    """Return ``B=1,N=4096``, and further such texts, as a mapping; empty for none."""
+    """Return texts like ``B=1,N=4096`` as one mapping ``{"B": 1, "N": 4096}``; empty for none."""
     sizes: dict[str, int] = {}
     for text in filter(None, texts or ()):
         for part in text.split(","):
@@ -99,8 +105,8 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
     if width is None:
         return count or 8, head_dim
     if width % head_dim or (count is not None and count * head_dim != width):
-        asked = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
-        raise RequestError(f"{asked}: d_model must be heads times d; leave one of them out")
+        flags = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
+        raise RequestError(f"{flags}: d_model must be heads times d; leave one of them out")
     return width // head_dim, head_dim
 
 
@@ -130,7 +136,7 @@ def _number(text: str, flag: str, part: str) -> int:
     if value < 1:
         raise RequestError(f"{shown}: must be at least 1; {HOW}")
     if value > LARGEST:
-        raise RequestError(f"{shown}: larger than 2**40 = {LARGEST}, the largest size taken")
+        raise RequestError(f"{shown}: larger than 2**40 = {LARGEST}: type a smaller size")
     return value
 
 
@@ -145,7 +151,7 @@ class Selection:
     d: str | None = opt.flag("SIZE", "Head width (default: d_model / heads).")
 
     def workloads(self, conditions: "Conditions", **more: Any) -> list[Workload]:
-        """Return one workload a length; ``more`` are further sizes."""
+        """Return one workload per length; ``more`` are further sizes of a workload by name."""
         heads_and_width = head_shape(self.d_model, self.heads, self.d)
         lengths = parse_sizes(self.seq or "", "--seq")
         return [conditions.workload(n, *heads_and_width, **more) for n in lengths]
@@ -153,21 +159,21 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class FreeSizes:
-    """Flags for sizes that released layers choose freely."""
+    """Options for widths that released layers choose freely: of the model and of a value head."""
 
     width: str | None = opt.flag("SIZE", "Model width, if it is not heads times head width.")
     value_dim: str | None = opt.flag("SIZE", "Width of a value head (default: the head width).")
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return those that were typed, by the name of a workload's size."""
+        """Return the sizes that were typed, by their names in :class:`Workload`."""
         names = {"--width": "width", "--value-dim": "value_head_dim"}
         return {names[flag]: parse_size(text, flag) for flag, text in opt.typed(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Flags that hold for all points of a request; closed forms ignore the device."""
+    """Options that hold for all points of a request; closed forms ignore the device."""
 
     batch: opt.BatchOption = "1"
     phase: opt.PhaseOption = "forward"
@@ -177,31 +183,28 @@ class Conditions:
     settings: opt.SetOption = None
 
     def workload(self, seq_len: int, num_heads: int, head_dim: int, **more: Any) -> Workload:
-        """Return a workload under these conditions; RequestError names a wrong flag."""
+        """Return a workload under these conditions; RequestError names an option that is wrong."""
         return Workload(
             seq_len, num_heads, head_dim, parse_size(self.batch, "--batch"),
             causal=self.causal, phase=self.phase, dtype=self.dtype, **more,
         )  # fmt: skip
 
     def configured(self, names: Sequence[str]) -> list[Mechanism]:
-        """Return the named mechanisms, each with the ``--set`` values it has a name for."""
+        """Return the named mechanisms, each with the ``--set`` values of parameters that it has."""
         return registry.configured(names, parse_set(self.settings))
 
 
 def closed_form_request(
     shape: Selection, conditions: Conditions, names: Sequence[str], **more: int | None
 ) -> tuple[list[Mechanism], list[Workload]]:
-    """Return mechanisms and workloads of a closed-form command.
-
-    ``more`` are further sizes.
-    """
+    """Return mechanisms and workloads of a closed-form command; ``more`` are sizes by name."""
     workloads = shape.workloads(conditions, **more)
     check_points(len(names) * len(workloads), f"--seq {short(str(shape.seq))}")
     return conditions.configured(names), workloads
 
 
 def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, str]:
-    """Return ``k=v`` texts as a mapping; the last one of a name counts."""
+    """Return ``name=value`` texts as a mapping; of a name typed twice, the last value counts."""
     values: dict[str, str] = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
@@ -212,7 +215,10 @@ def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, 
 
 
 def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
-    """Return the names of a list out of the possible ones; all of these if there is no list."""
+    """Return the names of a comma-separated list, all ``possible`` names without one.
+
+    Raises RequestError for a name that is not possible.
+    """
     if text is None:
         return list(possible)
     return [opt.one_of(name, possible, flag) for name in parse_names(text, flag)]
@@ -220,28 +226,30 @@ def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:
     """Return a command's mechanisms, from its arguments or else ``--attention``; or none."""
-    given = [name for name in arguments if name is not None]
-    if given and attention is not None:
+    typed = [name for name in arguments if name is not None]
+    if typed and attention is not None:
         raise RequestError("name the mechanisms once: as A B, or as --attention A,B")
-    return given if attention is None else parse_names(attention)
+    return typed if attention is None else parse_names(attention)
 
 
 def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -> list[Any]:
-    """Return registered mechanisms with settings, and modules ``my.py:A`` as targets."""
+    """Return a subject per name: a registered mechanism with its settings, or a user's module."""
 
-    def is_module(name: str) -> bool:  # no specification of a mechanism
+    def is_module(name: str) -> bool:
         from attnprof.user_code import loaded
 
         module = loaded(name)
         return not (isinstance(module, type) and issubclass(module, Mechanism))
 
-    own = [name for name in names if ":" in name and is_module(name)]
-    registered = [name for name in names if name not in own]
-    if (modules.args or modules.inputs) and not own:
-        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+    module_names = [name for name in names if ":" in name and is_module(name)]
+    registered = [name for name in names if name not in module_names]
+    if (modules.args or modules.inputs) and not module_names:
+        raise RequestError(
+            "--arg and --input are for modules: leave them out, or name one, like my.py:MyAttention"
+        )
     targets: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
     args, inputs = list(modules.args or ()), list(modules.inputs or ())
-    for name in own:
+    for name in module_names:
         from attnprof.trace.request.lookup import target_of
 
         target = target_of(

@@ -1,4 +1,4 @@
-"""``attnprof tradeoff``: what an approximation gives up, beside what it costs."""
+"""``attnprof tradeoff``: the error of approximations against softmax attention, and their cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +100,8 @@ class Compared:
         return candidates(names, values, seq_len, head_dim)
 
 
-def _split_names(given: Sequence[str] | None, flag: str) -> list[str]:
-    return list(dict.fromkeys(name for text in given or () for name in parse_names(text, flag)))
+def _split_names(texts: Sequence[str] | None, flag: str) -> list[str]:
+    return list(dict.fromkeys(name for text in texts or () for name in parse_names(text, flag)))
 
 
 def tradeoff(
@@ -143,8 +143,8 @@ def tradeoff(
     """
     if distill:
         others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
-        given = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
-        _distill(given, seed, seeds or 1, to, quick=quick, timed=time)
+        flags = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
+        _distill(flags, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:
         raise RequestError("--quick is of --distill: type attnprof tradeoff --distill --quick")
@@ -175,12 +175,12 @@ def _compare(
 
 
 def _distill(
-    given: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
+    flags: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
 ) -> None:
-    """Run 003's experiment, with progress on stderr; ``given`` are flags that it does not have."""
-    if given:
+    """Run document 003's experiment, with progress on stderr; refuse ``flags`` of other runs."""
+    if flags:
         raise RequestError(
-            f"--distill has models, sizes and data of its own, on the CPU: leave out {given[0]}"
+            f"--distill has models, sizes and data of its own, on the CPU: leave out {flags[0]}"
         )
     from attnprof.measure.environment import describe_environment
     from attnprof.papers.approximation.distillation import FULL, QUICK

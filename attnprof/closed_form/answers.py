@@ -129,12 +129,12 @@ def _percent_text(percent: float, less: str) -> str:
     return f"{whole} % {'more' if percent > 0 else less}" if percent else "the same"
 
 
-def growth_answer(faster: Sequence[str], unexpected: Sequence[str], asked: int) -> str:
+def growth_answer(faster: Sequence[str], unexpected: Sequence[str], count: int) -> str:
     """Return how many mechanisms grow as claimed, and which do not."""
     if not faster:
-        return f"All {asked} grow no faster with the length than they claim."
+        return f"All {count} grow no faster with the length than they claim."
     why = f"{joined(unexpected)} without saying so" if unexpected else "for reasons told below"
     return (
-        f"{asked - len(faster)} of {asked} grow no faster with the length than they claim; "
+        f"{count - len(faster)} of {count} grow no faster with the length than they claim; "
         f"{joined(faster)} {'grows' if len(faster) == 1 else 'grow'} faster, {why}."
     )

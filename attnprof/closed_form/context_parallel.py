@@ -29,13 +29,13 @@ from attnprof.workload import Workload
 
 RING, ALL_TO_ALL = "ring", "all-to-all"
 PASSING, GATHERING = "state passing", "state gathering"
-#: Doublings of one token a rank after which no length is believed to hide what is sent.
+#: Tokens per rank are doubled so often, from one, to find a length that hides what is sent.
 _POWERS = 33
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a decoder keeps: bytes of a token's rows and which tokens have them; or of a state."""
+    """A decoder's state in bytes: a token's rows and which tokens have them, or a fixed state."""
 
     row_bytes: Number = 0
     first: Number = 0
@@ -259,7 +259,10 @@ def rank_records(
     Raises RequestError for a decoding step.
     """
     if w.phase == "decode":
-        raise RequestError("ranks share the tokens of a prompt or a training step: not of decode")
+        raise RequestError(
+            "--ranks: ranks share the tokens of a prompt or a training step, not of decode: type "
+            "--phase forward or train"
+        )
     who: dict[str, Any] = {**identity(mechanism, w, "layer"), "ranks": ranks,
                            "tokens_per_rank": ceil_div(w.seq_len, ranks)}  # fmt: skip
     try:

@@ -126,8 +126,8 @@ def _unique_names(table: CostTable) -> list[tuple[str, str]]:
 def symbolic(workload: Workload) -> Workload:
     """Return a request with its sizes as the positive symbols B N h d (and g, M)."""
     optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
-    given = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
-    names = {**SYMBOLS, **given}
+    fields = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
+    names = {**SYMBOLS, **fields}
     return workload.with_(**{field: symbol(name) for name, field in names.items()})
 
 
@@ -168,7 +168,7 @@ class Asked:
 
 
 def cost_records(
-    mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
+    mechanism: Mechanism, workload: Workload, scope: str, query: Asked
 ) -> list[CostRecord]:
     """Return the records of a mechanism and workload, our formulas first, then printed ones.
 
@@ -176,19 +176,19 @@ def cost_records(
     """
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
-    if "formula" in asked.kinds:
+    if "formula" in query.kinds:
         records += _formula_records(
-            executed_rows if asked.convention == "flops" else defined_rows,
-            mechanism, workload, scope, asked,
+            executed_rows if query.convention == "flops" else defined_rows,
+            mechanism, workload, scope, query,
         )  # fmt: skip
-        if asked.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
+        if query.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
             # operations of the definition in all, beside what is executed
-            whole = replace(asked, quantities=[q for q in asked.quantities if q == "operations"])
+            whole = replace(query, quantities=[q for q in query.quantities if q == "operations"])
             records += _formula_records(defined_rows, mechanism, workload, scope, whole, first=-1)
-    if "published" in asked.kinds:
+    if "published" in query.kinds:
         forms = applicable(mechanism, workload, scope)
-        records += [_published_record(form, mechanism, workload, scope, asked) for form in forms]
-    return [record for record in records if record.quantity in asked.quantities]
+        records += [_published_record(form, mechanism, workload, scope, query) for form in forms]
+    return [record for record in records if record.quantity in query.quantities]
 
 
 def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]:
@@ -204,7 +204,7 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
 
 
 def _formula_records(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
+    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, query: Asked,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
     """Return the counted records, with closed forms where the mechanism has any.
@@ -213,7 +213,7 @@ def _formula_records(
     counts are added (one of them is zero). Memory cannot be added and has no form then.
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
-    if asked.in_symbols:
+    if query.in_symbols:
         forms = _symbolic_rows(write, mechanism, symbolic(workload), scope)[first:]
     plain, general = (Counter(row.base for row in side) for side in (rows, forms))
     forms_by_key: dict[tuple[str, str, str], Any] = {}
@@ -228,16 +228,16 @@ def _formula_records(
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
             value=value, convention="flops" if write is executed_rows else "operations",
-            **asked.texts(forms_by_key.get((*row.key, name))),
+            **query.texts(forms_by_key.get((*row.key, name))),
         )
         for row in rows
         for name, value in row.values.items()
-        if name in asked.quantities
+        if name in query.quantities
     ]  # fmt: skip
 
 
 def _published_record(
-    form: Published, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
+    form: Published, mechanism: Mechanism, workload: Workload, scope: str, query: Asked
 ) -> CostRecord:
     sizes, value = symbolic(workload).with_(batch_size=1), form.formula(workload)
     if form.heads == "one":
@@ -246,7 +246,7 @@ def _published_record(
         **identity(mechanism, workload, scope), stage=TOTAL, quantity=form.quantity,
         kind="published", convention=form.convention, source=form.source,
         value=int(value) if value == int(value) else float(value),
-        **asked.texts(form.formula(sizes) if asked.in_symbols else None),
+        **query.texts(form.formula(sizes) if query.in_symbols else None),
     )  # fmt: skip
 
 

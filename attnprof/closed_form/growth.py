@@ -19,7 +19,7 @@ from attnprof.workload import Workload
 LENGTHS = tuple(2**power for power in range(10, 17))
 #: A found exponent may lie above its claim by this much: edges of blocks, roots rounded up.
 TOLERANCE = 0.05
-#: A stage of less than this share at the longest length explains nothing.
+#: Share of a count at the longest length, below which a stage is not named as a reason.
 SHARE = 0.01
 DIGITS = 4
 AGREES, FASTER = "agrees", "grows faster"

@@ -1,4 +1,8 @@
-"""Cost against the number of heads at a fixed model width, and the real optimum."""
+"""Cost over the number of heads at a fixed model width, and the number with the least cost.
+
+The least cost over real numbers of heads is where the derivative is zero. Whole numbers that divide
+the width are evaluated one by one.
+"""
 
 import math
 from collections import defaultdict

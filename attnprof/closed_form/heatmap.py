@@ -14,11 +14,13 @@ from attnprof.workload import Workload
 if TYPE_CHECKING:
     import numpy as np
 
+#: Sources of a cost that has a value at every size without running anything.
 KINDS = ("published", "formula")
-#: Fields of a cell, and of the summary by head count.
+#: Fields of a cell of the heatmap.
 CELLS = ("seq_len", "d_model", "num_heads", "value_a", "value_b", "ratio")
+#: Fields of the summary, each by head count: by how many percent A costs more than B.
 EXCESS = ("mean_excess_percent", "max_excess_percent", "max_at")
-#: Both costs over (seq_len, d_model), by head count and widths.
+#: A function of a head count and model widths: costs of A and of B as arrays (seq_len, d_model).
 _Values = Callable[[int, Sequence[int]], "list[np.ndarray]"]
 #: Cells of one report; a few gigabytes of columns.
 MOST_CELLS = 20_000_000
@@ -45,42 +47,43 @@ class Heatmap:
     dtype: str = "float32"
 
 
-def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
-    """Return cells as records and, as summary, the excess of A by head count.
+def heatmap_report(request: Heatmap, environment: dict[str, Any] | None = None) -> Report:
+    """Return cells as records; the summary has the excess of A, 100·(A/B - 1), by head count.
 
-    RequestError if the two cannot be compared like that.
+    Raises RequestError if one of both mechanisms has no such formula, or there are too many cells.
     """
     import numpy as np
 
-    _check_request(asked)
-    published = asked.kind == "published"
-    values, terms = (_published_costs if published else _formula_costs)(asked)
+    _check_request(request)
+    published = request.kind == "published"
+    values, terms = (_published_costs if published else _formula_costs)(request)
     columns: dict[str, list[Any]] = {name: [] for name in CELLS}
     excess: dict[str, dict[str, Any]] = {name: {} for name in EXCESS}
     missing: dict[str, list[int]] = {}
-    for heads in asked.num_heads:  # by head count, then length, then width
-        fits = {width: published or width % heads == 0 for width in asked.d_models}
-        present = [fits[width] for width in asked.d_models]
-        widths = [width for width in asked.d_models if fits[width]]
+    for heads in request.num_heads:  # by head count, then length, then width
+        fits = {width: published or width % heads == 0 for width in request.d_models}
+        present = [fits[width] for width in request.d_models]
+        widths = [width for width in request.d_models if fits[width]]
         a, b = values(heads, widths)
         ratio = (a / np.where(b == 0, np.nan, b)).astype(np.float64)
-        size = len(asked.seq_lens) * len(present)
+        size = len(request.seq_lens) * len(present)
         cells: tuple[list[Any], ...] = (
-            [n for n in asked.seq_lens for _ in present], [*asked.d_models] * len(asked.seq_lens),
+            [n for n in request.seq_lens for _ in present],
+            [*request.d_models] * len(request.seq_lens),
             [heads] * size, _flat_list(a, present), _flat_list(b, present),
             _flat_list(np.where(np.isnan(ratio), np.array(None), ratio), present),
         )  # fmt: skip
         for name, some in zip(CELLS, cells, strict=True):
             columns[name] += some
-        for name, value in zip(EXCESS, _excess(asked.seq_lens, widths, ratio), strict=True):
+        for name, value in zip(EXCESS, _excess(request.seq_lens, widths, ratio), strict=True):
             excess[name][str(heads)] = value
         if not all(present):
-            missing[str(heads)] = [width for width in asked.d_models if not fits[width]]
-    what = {"kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase}
+            missing[str(heads)] = [width for width in request.d_models if not fits[width]]
+    what = {"kind": request.kind, "quantity": request.quantity, "phase": request.phase}
     summary = {
-        "mechanism_a": asked.a.name, "mechanism_b": asked.b.name,
-        "params_a": asked.a.params, "params_b": asked.b.params, **what,
-        "causal": asked.causal, **terms, **excess, "cells": len(columns["ratio"]),
+        "mechanism_a": request.a.name, "mechanism_b": request.b.name,
+        "params_a": request.a.params, "params_b": request.b.params, **what,
+        "causal": request.causal, **terms, **excess, "cells": len(columns["ratio"]),
         "null_cells": columns["ratio"].count(None), "not_divisible_d_model": missing,
     }  # fmt: skip
     summary["answer"] = heatmap_answer(summary)
@@ -88,28 +91,29 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     return Report("heatmap", records, summary, environment or {})
 
 
-def _check_request(asked: Heatmap) -> None:
-    if asked.kind not in KINDS:
+def _check_request(request: Heatmap) -> None:
+    if request.kind not in KINDS:
         raise RequestError(
-            f"--kind {asked.kind}: a heatmap compares closed forms; type one of {', '.join(KINDS)}"
+            f"--kind {request.kind}: a heatmap compares closed forms; type one of "
+            f"{', '.join(KINDS)}"
         )
-    cells = len(asked.seq_lens) * len(asked.d_models) * len(asked.num_heads)
+    cells = len(request.seq_lens) * len(request.d_models) * len(request.num_heads)
     if cells > MOST_CELLS:
         raise RequestError(
             f"{cells} cells are more than {MOST_CELLS}; take larger steps, like --seq 1:4096:x2"
         )
-    if asked.kind == "published" and asked.batch_size != 1:
+    if request.kind == "published" and request.batch_size != 1:
         raise RequestError(
             "printed formulas count one sequence; leave --batch out, or use --kind formula"
         )
 
 
-def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
+def _published_costs(request: Heatmap) -> tuple[_Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
-    named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
-    phase, causal, scope = named.phase, named.causal, asked.scope
-    pairs = comparable(asked.a, asked.b)
-    matching = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
+    named = Workload(1, 1, 1, phase=request.phase, causal=request.causal)
+    phase, causal, scope = named.phase, named.causal, request.scope
+    pairs = comparable(request.a, request.b)
+    matching = speaking(pairs, request.quantity, phase, causal, scope, request.num_heads)
     if not matching:
         possible = dict.fromkeys(
             f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
@@ -119,15 +123,16 @@ def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
         )
         instead = f"printed for both: {'; '.join(possible)}; or"
         raise RequestError(
-            f"no document prints {'causal ' if causal else ''}{asked.quantity} of phase {phase} "
-            f"for both {asked.a.name} and {asked.b.name}{f' in scope {scope}' if scope else ''}; "
+            f"no document prints {'causal ' if causal else ''}{request.quantity} of phase {phase} "
+            f"for both {request.a.name} and {request.b.name}"
+            f"{f' in scope {scope}' if scope else ''}; "
             f"{instead if pairs else 'nothing is printed for both on the same terms:'} "
             "use --kind formula"
         )
     pair = matching[0]
 
     def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
-        return [published_values(form, heads, asked.seq_lens, widths) for form in pair]
+        return [published_values(form, heads, request.seq_lens, widths) for form in pair]
 
     return values, {
         "scope": pair[0].scope, "convention": pair[0].convention,
@@ -135,27 +140,27 @@ def _published_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     }  # fmt: skip
 
 
-def _formula_costs(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
-    scope = asked.scope or "layer"
-    if all(width % heads for heads in asked.num_heads for width in asked.d_models):
+def _formula_costs(request: Heatmap) -> tuple[_Values, dict[str, Any]]:
+    scope = request.scope or "layer"
+    if all(width % heads for heads in request.num_heads for width in request.d_models):
         raise RequestError(
-            f"no cell has a value: heads {_sizes_text(asked.num_heads)} divide none of d_model "
-            f"{_sizes_text(asked.d_models)}; type widths that are multiples, like --d-model "
-            f"{asked.num_heads[0]}:{asked.num_heads[0] * 16}:x2"
+            f"no cell has a value: heads {_sizes_text(request.num_heads)} divide none of d_model "
+            f"{_sizes_text(request.d_models)}; type widths that are multiples, like --d-model "
+            f"{request.num_heads[0]}:{request.num_heads[0] * 16}:x2"
         )
 
     def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
         workload = Workload(
-            1, heads, 1, asked.batch_size,
-            causal=asked.causal, phase=asked.phase, dtype=asked.dtype,
+            1, heads, 1, request.batch_size,
+            causal=request.causal, phase=request.phase, dtype=request.dtype,
         )  # fmt: skip
         dims = [width // heads for width in widths]
         return [
-            formula_values(mechanism, workload, scope, asked.quantity, asked.seq_lens, dims)
-            for mechanism in (asked.a, asked.b)
+            formula_values(mechanism, workload, scope, request.quantity, request.seq_lens, dims)
+            for mechanism in (request.a, request.b)
         ]
 
-    convention = "operations" if asked.quantity == "operations" else "flops"
+    convention = "operations" if request.quantity == "operations" else "flops"
     return values, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
 
 
@@ -166,7 +171,7 @@ def _sizes_text(sizes: Sequence[int]) -> str:
 def _excess(
     seq_lens: Sequence[int], widths: Sequence[int], ratio: "np.ndarray"
 ) -> tuple[Any, Any, Any]:
-    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and the latter's cell."""
+    """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and its largest cell."""
     import numpy as np
 
     known = np.isfinite(ratio)
@@ -181,7 +186,7 @@ def _excess(
 
 
 def _flat_list(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
-    """Return the values row by row as Python numbers, None in columns that are not ``present``."""
+    """Return the values row by row as Python numbers; None for widths that are not ``present``."""
     import numpy as np
 
     full = values

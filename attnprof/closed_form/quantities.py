@@ -26,7 +26,7 @@ QUANTITIES = (
 )  # fmt: skip
 
 
-#: Bytes that a decoding step has to move; no stage of a text counts them.
+#: The quantity of bytes that a decoding step has to move, which is no sum of stages.
 STEP_BYTES = "step_bytes"
 
 

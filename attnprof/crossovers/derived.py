@@ -80,7 +80,7 @@ class DerivedSide:
             return {name: size for name, size in sizes.items() if name in derivation.symbols}
 
         def cost(_: Sequence[Any], workload: Workload) -> Number:
-            """By the formula, or by a run if there is none."""
+            """Return the cost by the formula, or by a run if there is none."""
             sizes = shape(workload.seq_len, workload.head_dim)
             expression = forms.formulas[quantity].expression
             if expression is None:

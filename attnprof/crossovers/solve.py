@@ -249,7 +249,7 @@ def bisected(
         raise search.first_refusal
 
     def between(low: int, high: int) -> Iterator[int]:
-        """The middle, and where values may be refused those around it."""
+        """Yield the middle; if values may be refused, then those around it."""
         middle = domain.after(low + max(step, (high - low) // 2)) if high - low > step else None
         if middle is not None and low < middle < high:
             yield middle

@@ -1,4 +1,4 @@
-"""What a calibration runs: single operations over grids of sizes, none of them attention."""
+"""The benchmarks of a calibration: calls of single operations over grids of sizes, no attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,13 +25,12 @@ from attnprof.device.tables import Benchmark, Call
 
 @dataclass(frozen=True)
 class Grids:
-    """Sizes that operations are measured at, from where a call's overhead is all.
+    """Sizes at which operations are measured, from those at which a call is nothing but overhead.
 
-    ``entries`` reach to where no cache holds them, closer to each other where one cache after
-    another stops holding them; at a ``few`` single operations are told apart: overhead, one
-    thread, all threads. ``runs`` are entries that lie apart. ``most`` entries are those of rows,
-    of runs, and of pieces that are moved. Rows whose entries do not lie next to each other lie
-    ``beside`` so many others (None: beside all of them).
+    ``entries``: of memory that is read, up to more than caches hold, closer where a cache is just
+    exceeded. ``few``: of single operations: overhead, one thread, all threads. ``runs``: of entries
+    that lie apart. ``most``: the limit on entries of rows, runs and moved pieces. ``beside``: how
+    many rows that are not contiguous lie next to each other in memory (None: all of a tensor).
     """
 
     entries: tuple[int, ...]
@@ -77,13 +76,13 @@ def grids(device: str) -> Grids:
     return GPU_GRIDS if device.startswith("cuda") else CPU_GRIDS
 
 
-#: Rows and columns of a weight, and entries of all that a vector is multiplied with in turn: from
-#: what is at hand again to what no cache holds.
+#: Rows and columns of a weight; total entries of the weights that a vector is multiplied with in
+#: turn, from what a near cache holds to more than any cache holds.
 WEIGHT = (512, 512)
 WEIGHTS = tuple(parts * 2**18 for parts in (1, 4, 8, 16, 20, 24, 32, 64, 128))
-#: Calls in turns: each finds memory as it left it, or as the last one but one did.
+#: Turns of a call: with 1 it finds memory as it left it, with 2 as the call before the last did.
 NEAR, HOT = 1, 2
-#: How far entries of a run lie apart; powers of two share few places of a cache.
+#: Distances between entries of a run; multiples of large powers of two share few lines of a cache.
 STRIDES = (2, 16, 128, 1024, 8192)
 
 
@@ -124,7 +123,7 @@ def _products(made: Any, sizes: Grids) -> list[Benchmark]:
 
 
 def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
-    """Return benchmarks of memory: how it is gone through, with the cheapest arithmetic."""
+    """Return benchmarks of patterns of memory access, with the cheapest arithmetic."""
 
     def ones(n: int) -> Tensor:
         return torch.ones(n, **made)
@@ -151,7 +150,7 @@ def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
     ]
 
 
-#: Operations on entries with the table that each has; others are as dear as ``mul``.
+#: Operations on entries that have a table of their own; others have the time of ``mul``.
 OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "mul": lambda x: x * 1.5, "add": lambda x: x + 1.5, "sub": lambda x: x - 1.5,
     "div": lambda x: x / 1.5, "neg": torch.neg, "reciprocal": torch.reciprocal, "exp": torch.exp,
@@ -166,7 +165,7 @@ OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "gelu_backward": lambda x: torch.ops.aten.gelu_backward(x, x),
     "silu_backward": lambda x: torch.ops.aten.silu_backward(x, x),
 }  # fmt: skip
-#: The same for operations on what is made of the entries before.
+#: Operations with a table whose operands are first made of the entries.
 OF_MADE: dict[str, Callable[[Tensor], Call]] = {
     "masked_fill": lambda x: partial(x.masked_fill, _in_runs(x), 0.5),
     "where": lambda x: partial(torch.where, _in_runs(x), x, x),
@@ -177,7 +176,7 @@ OF_MADE: dict[str, Callable[[Tensor], Call]] = {
 
 
 def _in_runs(x: Tensor) -> Tensor:
-    """Return a mask with as many entries that are true as not, together as those of masks are."""
+    """Return a mask with half of its entries True, in runs as masks of attention have them."""
     return torch.arange(len(x), device=x.device) % RUN < RUN // 2
 
 
@@ -207,20 +206,21 @@ def _entries(made: Any, sizes: Grids) -> list[Benchmark]:
 
 #: Entries after which a mask repeats itself.
 RUN = 512
-#: Pieces of memory that an operation goes through without a jump, and how many have one of two
-#: factors' entries to themselves.
+#: Contiguous pieces of memory in a broadcast product, and how many of them share the entries of one
+#: of its two factors.
 MANY_RUNS, BLOCK = 2**12, 16
-#: Entries of a piece on a GPU, where what counts is how many there are together.
+#: Entries of a piece on a GPU, where only the total number of entries matters.
 PIECE = 8
-#: Entries of a piece: of whole vectors, and with each of the rests that ``VECTOR`` may leave.
+#: Entries of a piece that fills whole vector registers (of ``VECTOR`` entries), and of pieces that
+#: leave each kind of rest.
 WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
 
 
 def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
     def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
-        """Return rows with entries next to each other, or else a row apart, and their dimension.
+        """Return rows with contiguous entries, or with entries a row apart, and their dimension.
 
-        A kernel of a GPU is told that dimension, and does as many of the next one at once.
+        A GPU's kernel chooses by that dimension how many rows it computes at once.
         """
         if not outer:
             return torch.rand(rows, columns, **made), -1
@@ -308,13 +308,13 @@ def _moves(made: Any, sizes: Grids) -> list[Benchmark]:
 
 #: Operations in a row whose nodes are timed, and layers that do nothing.
 CHAIN = 64
-#: Python functions that such a layer calls: two of torch's and ``forward``, the same of what it
-#: has inside, a lookup of each of its two attributes, and one of its own.
+#: Python functions that a call of :class:`_Layer` runs: two of torch's and ``forward``, the same
+#: three of the layer inside, a lookup of each of its two attributes, and one of its own.
 OF_A_LAYER = 9
 
 
 class _Layer(torch.nn.Module):
-    """What layers do between operations: look up attributes, ask for shapes, pass arguments."""
+    """A layer without operations: it looks up attributes, reads shapes, passes arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ class _Layer(torch.nn.Module):
 
 
 def _checked(x: Tensor, weight: Tensor, *, mask: Tensor | None, heads: int) -> Tensor:
-    """Return the first argument, as functions that check their arguments do."""
+    """Return the first argument; stands for functions that check their arguments."""
     if mask is not None or heads < 1 or x.dim() != 3 or weight.dim() != 1:
         raise ValueError("no such input")
     return x

@@ -1,4 +1,4 @@
-"""A calibration is made: ceilings, and the tables of single operations, on this device now."""
+"""Calibrate this device: measure its ceilings and the tables of single operations."""
 
 import time
 from collections import defaultdict
@@ -63,28 +63,28 @@ def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> floa
     return best
 
 
-#: A product or copy gets so many times the seconds of a place of a table.
+#: Ceilings (the fastest product, a copy) get so many times the seconds of a table's place.
 PLACES = 80
-#: Seconds at which a calibration has its largest sizes; with fewer they are smaller.
+#: ``--seconds`` from which on tables have their largest sizes.
 WHOLE_S = 0.5
 #: Seconds of the largest products of a table, at the fastest rate: some formats are slow.
 LARGEST_S = 0.02
-#: Everything is measured so often, minutes of a machine apart rather than in one moment of it.
+#: Passes over all places: each is measured so often, minutes apart.
 PASSES = 2
-#: Until so many times the seconds of a product or copy have passed, places are measured again whose
-#: readings were all made while something slowed the processor down.
+#: Places whose readings were all made on a slowed processor are measured again, until so many times
+#: the seconds of a ceiling have passed.
 MOST = 140
-#: What is measured often is measured so many times in each.
+#: Measurements in each pass of a benchmark that is marked ``often``.
 OFTEN = 3
 #: Work up to this factor apart is of one magnitude.
 ALIKE = 16.0
-#: Calls of the reference operation beside each reading, untimed ones before them, which bring its
-#: code back to the processor, and the shortest time a clock may tell.
+#: Timed calls of the reference operation next to each reading; untimed calls before them, which
+#: bring its code back into the cache; least seconds of a reading, as a clock may give 0.
 REFERRED, UNTIMED, LEAST_S = 30, 10, 1e-9
 #: Rows and columns of the product that is the reference of several threads.
 SHARED = 64
-#: Seconds of work that show whether this process has its processors for itself, and the share of
-#: them below which times say more of others.
+#: Seconds of work by which the share of the processors left by other programs is measured; the
+#: share below which a calibration is refused.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
 
 
@@ -92,7 +92,7 @@ def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
     before: Calibration | None = None,
 ) -> Calibration:  # fmt: skip
-    """Measure the device as it is now, ``seconds`` a product or copy; no attention is run.
+    """Measure the device as it is now, ``seconds`` for each ceiling; no attention is run.
 
     At the end layers are predicted and timed, also by the formats that were measured ``before``.
     Formats that it cannot multiply are left out. Raises :class:`CannotRunError` where other
@@ -168,10 +168,10 @@ def processor_share(seconds: float = LOOK_S) -> float:
 
 
 def machine_speed(seconds: float, bundles: int) -> tuple[float, float]:
-    """Return the reference operation's seconds on the CPU now, and the processors' share left.
+    """Return the reference operation's seconds on the CPU now, and the share of processors left.
 
-    The share comes first, as a processor that has just begun is slow. Of the bundles the fastest
-    quarter tells, as a calibration's usual time is its fastest.
+    The share is measured first, as a processor that was idle is slow at first. The time is that of
+    the fastest quarter of the bundles, since a calibration keeps its fastest times.
     """
     share = processor_share(seconds)
     clock, reference = _clock("cpu"), reference_operation("cpu")
@@ -180,10 +180,10 @@ def machine_speed(seconds: float, bundles: int) -> tuple[float, float]:
 
 @dataclass
 class _Bench:
-    """Benchmarks, each place under a clock of its own, for ``seconds / PLACES``.
+    """A run of all benchmarks, ``seconds / PLACES`` for each place.
 
-    The reference is timed beside each; on a GPU, which nobody else uses, there is none, and all
-    readings count as made at one speed. ``flops_per_s`` is the fastest product's rate.
+    On a CPU the reference operation is timed next to each reading; a GPU is taken to be used by
+    nobody else, so all readings count as made at one speed. ``flops_per_s``: the fastest product's.
     """
 
     new_clock: Callable[[Benchmark], Clock]
@@ -194,7 +194,7 @@ class _Bench:
     references: list[float] = field(default_factory=list)
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
-        """Return a table a benchmark, and logarithms of how passes over all of them differ."""
+        """Return a table per benchmark, and how far passes differ at each place, as logarithms."""
         until = time.monotonic() + MOST * self.seconds
         often = [one for one in self.benchmarks if one.often]
         rest = [one for one in self.benchmarks if not one.often]
@@ -216,7 +216,7 @@ class _Bench:
     def _again(
         self, passes: Sequence[Mapping[tuple[str, Sizes], Sequence[TimeReading]]], until: float
     ) -> Iterator[dict[tuple[str, Sizes], list[TimeReading]]]:
-        """Yield passes over places that lack readings of an undisturbed processor, for a while."""
+        """Yield further passes over places without a reading of an undisturbed processor."""
         named = {one.name: one for one in self.benchmarks}
         references = defaultdict[tuple[str, Sizes], list[float]](list)
         for one_pass in passes:
@@ -246,10 +246,10 @@ class _Bench:
     def _at(self, one: Benchmark, place: Sizes) -> list[TimeReading]:
         turns, clock = [one.make(*place)], self.new_clock(one)
         each = self.seconds / PLACES
-        with torch.no_grad():  # what needs gradients turns them on itself
+        with torch.no_grad():  # benchmarks of gradients turn them on themselves
             turns[0]()
             once = max(1e-7, _seconds_of(clock, turns[0]))
-            # what takes longer is larger than any cache
+            # sizes of longer calls fill more than any cache
             more = min(one.turns, int(each / once)) - 1
             turns += [one.make(*place) for _ in range(more)]
             rounds = max(1, int(each / 5 / once / len(turns)))
@@ -280,7 +280,7 @@ class _Bench:
 
 
 def _seconds_of(clock: Clock, call: Call, times: int = 1) -> float:
-    """Return the seconds of a call by so many of them, roughly."""
+    """Return the seconds of a call, roughly, by timing ``times`` calls at once."""
     start = clock.now_s()
     for _ in range(times):
         call()
@@ -301,7 +301,7 @@ def _referred_s(clock: Clock, reference: Call) -> float:
 
 
 def reference_operation(device: str) -> Call:
-    """Return the operation that tells how slow the processor is.
+    """Return the reference operation, whose time says how slow the processor is.
 
     For one thread it is so small that its code is all. Several threads share a small product: how
     long they wait for each other changes where a machine's cores are lent out, and then small

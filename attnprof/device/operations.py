@@ -1,4 +1,8 @@
-"""What a call asks of a device: its operations, what prices each and its sizes, without running."""
+"""List the operations of a call with the sizes that their times depend on, without computing them.
+
+A prediction adds up times of single operations. :func:`operations_of` runs a call on fake tensors
+and notes each ATen operation; its *form* names the calibration table that gives its time.
+"""
 
 import sys
 import time
@@ -23,15 +27,14 @@ from attnprof.trace.rules.table import VIEWS
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One operation: its name, what prices it (``form``), and the sizes that its time depends on.
+    """One operation: its name, its form (calibration table), and the sizes that decide its time.
 
-    ``runs``: so many pieces of memory are gone through without a jump. ``item_bytes`` are those of
-    an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. ``operands`` are the
-    tensors that it is given, ``layout`` is that of a product's
-    (:mod:`attnprof.device.product_times`), ``weights`` are the bytes of its factors that no
-    operation of the call made, ``packed`` the copies that oneDNN's kernels of half formats need of
-    factors whose matrices do not lie one after the other. ``dtype`` is the number format that it
-    computes in, empty where it computes in none.
+    ``runs``: contiguous pieces of memory that it reads. ``item_bytes``: bytes of an entry.
+    ``fresh``: bytes of memory it allocates. ``backward``: it belongs to the backward pass.
+    ``operands``: number of input tensors. ``layout``: memory layout of a product's factors
+    (:mod:`attnprof.device.product_times`). ``weights``: bytes of factors that existed before the
+    call. ``dtype``: number format that it computes in, empty for none. ``packed``: copies that
+    oneDNN makes of factors of half formats whose matrices do not lie one after the other.
     """
 
     name: str
@@ -62,13 +65,13 @@ ROWS = {
     "native_layer_norm": "layer norm", "native_layer_norm_backward": "layer norm backward",
     "sort": "sort", "topk": "sort", "argsort": "sort",
 }  # fmt: skip
-#: Tables that have another one for rows whose entries do not lie next to each other.
+#: Tables with a second one, "outer …", for rows whose entries are not contiguous in memory.
 OUTER = ("sum", "norm", "amax", "softmax", "softmax backward")
 FILLS = (
     "fill", "zero", "full", "zeros", "ones", "new_zeros", "new_ones", "new_full", "zeros_like",
     "ones_like", "full_like", "arange", "eye", "scalar_tensor",
 )  # fmt: skip
-#: Operations whose index has a place for every entry.
+#: Operations whose index tensor has one index per entry.
 ONE_BY_ONE = ("gather", "scatter", "scatter_add", "searchsorted")
 _MAKES_ROOM = ("empty", "new_empty")
 
@@ -80,7 +83,7 @@ def tensors_of(values: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Dispatched:
-    """An operation that was asked for, with the tensors that it took and gave."""
+    """A dispatched operation with its input and result tensors."""
 
     full_name: str
     args: tuple[Any, ...]
@@ -89,11 +92,11 @@ class _Dispatched:
 
     @property
     def name(self) -> str:
-        """Its name without the mark of what works in place."""
+        """The name without the underscore of operations in place."""
         return self.full_name.rstrip("_")
 
 
-#: What prices an operation, and the sizes and runs that it has.
+#: The table that gives an operation's time, its sizes there, and its runs (see KernelCall).
 Form = tuple[str, tuple[int, ...], int]
 
 
@@ -156,7 +159,7 @@ def _product(call: _Dispatched) -> Form:
 
 
 def _rows(call: _Dispatched) -> Form:
-    """Return rows and their length; of a sum, whether its terms lie next to each other."""
+    """Return rows and their length, from the table for contiguous rows or that for others."""
     table = ROWS[call.name]
     x = call.inputs[table == "softmax backward"]  # its gradient may lie in memory in any way
     count, left = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
@@ -188,14 +191,14 @@ def _gather(call: _Dispatched) -> Form:
 
 
 def _scatter(call: _Dispatched) -> Form:
-    """Return the same of what is written to another tensor, which may be far larger."""
+    """Return how many pieces are written to another tensor, and their entries."""
     gradients = call.name == "embedding_dense_backward"
     moved = max(call.inputs[not gradients :], key=lambda x: x.numel())
     return "scatter", _pieces(call, moved), 1
 
 
 def _pieces(call: _Dispatched, moved: Any) -> tuple[int, int]:
-    """Return how many pieces of memory an index finds, and their entries."""
+    """Return how many contiguous pieces of memory an index picks, and their entries."""
     alone = call.name in ONE_BY_ONE or moved.dim() == 0
     run = 1 if alone else max(1, moved.shape[-1])
     return max(1, moved.numel() // run), run
@@ -222,7 +225,7 @@ OWN_FORMS: dict[str, Callable[[_Dispatched], Form]] = {
 
 
 def _entries(call: _Dispatched) -> Form:
-    """Return how many entries are treated alike, and which memory is gone through."""
+    """Return an entry-by-entry operation's table, by the tensors it reads, and its entries."""
     target = max(call.results or call.inputs, key=lambda x: x.numel())
     largest = max([target, *call.inputs], key=lambda x: x.numel())
     shape = tuple(largest.shape)
@@ -236,7 +239,7 @@ def _entries(call: _Dispatched) -> Form:
 
 
 def _pattern(call: _Dispatched, others: int) -> str:
-    """Return the table of what is read and written, with so many tensors as large as the result."""
+    """Return the table of an entry-by-entry operation, by the full-size tensors it reads."""
     if call.name in FILLS:
         return "fill"
     if call.full_name == "copy_":
@@ -247,7 +250,7 @@ def _pattern(call: _Dispatched, others: int) -> str:
 
 
 def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the strides of a tensor spread over a shape; None where it does not fit."""
+    """Return the strides of a tensor broadcast to a shape; None if it cannot be."""
     missing = len(shape) - x.dim()
     if missing < 0 or any(a not in (1, b) for a, b in zip(x.shape, shape[missing:], strict=True)):
         return None
@@ -256,9 +259,9 @@ def spread_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Return how often the innermost loop starts, and how far entries lie apart in it at most.
+    """Return how often the innermost loop over entries starts, and its largest stride.
 
-    Dimensions that every tensor goes through without a jump are one loop, as in torch's iterator;
+    Adjacent dimensions that are contiguous in every tensor are one loop, as in torch's iterator.
     ``strides`` are those of each tensor, the result first.
     """
     if not strides:
@@ -279,9 +282,9 @@ def loops(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[int, 
 class Demand:
     """The operations of a call in order.
 
-    ``nodes`` are the autograd nodes that they made, ``functions`` the calls of Python functions
-    between them, ``moved`` the bytes of memory that each goes through, ``given`` the bytes that the
-    call reads and did not make: weights, caches, inputs.
+    ``nodes``: number of autograd nodes that they made. ``functions``: calls of Python functions
+    between them. ``moved``: bytes that each operation reads and writes. ``given``: bytes that the
+    call reads and did not compute: weights, caches, inputs.
     """
 
     operations: list[KernelCall]
@@ -294,9 +297,8 @@ class Demand:
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
     """Return the operations of a point's call on fake tensors; nothing large is allocated.
 
-    Raises what building the module raises: :class:`attnprof.errors.RequestError` for sizes that a
-    mechanism refuses; :class:`attnprof.errors.CannotRunError` where seeing them takes longer than
-    ``most_s`` seconds of processor time.
+    Raises :class:`attnprof.errors.RequestError` for sizes that the mechanism refuses, and
+    :class:`attnprof.errors.CannotRunError` if listing takes more than ``most_s`` processor seconds.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -305,18 +307,18 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
             subject = build_subject(request)
             subject.prepare()
         demand = watched(subject, most_s)
-        if demand.functions > MANY * len(demand.operations):  # what is computed once and kept
+        if demand.functions > MANY * len(demand.operations):  # a first call fills caches
             subject.prepare()
             demand = watched(subject, most_s)
         return demand
 
 
-#: Python functions an operation, beyond which a call is watched a second time.
+#: Python functions per operation from which a call is watched a second time.
 MANY = 10
 
 
 def watched(subject: Subject, most_s: float = inf) -> Demand:
-    """Return what a call asks for; nothing is computed under fake tensors."""
+    """Return the operations of a call; under fake tensors nothing is computed."""
     before = _get_sequence_nr()
     with _Observer(most_s) as watch:
         sys.setprofile(watch.called)
@@ -329,16 +331,16 @@ def watched(subject: Subject, most_s: float = inf) -> Demand:
 
 
 class _Observer(TorchDispatchMode):
-    """Notes every operation inside it, and counts the Python functions that ask for them."""
+    """Records every operation inside, and counts the Python functions that run between them."""
 
     def __init__(self, most_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most_s, self.until = most_s, time.process_time() + most_s
         self.seen: list[KernelCall] = []
-        #: bytes that each of them goes through; a view goes through none
+        #: bytes that each operation reads and writes; 0 for a view
         self.moved: list[int] = []
         self.functions = 0
-        #: storages that operations made; bytes of what they found, by storage and place in it
+        #: storages made by operations; bytes read from other storages, by storage and offset
         self.made: set[int] = set()
         self.given: dict[tuple[int, int], int] = {}
 
@@ -354,7 +356,7 @@ class _Observer(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        sys.setprofile(None)  # what follows is torch's work without values, and ours
+        sys.setprofile(None)  # functions of fake tensors and of this class do not count
         if time.process_time() > self.until:
             raise CannotRunError(
                 f"has more than {len(self.seen):,} operations, which takes longer than "
@@ -371,7 +373,7 @@ class _Observer(TorchDispatchMode):
         return out
 
     def _given_bytes(self, call: KernelCall, args: Any, out: Any) -> int:
-        """Note which storages are given and made; return the bytes of a product's given factors."""
+        """Note storages from before the call and new ones; return a product's bytes from before."""
         inputs = tensors_of(args)
         given = [x for x in inputs if _storage(x) not in self.made]
         if call.form not in NOT_WHOLE:
@@ -382,7 +384,7 @@ class _Observer(TorchDispatchMode):
         return sum(x.nbytes for x in given) if call.form == "product" else 0
 
 
-#: Forms of operations that read a few pieces of a tensor, as rows of an embedding, or none.
+#: Forms of operations that read only some pieces of a tensor (rows of an embedding), or none.
 NOT_WHOLE = ("gather", "scatter", "view")
 
 
@@ -390,7 +392,7 @@ def _storage(x: Any) -> int:
     return int(x.untyped_storage()._cdata)  # noqa: SLF001 - identity, which torch has no name for
 
 
-#: Where the functions lie that run because nothing is computed, and that a real call has not.
+#: Files whose functions run for fake tensors only, and not in a real call.
 _WATCHING = (
     "/torch/_library/", "/torch/_subclasses/", "/torch/_ops.py", "/torch/utils/_python_dispatch.py",
     "/torch/utils/weak.py", "/weakref.py", "/torch/_prims_common/", "/torch/_guards.py",

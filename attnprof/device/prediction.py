@@ -1,4 +1,8 @@
-"""Time and memory of a mechanism or a module on a device, without running it there."""
+"""Predict time and memory of a mechanism or a module on a device, without running it there.
+
+The time is the sum of the call's operations (:mod:`attnprof.device.operations`), each read from
+the tables of a calibration; the peak is the closed form's. Entry point: :func:`predict_points`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +29,7 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
-#: Half width of an interval of 95 %, in standard deviations; operations that are told one by one.
+#: Half width of an interval of 95 % in standard deviations; operations that a record lists.
 REACH, TOLD = 1.96, 12
 
 INTERVAL = (
@@ -45,9 +49,9 @@ def predict_points(
 ) -> Report:  # fmt: skip
     """Return the report of ``predict``: a record a point, or why it has no numbers.
 
-    The calibration of this device, in ``path`` or the cache folder, says how long operations take;
-    or that of another, which ``on`` names. Of one that was not calibrated, the ceilings that its
-    maker states give a lower bound. Raises :class:`CannotRunError` without a calibration.
+    Times come from the calibration of this device, in ``path`` or the cache folder, or of the
+    device that ``on`` names. If that was never calibrated, its maker's ceilings give a lower bound.
+    Raises :class:`CannotRunError` without a calibration of this device.
     """
     environment = point_environment(requests[0])
     point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
@@ -66,7 +70,7 @@ def predict_points(
     return Report("predict", records, summary, environment)
 
 
-#: The record of a point, seen within so many seconds of processor time.
+#: A function that returns a point's record, given a request and a limit in processor seconds.
 Point = Callable[[PointRequest, float], PredictRecord]
 
 
@@ -74,7 +78,7 @@ def pricing(
     environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
     kept: bool = False,
 ) -> tuple[Point, str, str]:  # fmt: skip
-    """Return how points are predicted, what that is made of, and what its interval is.
+    """Return a function that predicts a point, a text on its source, and one on its interval.
 
     Raises :class:`CannotRunError` without a calibration, :class:`RequestError` for a device whose
     ceilings nobody states.
@@ -99,7 +103,7 @@ def pricing(
     )  # fmt: skip
 
 
-#: Seconds of a reading of the machine's speed, and bundles of the reference operation in it.
+#: Duration of a reading of the machine's speed, and how many groups of calls are timed in it.
 READING_S, BUNDLES = 0.15, 40
 #: A machine counts as slower or faster from this factor on; readings of one state differ by less.
 SLOWER = 1.25
@@ -108,8 +112,8 @@ SLOWER = 1.25
 def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
     """Return how many times slower (below 1: faster) a machine is than calibrated, with remarks.
 
-    The reference operation and the share of the processors that are left are timed now.
-    ``conditions`` are those of this process, which are compared with those of the calibration.
+    A reference operation is timed again, and so is the share of the processors that other programs
+    leave. ``conditions`` of this process are compared with those of the calibration.
     """
     from attnprof.device.calibration_run import machine_speed
 
@@ -177,9 +181,10 @@ def _answer(records: Sequence[PredictRecord]) -> str:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions by a calibration; ``kept``: freed memory stays with the process.
+    """Predictions by a calibration.
 
-    ``slowdown``: so many times slower than when it was calibrated is the machine now.
+    ``kept``: freed memory stays with the process, so that new memory costs no page faults.
+    ``slowdown``: how many times slower the machine is now than when it was calibrated.
     """
 
     calibration: Calibration
@@ -212,7 +217,7 @@ class Predictor:
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
-        if dtype not in self._times:  # made once: they remember what they fitted
+        if dtype not in self._times:  # made once, since they remember fits
             others = {name: self._alone(name) for name in tables if name != dtype}
             self._times[dtype] = replace(self._alone(dtype), formats=others)
         return self._times[dtype]
@@ -244,7 +249,7 @@ class Predictor:
         return seconds, seconds / spread * faster, seconds * spread * slower
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
-        """Return the record of a point: time with an interval, peak memory, what takes how long.
+        """Return the record of a point: time and its interval, peak memory, seconds by operation.
 
         Raises what :func:`attnprof.device.operations.operations_of` raises.
         """
@@ -281,7 +286,7 @@ def predicted_record(request: PointRequest, counts: ProfileRecord | None = None)
 
 
 def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
-    """Return operations alike with their calls and seconds, the dearest first."""
+    """Return groups of equal operations with their calls and seconds, the slowest first."""
     calls = Counter(replace(o, weights=0) for o in work.operations)
     rows = [
         {

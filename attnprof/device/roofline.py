@@ -1,4 +1,4 @@
-"""How near a measurement comes to what its device can do."""
+"""Compare measured times with the least ones that a device's ceilings allow (the roofline)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -11,7 +11,7 @@ from attnprof.record import ProfileRecord, Report
 
 
 def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
-    """Return Williams, Waterman and Patterson's bound as a time; ``compute`` or ``memory``."""
+    """Return Williams, Waterman and Patterson's least time, and its limit: compute or memory."""
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
     return max(compute, memory), "compute" if compute >= memory else "memory"
 

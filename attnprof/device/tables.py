@@ -1,4 +1,4 @@
-"""Seconds of an operation over a grid of sizes: what to call there, and times in between."""
+"""Tables of a calibration: which calls to time over a grid of sizes, and seconds in between."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A table to be: what to call at each place of a grid, where its entries are at most so many.
+    """A table to be measured: a function that makes the call at each place (sizes) of a grid.
 
-    What has the limit are entries, or multiplications of a product with so many ``flops`` each.
-    Calls of a place take ``turns``, each on memory of its own, whose results are kept as long.
-    ``scattered`` are places of no grid, of which every pass measures others. What is measured
-    ``often`` decides many predictions and depends on the moment: memory, and the costs of a call.
-    Of what is the ``host``'s, its own time counts, not that of a GPU which it gives work to.
+    Places of more entries than a limit are left out; of products the limit is on multiplications,
+    ``flops`` each. ``turns``: so many copies of a call take turns, each with memory of its own that
+    keeps its results. ``scattered``: places that form no grid; every pass measures others of them.
+    ``often``: measured more than once in each pass, as many predictions depend on it and it varies
+    (memory, costs of a call). ``host``: the time of the processor counts, not of a GPU it starts.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Benchmark:
     host: bool = False
 
     def places(self, turn: int = 0, passes: int = 1) -> Iterator[Sizes]:
-        """Return the sizes that are measured in a pass, little work first in a grid."""
+        """Return the places that a pass measures; in a grid those with little work first."""
         if self.scattered:
             return iter(self.scattered[turn::passes])
         return (place for place in product(*self.axes) if prod(place) <= self.most)
@@ -41,10 +41,10 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class TimeTable:
-    """What was measured: seconds by sizes, whose every combination is a place of the grid.
+    """Measured seconds of an operation at the places of a grid: every combination of its sizes.
 
-    Places may be empty (too long to measure); there the time of the nearest one with less work
-    grows with the work.
+    A place without a time (too long to measure) has that of the nearest place with less work, times
+    the ratio of work.
     """
 
     seconds: Mapping[Sizes, float]
@@ -69,7 +69,7 @@ class TimeTable:
         return self.seconds[nearest] * prod(place) / prod(nearest)
 
     def fall(self, most: float) -> tuple[Sizes, Sizes] | None:
-        """Return places of which the one with more work takes less than a ``most``-th of the time.
+        """Return two places of which the one with more work takes less than 1/``most`` of the time.
 
         They differ in one size. None if there are no such places.
         """

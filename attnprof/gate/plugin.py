@@ -79,7 +79,7 @@ def _check(config: pytest.Config, *args: Any, **sizes: Any) -> Any:
 
 @pytest.fixture
 def attnprof_check(pytestconfig: pytest.Config) -> Callable[..., Any]:
-    """A function that fails the test where a module counts more than is recorded.
+    """Return a function that fails the test where a module counts more than is recorded.
 
     ``attnprof_check(MyAttention, seq=512, d_model=512, heads=8, phase="forward")``: a class or
     function of a module, ``"my.py:MyAttention"`` or a mechanism's id; also ``batch``, ``causal``,

@@ -1,4 +1,4 @@
-"""The gate's verdicts, rules for times and options, and the words in which results are told."""
+"""The gate's verdicts, the rules that judge times, its options, and the wording of its results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ INCONCLUSIVE, NOT_COMPARABLE = "inconclusive", "not-comparable"
 NEW, MISSING, ERROR = "new", "missing", "error"
 VERDICTS = (OK, IMPROVED, REGRESSED, INCONCLUSIVE, NOT_COMPARABLE, NEW, MISSING, ERROR)
 
-#: Verdicts in the order that decides a run: worse, not judged, judged and fine.
+#: Verdicts from worst to best: got worse, could not be judged, judged and fine.
 WORST_FIRST = (
     REGRESSED, ERROR, MISSING, INCONCLUSIVE, NOT_COMPARABLE, NEW, IMPROVED, OK,
 )  # fmt: skip
@@ -35,8 +35,8 @@ def worst(verdicts: Iterable[str]) -> str:
 def exit_code(verdicts: Iterable[str], *, inconclusive_fails: bool = False) -> int:
     """Return 0 for fine, 1 if something got worse, 3 if something could not be judged.
 
-    1 takes precedence. ``missing`` and ``error`` could not be judged; ``inconclusive`` is among
-    them only with ``inconclusive_fails``.
+    1 takes precedence over 3. ``missing`` and ``error`` could not be judged; ``inconclusive``
+    counts as one of them only with ``inconclusive_fails``.
     """
     present = set(verdicts)
     if REGRESSED in present:
@@ -47,10 +47,10 @@ def exit_code(verdicts: Iterable[str], *, inconclusive_fails: bool = False) -> i
 
 @dataclass(frozen=True)
 class Rule:
-    """When a slowdown fails: its lower bound exceeds 1 + ``bound`` and its median 1 + ``point``.
+    """A rule on the ratio current / baseline of two times, known with an interval.
 
-    All three are shares of the baseline's time. A case is ok if its upper bound is below 1 +
-    ``equal``.
+    A case regressed if the lower end exceeds 1 + ``bound`` and the median 1 + ``point``. It is ok
+    if the upper end is below 1 + ``equal``. All else is undecided.
     """
 
     name: str
@@ -87,10 +87,10 @@ ADVISE = "advise"
 class CheckOptions:
     """The options of a check; ``rule``, if not None, replaces every case's rule.
 
-    ``inconclusive`` is what an undecided time means: more pairs while the budget lasts and then a
-    pass (``retry``), a pass at once, or exit code 3. ``budget_s`` are seconds for all times.
-    Times stored on the same machine may ``fail`` a check or only ``advise``. After ``limit_s``
-    seconds a process that counts or times one case is ended.
+    ``inconclusive``: what an undecided time leads to: more pairs while the budget lasts, then a
+    pass (``retry``); a pass at once (``pass``); exit code 3 (``fail``). ``budget_s``: seconds for
+    all times together. Times stored on the same machine may ``fail`` a check or only ``advise``.
+    ``limit_s``: seconds after which a process that counts or times one case is ended.
     """
 
     rule: str | None = None
@@ -116,7 +116,7 @@ class CheckOptions:
 
 
 TIME = "time"
-#: The metric of a record for a whole case, which could not run or is new.
+#: The metric of a record on a case without metrics: it could not run, or is new.
 WHOLE = "case"
 FORMULA = "formula:"
 #: The place of a difference that several lines cause in unknown shares.
@@ -125,11 +125,12 @@ TOGETHER = "together"
 
 @dataclass(frozen=True)
 class Cause:
-    """A line of code with its effect on the metrics of some cases; or a metric that has no line.
+    """A line of code and its effect on metrics of some cases; or a metric without such a line.
 
-    ``operations`` are ``+clone``, ``−mul``, ``larger cat`` or ``softmax in float64``. ``metrics``
-    are the least and the greatest current / baseline that this line alone brings about, null
-    where the baseline has 0 or no number. ``why`` are differences of formulas, and reasons.
+    ``operations``: what changed there: ``+clone``, ``−mul``, ``larger cat``, ``softmax in
+    float64``. ``metrics``: least and greatest current / baseline over the cases, by this line
+    alone; null if the baseline is 0 or has no number. ``why``: differences of formulas, and
+    reasons.
     """
 
     verdict: str

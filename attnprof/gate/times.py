@@ -1,7 +1,7 @@
-"""Time two revisions in turns, and turn times of cases into records.
+"""Time two revisions in turns, and turn the times of cases into records.
 
-Calls of both sides follow in random order until it is decided whether the second one is slower;
-else times are held against stored ones.
+Blocks of calls of both sides are timed in random order until a rule decides whether the second
+one is slower. Without a second side, times are compared with those that a baseline file stores.
 """
 
 import math
@@ -332,10 +332,10 @@ def stored_record(
     case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions,
     foreign: str | None = None,
 ) -> CheckRecord:  # fmt: skip
-    """Return the record of times now against stored times.
+    """Return the record of a case's times now against stored ones.
 
-    They drift, so they fail a check only with that option. If ``foreign`` names a difference of
-    machines, nothing is timed.
+    A machine's speed drifts, so stored times fail a check only with ``--stored-times fail``. If
+    ``foreign`` names a difference of machines, nothing is timed.
     """
     before = [median(process) for process in stored]
     if foreign:

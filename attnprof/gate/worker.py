@@ -1,7 +1,8 @@
 """The process that runs one side of a comparison: it counts a case, or times calls on demand.
 
-Loaded by its path (see :mod:`attnprof.processes.server`), so that both sides speak this version's
-language whatever version of attnprof their tree holds; where it holds none, this one runs.
+It is loaded by its path (see :mod:`attnprof.processes.server`), so that both sides use this
+version's protocol, whatever version of attnprof their tree has. A tree without attnprof uses this
+one's.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-#: Modules slow to import (fake tensors import ``torch._dynamo``), or that start threads a fork
-#: would lack. An older tree may not have one: orders that need it will say so.
+#: Modules that are slow to import (fake tensors import ``torch._dynamo``), or start threads, which
+#: a fork would lack. An older tree may lack one; an order that needs it then says so.
 PRELOAD = (
     "torch", "torch._dynamo", "numpy", "psutil", "attnprof.measure.subject",
     "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.trace.request.lookup",
@@ -76,7 +77,7 @@ def _with_exit_code(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line
 def count(order: _Line, say: Say, _more: More) -> None:
     """Answer with the exact counts of a request (see :mod:`attnprof.gate.counts`)."""
     counts = import_module("attnprof.gate.counts")
-    guessing = "alone" in signature(counts.count).parameters  # not in older trees
+    guessing = "alone" in signature(counts.count).parameters  # older trees lack it
     guesses = {"alone": order.get("alone", False)} if guessing else {}
     counted = asdict(counts.count(_request(order), order["formulas"], **guesses))
     say({"counted": counted, "code": _code_of(order["request"]["mechanism"])})
@@ -142,11 +143,11 @@ def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:
 
 
 def _fragmented_memory(torch: Any) -> list[Any]:
-    """Fill memory with holes of random sizes, for tensors and for Python's objects.
+    """Allocate blocks of random sizes and free some, so that later tensors lie at random addresses.
 
-    Addresses decide how tensors share caches; without this, two processes of the same code differed
-    by 5 %, and all their forks with them. Now each fork has addresses of its own, and the
-    difference is noise that is averaged and measured.
+    Addresses decide how tensors share caches. Without this, two processes of the same code differed
+    by 5 %, and so did all their forks. Now each fork has other addresses, and the difference is
+    noise that is averaged and measured.
     """
     chance = random.Random(os.urandom(8))  # noqa: S311 - no secret
     blocks: list[Any] = [
@@ -177,7 +178,7 @@ def _cpu_timer(subject: Any) -> Callable[[int], _Line]:
 
 
 def _gpu_timer(device: str, subject: Any) -> Callable[[int], _Line]:
-    """Return a timer of calls by a GPU's own events, the same for both answers."""
+    """Return a timer by a GPU's events, whose time stands for processor and wall time."""
     import torch
 
     clock = import_module("attnprof.measure.clocks").cuda_clock(torch, device)

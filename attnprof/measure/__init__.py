@@ -1,1 +1,1 @@
-"""Everything that touches hardware: clocks, memory, other counters, processes for measuring."""
+"""Measure on hardware: time and memory of one point, checks against other counters, sweeps."""

@@ -175,16 +175,16 @@ def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
 #: Seconds for imports, building and counting; more for compiling; and how many times the budget a
 #: child may take before it counts as stuck.
 SETUP_S, COMPILING_S, PATIENCE = 120.0, 480.0, 20.0
-#: What modules that passed their check were held against; other processes need not do it again.
+#: By key, the reference that a module's check compared with, so that no process checks it again.
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _POOL = Pool("attnprof.measure.batch")
 atexit.register(_POOL.stop)
-#: What counting on fake tensors needs; they import ``torch._dynamo``, which takes a second.
+#: Modules for counting on fake tensors; they import ``torch._dynamo``, which takes a second.
 COUNTING = (
     "torch._dynamo", "attnprof.trace.request.lookup", "attnprof.trace.run.runs",
     "attnprof.trace.events",
 )  # fmt: skip
-#: What a process needs of what is slow to import.
+#: Modules that every process needs and that are slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *COUNTING)
 
 

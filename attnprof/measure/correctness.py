@@ -115,7 +115,7 @@ class SmallModule:
         if expected is not None:
             yield other, self.output, expected, allowed
         if twin := twin_of(self.request):
-            mine, same = (self.in_format(asked, "float64") for asked in (self.request, twin))
+            mine, same = (self.in_format(request, "float64") for request in (self.request, twin))
             if mine is not None and same is not None:
                 usual = registry.get(twin.mechanism).params
                 settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]

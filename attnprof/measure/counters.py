@@ -219,7 +219,7 @@ def target_of(request: PointRequest) -> Any:
 #: Peaks nearer than this share of the measured one are the same, or nearer than these bytes:
 #: autograd's engine holds a scalar or two of its own.
 SAME_PEAK, SCALARS = 1e-3, 64
-#: Words of a row that says what is not explained, and of which number.
+#: Words of a row on an unexplained difference, and on a difference of peaks.
 _UNEXPLAINED, _PEAK, _KNOWN_CAUSES = "unexplained difference", "in peak memory", "known causes"
 #: Products that fvcore has no rule for, or not for all of their spellings.
 _SEEN_AS = ("baddbmm", "addbmm", "addmm", "mv", "addmv", "dot", "vdot")

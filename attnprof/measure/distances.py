@@ -1,4 +1,4 @@
-"""Measure how far an output, and the weights behind it, are from softmax attention's."""
+"""Measure how far a mechanism's output, and its attention weights, are from softmax attention's."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from torch import Tensor
 from attnprof.errors import CannotRunError
 from attnprof.measure.tradeoff_inputs import QueriesKeysValues
 
-#: Scores that are held at once, and in all at most: 2**34 take minutes.
+#: Scores held at once; most scores of a comparison, which take minutes.
 SCORES, MOST_SCORES = 1 << 24, 1 << 34
-#: Share that counts as rounding: of negative weights, and in sums that should be equal.
+#: Share up to which negative weights, or differences of sums, count as rounding.
 ROUNDING = 1e-6
-#: Tokens up to which weights are compared: each row of them takes tokens/width calls.
+#: Tokens up to which weights are compared: that takes tokens/width calls of the core.
 MOST_TOKENS = 4096
 
 #: A mechanism's core: (q, k, v) → output.
@@ -23,10 +23,10 @@ Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Distance:
-    """Errors as shares of the exact output's norm: of all rows together, and of the worst row.
+    """Errors as shares of the norm of softmax attention's output: of all rows, of the worst row.
 
-    ``distribution`` is the mean total variation of the rows' weights, from 0 to 1. It is None if
-    they are no distribution: ``weights`` says why.
+    ``distribution``: total variation between both mechanisms' attention weights, mean over rows,
+    from 0 to 1. None if the weights are no distribution; ``weights`` says why.
     """
 
     relative: float
@@ -42,18 +42,18 @@ class ExactAttention:
     of a row's exponentials.
     """
 
-    def __init__(self, given: QueriesKeysValues, *, causal: bool) -> None:
-        self.given, self.causal = given, causal
-        b, h, n, _ = given.q.shape
-        if (count := b * h * n * given.k.shape[2]) > MOST_SCORES:
+    def __init__(self, inputs: QueriesKeysValues, *, causal: bool) -> None:
+        self.given, self.causal = inputs, causal
+        b, h, n, _ = inputs.q.shape
+        if (count := b * h * n * inputs.k.shape[2]) > MOST_SCORES:
             raise CannotRunError(
                 f"softmax attention to compare with has {count:,} scores, more than the "
                 f"{MOST_SCORES:,} that are computed: ask for fewer tokens, heads or a smaller batch"
             )
         step = max(1, SCORES * n // count)
-        group = given.q.shape[1] // given.k.shape[1]
-        self.keys = given.k.repeat_interleave(group, 1)
-        values = given.v.repeat_interleave(group, 1)
+        group = inputs.q.shape[1] // inputs.k.shape[1]
+        self.keys = inputs.k.repeat_interleave(group, 1)
+        values = inputs.v.repeat_interleave(group, 1)
         parts = []
         for first in range(0, n, step):
             scores = self._scores(slice(first, first + step), slice(None))
@@ -91,10 +91,10 @@ class ExactAttention:
         return Distance(relative, worst, *self._distribution(core, output))
 
     def _distribution(self, core: Core, output: Tensor) -> tuple[float | None, str]:
-        """Return the weights' mean total variation, and what they are.
+        """Return the mean total variation of the weights, and a text on what they are.
 
-        The weights of a core that is linear in its values are its outputs for columns of the
-        identity matrix as values. Rows are divided by their sums.
+        A core that is linear in its values gives its weights as outputs, if columns of the identity
+        matrix are the values. Rows are divided by their sums.
         """
         sums = core(self.given.q, self.given.k, torch.ones_like(self.given.v))[..., :1]
         again, apart = torch.zeros_like(output), torch.zeros_like(sums[..., 0])

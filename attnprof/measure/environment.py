@@ -20,7 +20,7 @@ from typing import Any
 
 import attnprof
 
-#: What decides how fast the same code runs, as one reads it.
+#: Titles of the conditions that decide how fast the same code runs.
 TITLES = {
     "device": "device", "device_name": "device", "instructions": "instructions", "cores": "cores",
     "threads": "threads", "omp_wait_policy": "OMP_WAIT_POLICY", "torch": "torch", "blas": "BLAS",
@@ -29,7 +29,7 @@ TITLES = {
     "bfloat16_reduced_sums": "reduced bfloat16 sums",
     "float16_reduced_sums": "reduced float16 sums", "deterministic": "deterministic algorithms",
 }  # fmt: skip
-#: Settings of a repository or a user that run programs, or leave files beside what is asked for.
+#: Git settings that switch off programs and files which a repository or a user has configured.
 _PLAIN = {
     "core.hooksPath": os.devnull, "core.attributesFile": os.devnull,
     **dict.fromkeys(
@@ -37,9 +37,9 @@ _PLAIN = {
          "submodule.recurse"), "false",
     ),
 }  # fmt: skip
-#: What git sets for its hooks: of another index or folder than the one that is asked about.
+#: Variables that git sets for hooks; they would lead to another index or folder.
 _ELSEWHERE = ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX")
-#: Share of the time that one thread has a processor; below it others were in its way.
+#: Share of time with a processor, below which other programs disturbed a thread.
 CONTENDED = 0.8
 #: Bits of NVML's reasons for a lower clock (nvml.h); idling is none.
 THROTTLES = {

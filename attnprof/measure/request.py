@@ -137,7 +137,9 @@ def configured(
     modules = [name for name in names if (is_own or is_module)(name)]
     registered = [name for name in names if name not in modules]
     if (args or inputs) and not modules:
-        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+        raise RequestError(
+            "--arg and --input are for modules: leave them out, or name one, like my.py:MyAttention"
+        )
     if settings and not registered:
         raise RequestError(
             f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"
@@ -242,10 +244,10 @@ class PointRequest:
     def inputs(self) -> list[tuple[tuple[int, ...], str]]:
         """Return shape and format of the call's inputs: x, or q, k, v for scope ``core``."""
         if is_module(self.mechanism):
-            sizes, asked = self.workload.by_symbol(), self.spec.target(self.workload).inputs
+            sizes, texts = self.workload.by_symbol(), self.spec.target(self.workload).inputs
             return [
                 (tuple(dim.at(sizes) for dim in item.dims), item.dtype or self.dtype)
-                for item in asked
+                for item in texts
                 if not item.literal
             ]
         tokens = self.spec.step_tokens if self.phase == "decode" else self.seq_len

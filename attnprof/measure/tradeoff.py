@@ -52,11 +52,13 @@ def candidates(
     A ``tuned`` parameter without values gets several: shares of its default, or of the head width
     if the default follows from sizes, up to ``seq_len``. A name that no mechanism has is an error.
     """
-    registry.configured(names, {name: given[0] for name, given in values.items()})
+    registry.configured(names, {name: choices[0] for name, choices in values.items()})
     chosen_candidates: dict[Candidate, None] = {}
     for name in names:
         mechanism = registry.get(name)
-        typed = {key: given for key, given in values.items() if key in mechanism.parameter_names()}
+        typed = {
+            key: choices for key, choices in values.items() if key in mechanism.parameter_names()
+        }
         for chosen in product(*typed.values()):
             base = mechanism.with_params(dict(zip(typed, chosen, strict=True)))
             tuned = [key for key in mechanism.tuned if key not in typed]

@@ -43,7 +43,7 @@ class GatedDecay(Decay):
     before: ClassVar[bool] = False
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """The base's, and the output gate's."""
+        """Return the parameters of the base and of the output gate."""
         maps = super().layer_maps(sizes)
         if not self.output_gate:
             return maps
@@ -51,12 +51,12 @@ class GatedDecay(Decay):
         return {**maps, "gate_proj": (sizes.d_model, out[0]), "o_proj": out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A weight an output."""
+        """Return one weight per output."""
         norm = Weight((sizes.num_heads * sizes.value_head_dim,), 1.0)
         return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """Normed and gated."""
+        """Return the outputs normed and gated."""
         if not self.output_gate:
             return y
         gate = layer.gate_proj(x)
@@ -67,7 +67,7 @@ class GatedDecay(Decay):
     def define_finish(
         self, writer: Definition, tokens: Number, heads: Number, width: Number
     ) -> None:
-        """The norm, and the gate."""
+        """Add the norm and the gate to the definition."""
         if self.output_gate:
             entries = tokens * heads * width
             define_norm(writer, tokens, heads * width)
@@ -76,16 +76,16 @@ class GatedDecay(Decay):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedDecay(Decay):
-    """A head's decay is the same for every token and not learned."""
+    """A decay that is fixed for each head: equal for all tokens, not learned."""
 
     start: ClassVar[str] = ""  #: which logarithms of decays the heads have
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The logarithm of each head's decay."""
+        """Return the logarithm of each head's decay."""
         return {"log_decay": Weight((sizes.num_heads,), self.start, drawn=True)}
 
     def log_decays(self, q: Any, weights: Any) -> Any:
-        """The same for every token, (b·h, n, 1)."""
+        """Return log decays, equal for every token, (b·h, n, 1)."""
         b, h, n, _ = q.shape
         return flat(weights.log_decay.view(1, h, 1, 1).expand(b, h, n, 1))
 
@@ -103,7 +103,7 @@ class RetNet(FixedDecay):
     start = "retention_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries over sqrt d."""
+        """Return queries over sqrt d."""
         queries = flat(q) * (1 / square_root(q.shape[-1]))
         return queries, flat(k), flat(v), self.log_decays(q, weights), None
 
@@ -125,7 +125,7 @@ class Lightning(FixedDecay, GatedDecay):
     start = "slope_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """SiLU of all three."""
+        """Return SiLU of queries, keys and values."""
         decays = self.log_decays(q, weights) * (1 - self.depth + 1e-5)
         return silu(flat(q)), silu(flat(k)), silu(flat(v)), decays, None
 
@@ -149,15 +149,15 @@ class GLA(Decay):
     gated_by = "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Of W₁ W₂."""
+        """Return the rank of W₁ W₂."""
         return self.rank
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """c, a number a channel."""
+        """Return the weight c, one number per channel."""
         return {"offset": Weight((sizes.num_heads, sizes.head_dim), 0.0)}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries over sqrt d, and log α of every channel."""
+        """Return queries over sqrt d, and log α of every channel."""
         b, h, n, d = q.shape
         offset = wide(weights.offset.view(1, h, 1, d))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -196,23 +196,23 @@ class Mamba2(GatedDecay):
     before = True
 
     def projected_heads(self, letter: str) -> Number | None:
-        """Of B and C, one for each group."""
+        """Return the heads of B and C: one for each group."""
         return self.groups if letter in ("q", "k") else None
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A, c and D, a number a head each."""
+        """Return weights A, c and D, a number per head each."""
         starts = {"rate": 0.0, "offset": -2.0, "skip": 1.0}
         return {name: Weight((sizes.num_heads,), start) for name, start in starts.items()}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The base's, and a bias a channel of each convolution."""
+        """Return the parameters of the base, and one bias per channel of each convolution."""
         shifts = self.convolved(sizes).items()
         biases = {f"{letter}_shift": Weight((width,), 0.0) for letter, width in shifts}
         return {**super().layer_weights(sizes), **biases}
 
     # -- what is executed ------------------------------------------------------------------
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """C, B, Δ x, -Δ exp(A)."""
+        """Return C, B, Δ x, -Δ exp(A)."""
         b, h, n, _ = q.shape
         rate, offset = (wide(x.view(1, h, 1, 1)) for x in (weights.rate, weights.offset))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -221,20 +221,20 @@ class Mamba2(GatedDecay):
         return flat(q), flat(k), flat(v * as_format_of(steps, v)), g, None
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens, by the chosen form, and D x."""
+        """Compute all tokens by the chosen form, and add D x."""
         y = super().core(q, k, v, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1)
 
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         y, state = super().step(q, k, v, state, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1), state
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Like the base's, with Δ x and D x."""
+        """Define the base's operations, and Δ x and D x."""
         super().define(writer, workload, scope)
         w = workload
         values = w.batch_size * rows(w) * w.num_heads * w.value_width

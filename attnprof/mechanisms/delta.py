@@ -54,20 +54,20 @@ class Recurrence(Mechanism):
         return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
 
     def decay_width(self, head_dim: Number) -> Number:
-        """Decays of a head and token: one for each channel, or one."""
+        """Return decays of a head and token: one for each channel, or one."""
         return head_dim if self.gated_by == "channel" else 1
 
     def gate_width(self, name: str, sizes: LayerSizes) -> Number:
-        """Numbers of a head that a map gives: decays ``a``, one β, an output gate ``g``."""
+        """Return the numbers of a gate per head: decays ``a``, one β, an output gate ``g``."""
         widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
         return widths.get(name, 1)
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """The width of a map of gates between two factors; None for one whole map."""
+        """Return the width of a map of gates between two factors; None for one whole map."""
         return None
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values; each gate's map, or its two factors; output."""
+        """Return maps of queries, keys, values; of each gate, or its two factors; of the output."""
         maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
         out = {"o_proj": maps.pop("o_proj")}
         if fewer is not None:
@@ -85,7 +85,7 @@ class Recurrence(Mechanism):
         return {**maps, **out}
 
     def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
-        """Channels of each convolution, by letter: of queries, keys, values; {} without any."""
+        """Return channels of each convolution, by letter (q, k, v); {} without convolutions."""
         if self.conv is None:
             return {}
         channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
@@ -95,7 +95,7 @@ class Recurrence(Mechanism):
         return channels
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A filter a channel of each convolution."""
+        """Return the filters of each convolution, one per channel."""
         bound = math.sqrt(self.conv or 1)
         return {
             f"{letter}_taps": Weight((self.conv, width), "uniform", bound)
@@ -104,7 +104,7 @@ class Recurrence(Mechanism):
 
     # -- what is executed ------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's; names the form that ran, and what is no matrix product of it."""
+        """Return the base's cost, with notes: the form that ran, FLOPs outside matrix products."""
         table, notes = super().cost(workload, scope), []
         if workload.phase != "decode":
             chunks = self.form in ("chunkwise", "inverse")
@@ -115,7 +115,7 @@ class Recurrence(Mechanism):
         return replace(table, notes=(*table.notes, *notes))
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Convolved, then SiLU, where the layer has filters for them."""
+        """Return rows convolved, then SiLU, if the layer has filters for them."""
         taps = getattr(layer, f"{letter}_taps", None)
         if taps is None:
             return y
@@ -127,7 +127,7 @@ class Recurrence(Mechanism):
         return silu(y if shift is None else y + shift)
 
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
-        """The maps' results, (b, h, n, width) each."""
+        """Return the maps' results, (b, h, n, width) each."""
         gates = {}
         for name in self.gate_maps:
             down = getattr(layer, f"{name}_down_proj", None)
@@ -135,14 +135,14 @@ class Recurrence(Mechanism):
         return {"gates": gates}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Queries, keys, values, log decays and β, (b·h, n, ·) each, as they enter the state.
+        """Return queries, keys, values, log decays and β, (b·h, n, ·), as they enter the state.
 
         Without ``gates``, as where a core runs alone, each head has its own constants.
         """
         raise NotImplementedError
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens, by the chosen form."""
+        """Compute all tokens by the chosen form."""
         operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
             *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
@@ -150,17 +150,17 @@ class Recurrence(Mechanism):
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """The heads' outputs, (b, h, n, dv), with what a layer does to them."""
+        """Return the heads' outputs, (b, h, n, dv), with what a layer does to them."""
         return y
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """A state of no token: dk·dv numbers a head, however long the sequence becomes."""
+        """Return a state of no token: dk·dv numbers a head, however long the sequence becomes."""
         shape = sizes.head_dim, sizes.value_head_dim
         return State(cache.zeros(sizes.num_heads, *shape, wide=True), None)
 
     def layer_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """The same, and the latest rows of each convolution."""
+        """Return the core's state and the latest input rows of each convolution."""
         state, conv = self.init_state(sizes, cache), self.conv
         if conv is None:
             return state
@@ -171,21 +171,21 @@ class Recurrence(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         operands = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
         return self.finished(row, weights, gates), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """One state a head."""
+        """Return the entries of the state, one a head."""
         w = workload
         return w.batch_size * w.num_heads * w.head_dim * w.value_width
 
     wide_entries = state_entries
 
     def layer_entries(self, workload: Workload) -> Number:
-        """The latest rows of each convolution."""
+        """Return the latest rows of each convolution."""
         if self.conv is None:
             return 0
         widths = self.convolved(LayerSizes.of(workload)).values()
@@ -193,7 +193,7 @@ class Recurrence(Mechanism):
 
     # -- what is defined -------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections, gates, convolutions, the recurrence token by token."""
+        """Define projections, gates, convolutions, and the recurrence token by token."""
         w, sizes = workload, LayerSizes.of(workload)
         tokens = w.batch_size * rows(w)
         if scope == "layer":
@@ -258,7 +258,7 @@ class DeltaRule(Recurrence):
         return (*decays, "b", *(("g",) if self.output_gate else ()))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A, a number a head, and c, one for each decay."""
+        """Return weights A, one number per head, and c, one per decay."""
         gated, heads = self.gated_by != "none", sizes.num_heads
         shape = heads, self.decay_width(sizes.head_dim)
         return {
@@ -268,11 +268,11 @@ class DeltaRule(Recurrence):
         }
 
     def activated(self, gate: Any) -> Any:
-        """An output gate's factors."""
+        """Return an output gate's factors."""
         return silu(gate)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """Outputs over the root of their mean square, weighted and gated."""
+        """Return outputs over the root of their mean square, weighted and gated."""
         if gates is None or not self.output_gate:
             return y
         width = y.shape[-1]
@@ -283,7 +283,7 @@ class DeltaRule(Recurrence):
     def define_finish(
         self, writer: Definition, tokens: Number, heads: Number, width: Number
     ) -> None:
-        """Mean squares, their roots, weights and gates."""
+        """Define mean squares, their roots, weights and gates."""
         if not self.output_gate:
             return
         count = tokens * heads
@@ -294,7 +294,7 @@ class DeltaRule(Recurrence):
         writer.stage("output gate", (SIGMOID + Cost(multiplications=1)) * entries, entries)
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Unit queries over sqrt d, unit keys, values, log α, β."""
+        """Return unit queries over sqrt d, unit keys, values, log α and β."""
         b, h, n, d = q.shape
         queries, g = unit_rows(flat(q)) * (1 / square_root(d)), None
         if self.gated_by != "none":
@@ -333,12 +333,12 @@ class GatedDeltaNet(DeltaRule):
         return "none" if self.gate == "none" else "token"
 
     def projected_heads(self, letter: str) -> Number | None:
-        """``key_heads`` of queries and keys."""
+        """Return the heads of queries and of keys, ``key_heads``."""
         return self.key_heads if letter in ("q", "k") else None
 
 
 def _kimi_flops(w: Workload) -> Number:
-    """6 T d² + 3 T C d + T C² a head, with chunks of C = 64 tokens."""
+    """Return 6 T d² + 3 T C d + T C² a head, with chunks of C = 64 tokens."""
     d, c = w.head_dim, 64
     return w.num_heads * w.seq_len * (6 * d * d + 3 * c * d + c * c)
 
@@ -367,13 +367,13 @@ class KimiDelta(DeltaRule):
     gated_by = "channel"
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Of the maps of decays and of output gates."""
+        """Return the rank of the maps of decays and of output gates."""
         if name == "b":
             return None
         return head_dim if self.rank is None else self.rank
 
     def activated(self, gate: Any) -> Any:
-        """σ."""
+        """Return the gate's function, σ."""
         return gate.sigmoid()
 
 

@@ -44,20 +44,20 @@ class Differential(SoftmaxAttention):
         return 0.8 - 0.6 * math.exp(-0.3 * self.depth)
 
     def parts(self, head_dim: Number) -> list[Number]:
-        """Widths of both parts of a head's queries."""
+        """Return widths of both parts of a head's queries."""
         if is_plain(head_dim) and head_dim < 2:
             raise RequestError(f"{self.name} cuts heads in two: head_dim={head_dim} is too narrow")
         first = ceil_div(head_dim, 2)
         return [first, head_dim - first]
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A and b of both maps."""
+        """Return a and b of both maps."""
         first, second = self.parts(sizes.head_dim)
         widths = {"a1": first, "b1": first, "a2": second, "b2": second}
         return {name: Weight((width,), "uniform", 10.0) for name, width in widths.items()}
 
     def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
-        """Two maps, then values and the norm."""
+        """Compute two softmax maps, then values and the norm."""
         widths = self.parts(q.shape[-1])
         one, two = map(_map, q.split(widths, -1), k.split(widths, -1), (mask, mask))
         share = _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start
@@ -71,7 +71,7 @@ class Differential(SoftmaxAttention):
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Both maps, their difference, values and norms; λ is one number for all tokens."""
+        """Define both maps, their difference, values and norms; λ is one number for all tokens."""
         w = workload
         heads = w.batch_size * w.num_heads
         scores, outputs = heads * pairs(w), heads * rows(w)
@@ -85,7 +85,7 @@ class Differential(SoftmaxAttention):
 
 
 def _map(q: Any, k: Any, mask: Any) -> Any:
-    """Rows of softmax((q / sqrt d) kᵀ); ``mask`` is True where a row must not look."""
+    """Return rows of softmax((q / sqrt d) kᵀ); ``mask`` is True where a row must not look."""
     scores = score_products(q / square_root(q.shape[-1]), k)
     if mask is not None:
         scores.masked_fill_(mask, float("-inf"))
@@ -93,7 +93,7 @@ def _map(q: Any, k: Any, mask: Any) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    """exp(a·b), as one entry."""
+    """Return exp(a·b), as one entry."""
     return (a * b).sum(0, keepdim=True).exp()
 
 

@@ -29,7 +29,7 @@ def _nothing(n: Number, d: Number) -> Number:
 
 
 def _halves(form: _Form) -> _Form:
-    """A form printed with halves, given doubled so that whole numbers stay exact."""
+    """Return a form printed with halves, given doubled so that whole numbers stay exact."""
     return lambda n, d: exact_div(form(n, d), 2)
 
 
@@ -74,7 +74,7 @@ INFERENCE: dict[str, tuple[str, _Form, _Form]] = {
 
 
 def published_counts(name: str) -> tuple[Published, ...]:
-    """Every printed form of one Extractor, training and inference."""
+    """Return every printed form of one Extractor, training and inference."""
     return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
 
 
@@ -126,14 +126,14 @@ class Extractor(Mechanism):
         return ()
 
     def chosen(self, n: costs.Number) -> costs.Number:
-        """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
+        """Return 1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
         return (
             int(self.impl == "direct") if self.impl != "auto" else costs.not_dearer(n, FFT_FROM - 1)
         )
 
     # -- what is executed --------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """Like the base's; names the rule where an FFT may run."""
+        """Return the base's cost, with a note on the rule if an FFT may run."""
         w = workload
         table = super().cost(w, scope)
         if self.weights == "matrix" or w.phase == "decode":
@@ -143,7 +143,7 @@ class Extractor(Mechanism):
         return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
+        """Return w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
         n: costs.Number = sizes.seq_len
         d = sizes.d_model
         shape = {"matrix": (n, d, d), "vector": (n, d), "scalar": (n,)}[self.weights]
@@ -151,11 +151,11 @@ class Extractor(Mechanism):
         return {"weight": Weight(shape, "uniform", square_root(terms))}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[costs.Number, costs.Number]]:
-        """Each d_model to d_model."""
+        """Return the maps, each from d_model to d_model."""
         return dict.fromkeys(self.maps, (sizes.d_model, sizes.d_model))
 
     def layer(self, layer: Any, x: Any) -> Any:
-        """Input map, extraction, adjustment, output map.
+        """Compute input map, extraction, adjustment and output map.
 
         An input shorter than the window uses the first of the weights.
         """
@@ -167,7 +167,7 @@ class Extractor(Mechanism):
         return _rest(layer, x, self.extracted(_mapped(layer, "in_proj", x), weight))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """The extraction part, (b, n, d) → (b, n, d)."""
+        """Compute the extraction, (b, n, d) → (b, n, d)."""
         n = x.shape[1]
         direct = self.chosen(n)
         ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
@@ -178,11 +178,11 @@ class Extractor(Mechanism):
         )
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """An empty cache with room for the window."""
+        """Return an empty cache with room for the window."""
         return cache.newest_first(1, sizes.d_model)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """One token: its row joins the cache, the direct sum runs over all rows there."""
+        """Compute one token: its row joins the cache, the direct sum runs over all rows there."""
         window = layer.weight.shape[0]
         if costs.is_plain(state.length, window) and state.length == window:
             raise self._too_long(window + 1, window)
@@ -190,7 +190,7 @@ class Extractor(Mechanism):
         return _rest(layer, x, self._newest(past, layer.weight[: past.shape[1]])), state
 
     def _newest(self, past: Any, weight: Any) -> Any:
-        """The direct sum for the newest token: past (b, t, d), newest first → (b, 1, d)."""
+        """Return the direct sum for the newest token: past (b, t, d), newest first → (b, 1, d)."""
         b, t, d = past.shape
         if self.weights == "matrix":
             return past.view(b, t * d).mm(weight.view(t * d, d)).unsqueeze(1)
@@ -205,12 +205,12 @@ class Extractor(Mechanism):
         )
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """The rows so far; the window bounds them."""
+        """Return the entries of the rows so far, at most those of the window."""
         return workload.batch_size * workload.seq_len * workload.d_model
 
     # -- what is defined ---------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Direct sums over t tokens for row t (002, Tables 3 to 6)."""
+        """Define direct sums over t tokens for row t (002, Tables 3 to 6)."""
         w, d = workload, workload.d_model
         tokens = w.batch_size * rows(w)
         seen = w.batch_size * (
@@ -227,19 +227,19 @@ class Extractor(Mechanism):
             writer.dots("output", results, results * d)
 
     def published(self) -> tuple[Published, ...]:
-        """Tables 3 to 6 of 002; they print the whole layer with its output map."""
+        """Return the forms of document 002's Tables 3 to 6: a whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
         return published_counts(self.name) if whole else ()
 
 
 def _mapped(layer: Any, name: str, x: Any) -> Any:
-    """A linear map of the layer, where it has one of this name."""
+    """Apply the layer's linear map of this name, if it has one."""
     run = getattr(layer, name, None)
     return x if run is None else run(x)
 
 
 def _rest(layer: Any, x: Any, extracted: Any) -> Any:
-    """Adjustment by the token's own row, then the output map."""
+    """Return rows adjusted by the token's own row, through the output map."""
     if getattr(layer, "adj_proj", None) is None:
         return extracted
     adjusted = layer.adj_proj(x) * extracted
@@ -283,13 +283,13 @@ class SHE(Adjusted):
     weights: ClassVar[str] = "matrix"
 
     def chosen(self, n: costs.Number) -> costs.Number:
-        """Distances of one product."""
+        """Return distances of one product."""
         if self.impl == "direct":
             return 1
         return costs.maximum(costs.minimum(CHUNK, n), costs.ceil_div(n, MOST_PRODUCTS))
 
     def extracted(self, x: Any, weight: Any) -> Any:
-        """All products."""
+        """Compute all products."""
         return matrix_convolution(x, weight, chunk=self.chosen(x.shape[1]))
 
 

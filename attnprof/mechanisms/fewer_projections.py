@@ -38,12 +38,12 @@ class Efficient(SoftmaxAttention):
     printed = (eq24(9),)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """One empty cache under both names: keys and values are the same rows."""
+        """Return one empty cache under both names: keys and values are the same rows."""
         rows = cache(sizes.num_heads, sizes.head_dim)
         return KeyValueState(rows, rows)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token attends to every token so far; ``v`` is ``k`` and is not kept again."""
+        """Attend from the new token to all so far; ``v`` is ``k`` and is not stored twice."""
         rows = state.keys.append(flat(k))
         return weighted_values(flat(q), rows, rows).view(*q.shape), state
 
@@ -64,21 +64,21 @@ class Super(Efficient):
     printed = (eq24(12),)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The map over tokens, one or one a head, and its bias."""
+        """Return the map over tokens, one or one a head, and its bias."""
         n = sizes.seq_len
         maps = (sizes.num_heads, n, n) if self.per_head else (n, n)
         bias = Weight(maps[:-1], 0.0) if self.bias else None
         return {"mixing": Weight(maps), "mixing_bias": bias}
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Values mixed over tokens, then softmax attention over them."""
+        """Mix values over tokens, then compute softmax attention over them."""
         columns = self._mixed(v, causal, weights)
         mask = causal_mask(q.shape[2], q) if causal else None
         out = weighted_values(flat(q), flat(k), columns.transpose(1, 2), mask)
         return out.view(*q.shape)
 
     def _mixed(self, v: Any, causal: bool, weights: Any) -> Any:
-        """W^A v + bias as columns, (b·h, d, n); the lower triangle of W^A where causal."""
+        """Return W^A v + bias as columns, (b·h, d, n); the lower triangle of W^A where causal."""
         b, h, n, d = v.shape
         _check_length(weights, n)
         weight = weights.mixing.tril() if causal else weights.mixing
@@ -102,7 +102,7 @@ class Super(Efficient):
         return weighted_values(flat(q), rows, mixed).view(*q.shape), state
 
     def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:
-        """Row t of W^A times the values so far, (b·h, 1, d)."""
+        """Return row t of W^A times the values so far: (b·h, 1, d)."""
         t = rows.shape[1]
         heads = exact_div(rows.shape[0], batch)
         row = weights.mixing.select(-2, t - 1)[..., :t].expand(batch, heads, t).reshape(-1, 1, t)
@@ -113,19 +113,19 @@ class Super(Efficient):
         return mixed
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """The mixing's direct sums, then softmax attention."""
+        """Define the mixing by direct sums, then softmax attention."""
         w = workload
         width = w.batch_size * w.num_heads * w.head_dim
         writer.dots("mixed values", width * rows(w), width * pairs(w))
         super().define_core(writer, w)
 
     def state_entries(self, workload: Workload) -> Number:
-        """The input's rows and the mixed values."""
+        """Return the input's rows and the mixed values."""
         return 2 * super().state_entries(workload)
 
 
 def _check_length(weights: Any, length: Any, *, at_most: bool = False) -> None:
-    """The map over tokens has one size, known where sizes are numbers."""
+    """Raise RequestError if the input has another length than the map over tokens."""
     built = weights.mixing.shape[-1]
     fits = length <= built if at_most else length == built
     if is_plain(built, length) and not fits:

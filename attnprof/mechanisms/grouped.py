@@ -70,12 +70,12 @@ class GroupedQuery(Sdpa):
         return super()._fitted(workload)
 
     def _gates(self, heads: Number, width: Number) -> Number:
-        """Factors of a token."""
+        """Return factors of a token."""
         return heads * width if self.gate == "elementwise" else heads
 
     # -- what runs -----------------------------------------------------------------------
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values, gate, output."""
+        """Return maps of queries, keys, values, gate and output."""
         maps = super().layer_maps(sizes)
         if self.gate == "none":
             return maps
@@ -84,12 +84,12 @@ class GroupedQuery(Sdpa):
         return {**maps, "gate_proj": (sizes.d_model, factors), **out}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A weight an entry of a head's queries, and of its keys."""
+        """Return a weight per entry of a head's queries, and of its keys."""
         norm = Weight((sizes.head_dim,), 1.0)
         return {"q_norm": norm, "k_norm": norm} if self.qk_norm else {}
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Queries and keys over their root mean squares, head by head."""
+        """Return queries and keys over their root mean squares, head by head."""
         weight = getattr(layer, f"{letter}_norm", None)
         if weight is None:
             return y
@@ -97,17 +97,17 @@ class GroupedQuery(Sdpa):
         return normed(y.view(b, -1, layer.sizes.head_dim), weight).view(b, n, width)
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """The fused kernel, or the scores written out."""
+        """Compute the fused kernel, or with scores in memory."""
         run = super().core if self.impl == "fused" else super(Sdpa, self).core
         return run(q, k, v, causal, weights)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token, by the same form."""
+        """Compute the new token by the form that a whole sequence takes."""
         run = super().step if self.impl == "fused" else super(Sdpa, self).step
         return run(q, k, v, state, weights)
 
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
-        """Times a sigmoid of the layer's input."""
+        """Return the outputs times a sigmoid of the layer's input."""
         if self.gate == "none":
             return y
         gate = layer.gate_proj(x).sigmoid()
@@ -118,13 +118,13 @@ class GroupedQuery(Sdpa):
         return (y.view(b, n, heads, -1) * gate.unsqueeze(-1)).view(b, n, width)
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's; only the fused kernel has a workspace of its own."""
+        """Return the base's cost, with a workspace only for the fused kernel."""
         table = super().cost(workload, scope)
         return table if self.impl == "fused" else replace(table, notes=())
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Projections, softmax attention, the gate."""
+        """Define projections, softmax attention and the gate."""
         w = workload
         if scope != "layer" or (self.gate == "none" and not self.qk_norm):
             super().define(writer, w, scope)
@@ -139,7 +139,7 @@ class GroupedQuery(Sdpa):
         writer.projections("o", w)
 
     def _define_gate(self, writer: Definition, w: Workload, tokens: Number) -> None:
-        """Its map, its sigmoid, a factor an output."""
+        """Define the gate: its map, its sigmoid, a factor per output."""
         gates = tokens * self._gates(w.num_heads, w.value_width)
         writer.dots("gate", gates, gates * w.d_model)
         writer.stage("gate: sigmoid", SIGMOID * gates, gates)

@@ -1,4 +1,4 @@
-"""Layers of several mechanisms one after the other, as hybrid models have them."""
+"""A hybrid: layers of several mechanisms in turn, ``gated-deltanet@3+gqa@1``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -37,20 +37,20 @@ class Hybrid(Mechanism):
 
     # -- parameters ----------------------------------------------------------------------
     def parameter_names(self) -> list[str]:  # type: ignore[override]
-        """Names that any of them takes."""
+        """Return names that any of them takes."""
         return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
 
     def with_params(self, params: dict[str, Any]) -> Self:
-        """The same with each parameter set in all that have it, or in one: ``gqa.gate``."""
+        """Return the hybrid with parameters set in all layers, or in one: ``gqa.gate``."""
         names = [*self.parameter_names(), *self.params]
         for name in params:
             if name not in names:
                 raise RequestError(f"{self.name} has no parameter '{name}': {closest(name, names)}")
 
         def of_part(part: Mechanism) -> dict[str, Any]:
-            own = {n: n for n in part.parameter_names()}
-            own |= {f"{part.name}.{n}": n for n in own}
-            return {own[n]: x for n, x in params.items() if n in own}
+            spellings = {n: n for n in part.parameter_names()}
+            spellings |= {f"{part.name}.{n}": n for n in spellings}
+            return {spellings[n]: x for n, x in params.items() if n in spellings}
 
         return replace(self, parts=tuple(part.with_params(of_part(part)) for part in self.parts))
 
@@ -64,19 +64,19 @@ class Hybrid(Mechanism):
         return sum(count * of(part) for part, count in zip(self.parts, self.counts, strict=True))
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
-        """Those of all layers."""
+        """Return the parameters of all layers."""
         return self._sum(lambda part: part.parameters(workload, scope))
 
     def state_entries(self, workload: Workload) -> Number:
-        """Those of all layers."""
+        """Return the state entries of all layers."""
         return self._sum(lambda part: part.state_entries(workload))
 
     def wide_entries(self, workload: Workload) -> Number:
-        """Those of all layers."""
+        """Return the float32 state entries of all layers."""
         return self._sum(lambda part: part.wide_entries(workload))
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """That of all layers."""
+        """Return the state traffic of all layers."""
         return self._sum(lambda part: part.state_traffic(workload, scope))
 
     def check(self, workload: Workload, scope: str) -> None:
@@ -85,12 +85,12 @@ class Hybrid(Mechanism):
             part.check(workload, scope)
 
     def choice(self, workload: Workload) -> str:
-        """What each chooses."""
+        """Return the form that each layer's mechanism chooses."""
         return "; ".join(filter(None, (part.choice(workload) for part in self.parts)))
 
     # -- tables --------------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """The stages of all layers in the order in which they run."""
+        """Return the stages of all layers in the order in which they run."""
         if is_symbolic(workload.seq_len, workload.head_dim):  # a peak of hundreds of terms
             raise RequestError(f"{self.name}: closed forms are those of its layers: ask for them")
         tables = [part.cost(workload, scope) for part in self.parts]
@@ -98,9 +98,11 @@ class Hybrid(Mechanism):
         between = w.batch_size * rows(w) * w.d_model * w.item_size if scope == "layer" else 0
         layers = list(self._in_order(tables))
         stages = list[Stage]()
+        lent = self._lent(workload)
         for place, layer in enumerate(layers):
             forward = [stage for stage in layer if stage.part == "forward"]
-            stages += _freeing(forward, 0 if trains or not place else between)
+            inputs = between if place else 0
+            stages += _freeing(forward, 0 if trains else inputs + lent[place])
         for place, layer in reversed([*enumerate(layers)]):
             backward = [stage for stage in layer if stage.part != "forward"]
             # in place of its own input's gradient, that its stages free, dies its saved input
@@ -114,14 +116,27 @@ class Hybrid(Mechanism):
             sum(table.live_before * count for table, count in each), tuple(notes),
         )  # fmt: skip
 
+    def _lent(self, w: Workload) -> list[Number]:
+        """Bytes of lent places that die with each layer, the last that takes them.
+
+        In training, where autograd saves them, they count to the end.
+        """
+        freed: list[Number] = [0] * len(self.layers)
+        held: Number = 0
+        for place, part in enumerate(self.layers):
+            held = held if part.continues else part.lent_bytes(w)
+            if not any(after.continues for after in self.layers[place + 1 : place + 2]):
+                freed[place] = held
+        return freed
+
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """The operations of all layers."""
+        """Return the operations of all layers."""
         tables = [part.definition(workload, scope) for part in self.parts]
         stages = [stage for layer in self._in_order(tables) for stage in layer]
         return CostTable(tuple(stages), self.parameters(workload, scope))
 
     def _in_order(self, tables: list[CostTable]) -> Iterator[list[Stage]]:
-        """Each layer's stages, which have its number and mechanism in their names."""
+        """Yield each layer's stages, which have its number and mechanism in their names."""
         of = dict(zip(map(id, self.parts), tables, strict=True))
         for number, part in enumerate(self.layers):
             where = f"{number} {part.name}"
@@ -132,7 +147,7 @@ class Hybrid(Mechanism):
 
 
 def _freeing(stages: list[Stage], more: Number) -> list[Stage]:
-    """The stages, of which the last frees so many bytes more."""
+    """Return the stages, of which the last frees so many bytes more."""
     if stages:
         stages[-1] = replace(stages[-1], frees=stages[-1].frees + more)
     return stages

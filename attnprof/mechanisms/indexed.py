@@ -4,12 +4,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.layer_rows import angles, normed
-from attnprof.blocks.picked import define_indexer, picked_attention, picked_pairs, picks, unpicked
+from attnprof.blocks.picked import (
+    block_sums,
+    blocks_before,
+    define_block_sums,
+    define_indexer,
+    pairs_of_blocks,
+    picked_attention,
+    picked_pairs,
+    picks,
+    unpicked,
+)
 from attnprof.blocks.softmax import KeyValueState, weighted_values
-from attnprof.costs import Number, minimum
+from attnprof.costs import Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
+from attnprof.ops.caches import given_places
 from attnprof.ops.functional import join, wide_positions
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads, split_heads
 from attnprof.workload import Workload, pairs, rows
@@ -17,11 +28,20 @@ from attnprof.workload import Workload, pairs, rows
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed:
-    """What mechanisms share whose rows attend to the tokens that an indexer ranks highest."""
+    """What mechanisms share whose rows attend to the tokens that an indexer ranks highest.
+
+    ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
+    row's own block, and of those before it the ones of highest score, ``top`` tokens in all. That
+    is causal with and without a mask. ``index=lent`` is for a layer whose places the layers after
+    it take, which are ``shared`` and have no indexer (as in GLM-5): ``dsa@index=lent`` before
+    ``dsa@index=shared@3``.
+    """
 
     top: int = 2048
     index_heads: int = 64
     index_dim: int = 128
+    index_block: int = 1
+    index: str = "own"
     impl: str = "gathered"
 
     document: ClassVar[str] = "arXiv:2512.02556"
@@ -35,33 +55,142 @@ class Indexed:
         "top": 1,
         "index_heads": 1,
         "index_dim": 1,
+        "index_block": 1,
+        "index": ("own", "lent", "shared"),
         "impl": ("gathered", "dense-mask"),
     }
 
+    @property
+    def continues(self) -> bool:
+        """Whether it takes the places of the layer before it."""
+        return self.index == "shared"
+
+    @property
+    def picked_blocks(self) -> int:
+        """Blocks, or tokens, that a row picks."""
+        return max(1, self.top // self.index_block)
+
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
-        """Queries of the indexer, from rows of ``source`` entries; its key; its heads' shares."""
+        """Return maps of the indexer: queries, from ``source`` entries; key; heads' shares."""
+        if self.continues:
+            return {}
         return {
             "index_q": (source, self.index_heads * self.index_dim),
             "index_k": (sizes.d_model, self.index_dim),
             "index_shares": (sizes.d_model, self.index_heads),
         }
 
-    def places(self, layer: Any, x: Any, source: Any, keys: Any, causal: bool) -> Any:
-        """Places (b, n, top) in keys (b, m, index_dim); ``source`` is what queries are maps of."""
+    # -- what runs -----------------------------------------------------------------------
+    def index_keys(self, layer: Any, x: Any) -> Any:
+        """Return the indexer's keys (b, n, index_dim)."""
+        return layer.index_k(x)
+
+    def prompt_places(self, layer: Any, x: Any, source: Any, causal: bool) -> Any:
+        """Return the places (b, n, picked) of each row; queries are maps of ``source``."""
+        if self.continues:
+            return self._given(layer, x, x.shape[1])
+        keys = self.index_keys(layer, x).detach()
+        if self.index_block > 1:
+            keys = block_sums(keys, self.index_block)
+        return self._picks(layer, x, source, keys, causal)
+
+    def step_places(self, layer: Any, x: Any, source: Any, state: Any, tokens: Any) -> Any:
+        """Return the places that a new token picks, the last of ``tokens``."""
+        if self.continues:
+            return self._given(layer, x, tokens)
+        keys = state.append(self.index_keys(layer, x))
+        return self._picks(layer, x, source, keys, False, tokens - 1)
+
+    def _picks(
+        self, layer: Any, x: Any, source: Any, keys: Any, causal: bool, start: Any = 0
+    ) -> Any:
         b, n, _ = x.shape
         q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
-        shares = layer.index_shares(x)
-        return picks(q.detach(), keys.detach(), shares.detach(), top=self.top, causal=causal)
+        places = picks(
+            q.detach(), keys, layer.index_shares(x).detach(), top=self.picked_blocks,
+            causal=causal, block=self.index_block, start=start,
+        )  # fmt: skip
+        if self.index == "lent":
+            layer.handed = places
+        return places
+
+    def _given(self, layer: Any, x: Any, tokens: Any) -> Any:
+        """Return the places of the layer before."""
+        if (places := getattr(layer, "handed", None)) is not None:
+            return places
+        few = minimum(self.picked_blocks, ceil_div(tokens, self.index_block))
+        if (places := given_places(x, *x.shape[:2], few)) is not None:
+            return places
+        raise RequestError(
+            "a layer with index=shared runs after one that lends it its places: for example "
+            "dsa@index=lent+dsa@index=shared@3"
+        )
+
+    def attended(
+        self, q: Any, k: Any, v: Any, places: Any, *, causal: bool, start: Any, width: Any = None
+    ) -> Any:
+        """Return rows (b, h, n, dv) over k (b, g, m, d) and v at their places."""
+        block = self.index_block if self.index_block > 1 else None
+        if self.impl == "gathered":
+            return picked_attention(
+                q, k, v, places, top=self.picked_blocks * self.index_block, causal=causal,
+                width=width, block=block, start=start,
+            )  # fmt: skip
+        (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
+        hidden = unpicked(
+            places, h, m, q, causal=causal, groups=b * g, block=self.index_block
+        )  # fmt: skip
+        out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden, width=width)
+        return out.view(b, h, n, -1)
+
+    # -- decoding ------------------------------------------------------------------------
+    def masks(self, causal: bool) -> bool:
+        """Return whether a row sees no later token: always where it picks blocks."""
+        return causal or self.index_block > 1
+
+    def index_cache(self, cache: Any) -> Any:
+        """An empty cache of the indexer's keys, or of their sums; None where it has none."""
+        if self.continues:
+            return None
+        if self.index_block == 1:
+            return cache(1, self.index_dim)
+        return cache.block_sums(1, self.index_dim, self.index_block)
+
+    def index_entries(self, w: Workload) -> Number:
+        """Return entries that the indexer keeps."""
+        kept = 0 if self.continues else ceil_div(w.seq_len, self.index_block)
+        return w.batch_size * kept * self.index_dim
+
+    def picked_traffic(self, w: Workload, width: Number) -> Number:
+        """Return bytes of a step: picked rows of ``width`` entries, and what the indexer keeps."""
+        rows_read = w.batch_size * self.index_pairs(w.with_(phase="decode")) * width
+        return w.item_size * (rows_read + self.index_entries(w))
+
+    def lent_bytes(self, w: Workload) -> Number:
+        """Return bytes of the places that it lends."""
+        if self.index != "lent":
+            return 0
+        n = 1 if w.phase == "decode" else w.seq_len
+        few = minimum(self.picked_blocks, ceil_div(w.seq_len, self.index_block))
+        return w.batch_size * n * few * (4 if w.item_size > 1 else 1)
+
+    # -- the definition ------------------------------------------------------------------
+    def index_pairs(self, w: Workload) -> Number:
+        """Return pairs of a row and a token that it picks."""
+        if self.index_block > 1:
+            return pairs_of_blocks(w, self.picked_blocks, self.index_block)
+        return picked_pairs(w, self.top)
 
     def define_index(self, writer: Definition, workload: Workload) -> None:
         """Write the operations of the scores of all pairs."""
-        ranked = workload.batch_size * pairs(workload)
-        define_indexer(writer, ranked, self.index_heads, self.index_dim)
-
-    def picked_traffic(self, w: Workload, width: Number) -> Number:
-        """Bytes of a step: picked rows of ``width`` entries, and a key of the indexer a token."""
-        entries = minimum(self.top, w.seq_len) * width + w.seq_len * self.index_dim
-        return w.batch_size * w.item_size * entries
+        w = workload
+        if self.continues:
+            return
+        ranked = pairs(w)
+        if self.index_block > 1:
+            define_block_sums(writer, w, self.index_block, self.index_dim)
+            ranked = blocks_before(w, self.index_block)
+        define_indexer(writer, w.batch_size * ranked, self.index_heads, self.index_dim)
 
 
 @dataclass
@@ -89,68 +218,59 @@ class TopK(Indexed, Mechanism):
     to_softmax = ("untrained", "softmax over the tokens that an indexer picks, once it is trained")
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys and values; those of the indexer; output."""
+        """Return maps of queries, keys, values, of the indexer and of the output."""
         maps = sizes.maps("qkvo")
         out = {"o_proj": maps.pop("o_proj")}
         return {**maps, **self.index_maps(sizes, sizes.d_model), **out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Tokens are picked for every row, then attended to."""
-        places = self.places(layer, x, x, layer.index_k(x), causal)
-        q, k, v = self._heads(layer, x)
-        y = self._attended(q, k, v, places, causal)
+        """Pick tokens for every row, then attend to them."""
+        places = self.prompt_places(layer, x, x, causal)
+        y = self.attended(*self._heads(layer, x), places, causal=self.masks(causal), start=0)
         return layer.o_proj(merge_heads(y))
 
-    def _heads(self, layer: Any, x: Any) -> tuple[Any, ...]:
-        """Queries (b, h, n, d), keys and values (b, g, n, ·)."""
+    def _heads(self, layer: Any, x: Any) -> tuple[Any, Any, Any]:
+        """Return queries (b, h, n, d), keys and values (b, g, n, ·)."""
         g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
-        return tuple(split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
-
-    def _attended(self, q: Any, k: Any, v: Any, places: Any, causal: bool) -> Any:
-        """(b, h, n, dv)."""
-        if self.impl == "gathered":
-            return picked_attention(q, k, v, places, top=self.top, causal=causal)
-        (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
-        hidden = unpicked(places, h, m, q, causal=causal, share=g)
-        out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden)
-        return out.view(b, h, n, -1)
+        q, k, v = (split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
+        return q, k, v
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g = sizes.num_kv_heads
         keys, values = cache(g, sizes.head_dim), cache(g, sizes.value_head_dim)
-        return IndexedState(keys, values, cache(1, self.index_dim))
+        return IndexedState(keys, values, self.index_cache(cache))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
-        b, g = x.shape[0], layer.sizes.num_kv_heads
-        places = self.places(layer, x, x, state.indexed.append(layer.index_k(x)), causal=False)
+        """Attend from the new token to those that it picks of all so far."""
+        b, g, tokens = x.shape[0], layer.sizes.num_kv_heads, state.keys.length + 1
+        places = self.step_places(layer, x, x, state.indexed, tokens)
         q, k, v = self._heads(layer, x)
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         k_all, v_all = (seen.view(b, g, -1, seen.shape[-1]) for seen in (keys, values))
-        y = self._attended(q, k_all, v_all, places, causal=False)
+        y = self.attended(q, k_all, v_all, places, causal=False, start=tokens - 1)
         return layer.o_proj(merge_heads(y)), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys, values, and a key of the indexer, of every token."""
+        """Return keys and values of every token, and what the indexer keeps."""
         w = workload
-        width = w.kv_heads * (w.head_dim + w.value_width) + self.index_dim
-        return w.batch_size * w.seq_len * width
+        width = w.kv_heads * (w.head_dim + w.value_width)
+        return w.batch_size * w.seq_len * width + self.index_entries(w)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the rows that are picked."""
+        """Return the bytes of what the indexer keeps, and of the rows that are picked."""
         w = workload
         return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Maps, scores of the indexer for all pairs, softmax attention over the picked ones."""
+        """Define maps, the indexer's scores of all pairs, softmax attention over picked ones."""
         w = workload
         writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
         self.define_index(writer, w)
-        writer.softmax_attention(w, picked_pairs(w, self.top), rows(w))
+        writer.softmax_attention(w, self.index_pairs(w), rows(w))
         writer.projections("o", w)
 
 
@@ -184,87 +304,84 @@ class IndexedLatent(Indexed, Latent):
             raise RequestError(f"step_tokens={self.step_tokens}: {self.name} takes one at a time")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The base's, and those of the indexer's norm."""
-        norm = {"index_norm": 1.0, "index_shift": 0.0}
+        """Return the weights of the base, and those of the indexer's norm."""
+        norm = {} if self.continues else {"index_norm": 1.0, "index_shift": 0.0}
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """The base's, and the indexer's."""
+        """Return the maps of the base and of the indexer."""
         maps = super().layer_maps(sizes)
         out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
         return {**maps, **self.index_maps(sizes, source), "o_proj": out}
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """A prompt."""
+        """Compute a prompt."""
         source = self._source(layer, x)
-        places = self.places(layer, x, source, self._index_keys(layer, x), causal)
+        places = self.prompt_places(layer, x, source, causal)
         turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, source, turns)
         rows = latent if rotary is None else join([latent, rotary], -1)
-        return layer.o_proj(self._picked(layer, (key, shared), rows, latent, places, causal))
+        causal = self.masks(causal)
+        return layer.o_proj(self._picked(layer, (key, shared), rows, latent, places, causal, 0))
 
-    def _index_keys(self, layer: Any, x: Any) -> Any:
-        """Keys (b, n, index_dim): rows less their mean, over their deviation, weighted, shifted."""
+    def index_keys(self, layer: Any, x: Any) -> Any:
+        """Return the indexer's keys (b, n, index_dim): layer norm of the rows' map."""
         keys = layer.index_k(x)
         centred = keys - keys.mean(-1, keepdim=True)
         return normed(centred, layer.index_norm) + layer.index_shift
 
     def _picked(
-        self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool
-    ) -> Any:
-        """The heads' outputs of queries over the rows (b, m, c + shared) at their places."""
-        h, width = q[0].shape[1], q[0].shape[-1] + self.rope_dim
-        if self.impl == "dense-mask":
-            mask = unpicked(places, h, rows.shape[1], rows, causal=causal)
-            return self._absorbed(layer, *q, rows, latent, mask)
-        mixed = picked_attention(
+        self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool,
+        start: Any,
+    ) -> Any:  # fmt: skip
+        """Return the heads' outputs of queries over the rows (b, m, c + shared) at their places."""
+        mixed = self.attended(
             self._absorbing(layer, *q), rows.unsqueeze(1), latent.unsqueeze(1), places,
-            top=self.top, causal=causal, width=width,
+            causal=causal, start=start, width=q[0].shape[-1] + self.rope_dim,
         )  # fmt: skip
         return self._outputs(layer, mixed)
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Latents with shared keys, and the indexer's keys."""
-        return IndexedRows(super().init_state(sizes, cache), cache(1, self.index_dim))
+        """Return latents with shared keys, and the indexer's keys."""
+        return IndexedRows(super().init_state(sizes, cache), self.index_cache(cache))
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new token over those that it picks of all so far."""
-        place, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
+        """Attend from the new token to those that it picks of all so far."""
+        tokens, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
         source = self._source(layer, x)
-        indexed = state.indexed.append(self._index_keys(layer, x))
-        places = self.places(layer, x, source, indexed, causal=False)
-        turns = angles(x, place, self.rope_dim) if self._turns else None
+        places = self.step_places(layer, x, source, state.indexed, tokens)
+        turns = angles(x, tokens, self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, source, turns)
         rows = state.rows.append(latent if rotary is None else join([latent, rotary], -1))
         del latent, rotary
-        y = self._picked(layer, (key, shared), rows, rows[..., :c], places, causal=False)
+        seen = rows, rows[..., :c]
+        y = self._picked(layer, (key, shared), *seen, places, False, tokens - 1)
         return layer.o_proj(y), state
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """Latents are never expanded."""
+        """Return the form: latents are never expanded."""
         return "absorbed"
 
     def state_entries(self, workload: Workload) -> Number:
-        """Those of latents, and a key of the indexer a token."""
-        w = workload
-        return super().state_entries(w) + w.batch_size * w.seq_len * self.index_dim
+        """Return the entries of latents, and what the indexer keeps."""
+        return super().state_entries(workload) + self.index_entries(workload)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """The indexer reads a key of every token, attention the latents that are picked."""
+        """Return the bytes of what the indexer keeps, and of the latents that are picked."""
         width = self.widths(workload.head_dim)[0] + self.rope_dim
         return self.picked_traffic(workload, width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """The base's over the picked pairs, and the indexer's scores of all."""
+        """Define the base mechanism over picked pairs, and the indexer's scores of all."""
         super().define(writer, workload, scope)
         self.define_index(writer, workload)
 
     def _pairs(self, w: Workload) -> Number:
-        """Pairs of a row and one that it picks."""
-        return picked_pairs(w, self.top)
+        """Return pairs of a row and one that it picks."""
+        return self.index_pairs(w)
 
 
 MECHANISMS = (TopK, IndexedLatent)

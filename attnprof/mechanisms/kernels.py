@@ -18,7 +18,8 @@ from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
-#: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
+#: Rows of a causal chunk. At head width 64 the work within chunks, rows·(m + dv) a row, is then
+#: about that of the state, 2·m·dv.
 CHUNK = 128
 #: Rows of a block where nothing is causal: features that stay in the processor's cache.
 BLOCK = 256
@@ -38,12 +39,12 @@ class KernelAttention(Mechanism):
     floor: ClassVar[float] = 0.0  #: what is added to each denominator
 
     def width(self, head_dim: Number) -> Number:
-        """Number of features m of a head."""
+        """Return the number of features m of a head."""
         return head_dim
 
     # -- what is executed --------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """One function with its own backward pass, by blocks of tokens."""
+        """Compute the core as one function with its own backward pass, by blocks of tokens."""
         out = kernel_attention(
             flat(q), flat(k), flat(v), getattr(weights, "projection", None), softmax=self.softmax,
             causal=causal, rows=CHUNK if causal else BLOCK, floor=self.floor,
@@ -51,13 +52,13 @@ class KernelAttention(Mechanism):
         return out.view(*q.shape[:3], -1)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> State:
-        """Sums of no token: O(m·dv) numbers a head, however long the sequence becomes."""
+        """Return sums of no token: O(m·dv) numbers a head, however long the sequence becomes."""
         h, m = sizes.num_heads, self.width(sizes.head_dim)
         sums = cache.zeros(h, m, sizes.value_head_dim + 1, wide=True)
         return State(sums, cache.lowest(h, 1, 1) if self.softmax else None)
 
     def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
-        """The new token enters the state, in place, and reads it."""
+        """Add the new token to the state, in place, and return what it reads there."""
         b, h, _, _ = q.shape
         maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
         absorb(state, flat(k), flat(v), maps)
@@ -65,19 +66,19 @@ class KernelAttention(Mechanism):
         return (top / total).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
+        """Return sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
         w = workload
         heads = w.batch_size * w.num_heads
         return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
 
     def wide_entries(self, workload: Workload) -> Number:
-        """The sums, and not the scale."""
+        """Return the entries of the sums, without the scale."""
         w = workload
         return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
 
     # -- what is defined ---------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Features; φ(K)ᵀV and Σφ(k), as running sums where causal; products; division."""
+        """Define features; φ(K)ᵀV and Σφ(k), as running sums if causal; products; division."""
         w = workload
         heads, m = w.batch_size * w.num_heads, self.width(w.head_dim)
         queries = heads * rows(w)
@@ -99,7 +100,7 @@ class KernelAttention(Mechanism):
         writer.stage("normalisation", Cost(divisions=divided), divided)
 
     def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
-        """elu(x) + 1 of so many rows."""
+        """Define elu(x) + 1 of ``rows`` rows."""
         entries = count * workload.head_dim
         writer.stage("features", ELU_PLUS_ONE * entries, count, workload.head_dim)
 
@@ -144,7 +145,7 @@ class Performer(KernelAttention):
         return 0.0 if self.softmax else 1e-6
 
     def width(self, head_dim: Number) -> Number:
-        """``num_features``, or ⌊d ln d⌋ and at least one."""
+        """Return ``num_features``, or ⌊d ln d⌋ and at least one."""
         if self.num_features is not None:
             return self.num_features
         if is_plain(head_dim):
@@ -156,13 +157,13 @@ class Performer(KernelAttention):
         return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Ω (head_dim, m), drawn and not learned."""
+        """Return Ω (head_dim, m), drawn and not learned."""
         start = "orthogonal_features" if self.softmax else "gaussian_features"
         shape = (sizes.head_dim, self.width(sizes.head_dim))
         return {"projection": Weight(shape, start, drawn=True)}
 
     def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
-        """Projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
+        """Define a projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
         d, m = workload.head_dim, self.width(workload.head_dim)
         if self.softmax:
             writer.stage("scaling", Cost(divisions=count * d), count, d)

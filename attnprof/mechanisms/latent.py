@@ -63,14 +63,14 @@ class Latent(Mechanism):
 
     # -- sizes ---------------------------------------------------------------------------
     def widths(self, head_dim: Number) -> tuple[Number, Number, Number]:
-        """Entries of a latent, of a key without its shared part, and of a value."""
+        """Return entries of a latent, of a key without its shared part, and of a value."""
         chosen = self.kv_rank, self.nope_dim, self.value_dim
         defaults = 4 * head_dim, head_dim, head_dim
         c, key, value = (d if w is None else w for w, d in zip(chosen, defaults, strict=True))
         return c, key, value
 
     def form(self, head_dim: Number, phase: str) -> str:
-        """The form that runs; raises :class:`RequestError` where sizes without numbers decide it.
+        """Return the form that runs; RequestError if symbolic sizes do not decide it.
 
         Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
         shared; what both take to make keys and values, or to absorb, is the same for a prompt. A
@@ -93,11 +93,14 @@ class Latent(Mechanism):
         return form if 1 in choices else "absorbed"
 
     def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """What making a row's keys and values again takes a head, and what new rows then save."""
+        """Return the products that expand one row's keys and values again, and those that it saves.
+
+        Both are multiply-adds of one head: c·(key + value) against the rows that ask for them.
+        """
         return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """W_uk and W_uv of all heads, one after the other; weights of the norms."""
+        """Return W_uk and W_uv of all heads, one after the other, and weights of the norms."""
         c, key, value = self.widths(sizes.head_dim)
         return {
             "up": Weight((sizes.num_heads * (key + value), c)),
@@ -106,7 +109,7 @@ class Latent(Mechanism):
         }
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, or to their latents and from there; latents with shared keys; output."""
+        """Return maps of queries (or to and from their latents), latents, shared keys, output."""
         c, key, value = self.widths(sizes.head_dim)
         width, queries = sizes.d_model, sizes.num_heads * (key + self.rope_dim)
         maps = {"q_proj": (width, queries)}
@@ -117,7 +120,7 @@ class Latent(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """A prompt."""
+        """Compute a prompt."""
         n = x.shape[1]
         turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
         key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
@@ -135,11 +138,11 @@ class Latent(Mechanism):
         return self.rotary and self.rope_dim > 0
 
     def _source(self, layer: Any, x: Any) -> Any:
-        """What queries are maps of: x, or its latents of ``q_rank``."""
+        """Return the rows that queries are projected from: x, or latents of ``q_rank``."""
         return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
 
     def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
-        """Of queries the own and shared part (b, h, n, ·), latents (b, n, c), shared keys."""
+        """Return queries' own and rotary part (b, h, n, ·), latents (b, n, c), rotary keys."""
         c, width, _ = self.widths(layer.sizes.head_dim)
         q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
         heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim)
@@ -155,7 +158,7 @@ class Latent(Mechanism):
         return key, shared, normed(latent, layer.kv_norm), rotary
 
     def _heads(self, layer: Any, made: Any, rotary: Any) -> tuple[Any, Any]:
-        """Keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
+        """Return keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
         b, m, _ = made.shape
         h, (_, width, value) = layer.sizes.num_heads, self.widths(layer.sizes.head_dim)
         parts = made.view(b, m, h, width + value).split([width, value], -1)
@@ -167,7 +170,7 @@ class Latent(Mechanism):
     def _absorbed(
         self, layer: Any, key: Any, shared: Any, rows: Any, latent: Any, mask: Any
     ) -> Any:
-        """Queries over rows (b, m, c + shared), of which the latents are the values, too."""
+        """Attend over rows (b, m, c + shared) as keys; their latents, c entries, are the values."""
         b, h, n, width = key.shape
         queries = self._absorbing(layer, key, shared)
         if mask is not None and len(mask.shape) == 2:
@@ -179,7 +182,7 @@ class Latent(Mechanism):
         return self._outputs(layer, mixed.view(b, h, n, latent.shape[-1]))
 
     def _absorbing(self, layer: Any, key: Any, shared: Any) -> Any:
-        """Queries (b, h, n, c + shared) of latents, made of queries (b, h, n, key) of keys."""
+        """Return queries of latents (b, h, n, c + shared), from queries of keys (b, h, n, key)."""
         b, h, n, width = key.shape
         c, _, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)
@@ -187,7 +190,7 @@ class Latent(Mechanism):
         return _joined(asked.view(h, b, n, c).transpose(0, 1), shared)
 
     def _outputs(self, layer: Any, mixed: Any) -> Any:
-        """Mixed latents (b, h, n, c) as the heads' outputs (b, n, h · value)."""
+        """Return the heads' outputs (b, n, h · value) from mixed latents (b, h, n, c)."""
         b, h, n, c = mixed.shape
         _, width, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)
@@ -196,7 +199,7 @@ class Latent(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Latents and shared keys of every token; or all heads' keys and values."""
+        """Return latents and shared keys of every token; or all heads' keys and values."""
         c, key, value = self.widths(sizes.head_dim)
         if self.impl == "expanded":
             widths = key + self.rope_dim, value
@@ -204,7 +207,7 @@ class Latent(Mechanism):
         return cache(1, c + self.rope_dim)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """The new tokens over every token so far."""
+        """Attend from the new tokens to every token so far."""
         (b, s, _), h = x.shape, layer.sizes.num_heads
         c, _, value = self.widths(layer.sizes.head_dim)
         cache = state.keys if self.impl == "expanded" else state
@@ -228,12 +231,12 @@ class Latent(Mechanism):
         return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
 
     def _later(self, x: Any, cached: Any) -> Any:
-        """(s, m), True where a new row must not look: at new rows after it. None for one row."""
+        """Return a mask (s, m), True for new rows after a row's own; None for one row."""
         s, m = x.shape[1], cached.shape[1]
         return None if s == 1 else x.new_ones(s, m, dtype=bool).triu_(m - s + 1)
 
     def state_entries(self, workload: Workload) -> Number:
-        """Latent and shared entries a token, or those of all heads' keys and values."""
+        """Return latent and shared entries a token, or those of all heads' keys and values."""
         w = workload
         c, key, value = self.widths(w.head_dim)
         width = c + self.rope_dim
@@ -242,7 +245,7 @@ class Latent(Mechanism):
         return w.batch_size * w.seq_len * width
 
     def choice(self, workload: Workload) -> str:
-        """The form that ``auto`` takes."""
+        """Return the form that ``auto`` takes."""
         if self.impl != "auto":
             return ""
         c, key, value = self.widths(workload.head_dim)
@@ -256,13 +259,13 @@ class Latent(Mechanism):
         return f"impl=auto is {form} here: {why}"
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's, with what ``auto`` takes."""
+        """Return the base's cost, with a note on the form that ``auto`` takes."""
         table, choice = super().cost(workload, scope), self.choice(workload)
         return replace(table, notes=(choice,)) if choice else table
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Maps, norms, turns, keys and values of every token once, softmax attention."""
+        """Define maps, norms, rotations, every token's keys and values once, softmax attention."""
         w = workload
         sizes = LayerSizes.of(w)
         new = self.step_tokens if w.phase == "decode" else rows(w)
@@ -283,23 +286,23 @@ class Latent(Mechanism):
         writer.dots("output", tokens * last[1], tokens * last[0] * last[1], tokens, last[1])
 
     def _pairs(self, w: Workload) -> Number:
-        """Pairs of a new row and a row that it sees."""
+        """Return pairs of a new row and a row that it sees."""
         s = self.step_tokens
         return pairs(w) if w.phase != "decode" else s * w.seq_len - s * (s - 1) // 2
 
 
 def _known(cheaper: Any) -> bool:
-    """Whether a flag is a number, or an array of such."""
+    """Return whether a flag is a number, or an array of such."""
     return is_plain(cheaper) or not hasattr(cheaper, "free_symbols") or cheaper.is_number
 
 
 def _joined(key: Any, shared: Any) -> Any:
-    """Both parts of a row of queries."""
+    """Return both parts of a row of queries."""
     return key if shared is None else join([key, shared], -1)
 
 
 def _attended(q: Any, keys: Any, values: Any, mask: Any = None) -> Any:
-    """Softmax attention of a step's few rows, all heads side by side: (b, n, h · value)."""
+    """Return softmax attention of a step's few rows, heads side by side: (b, n, h · value)."""
     b, h, n, _ = q.shape
     out = weighted_values(flat(q), flat(keys), flat(values), mask)
     return merge_heads(out.view(b, h, n, -1))

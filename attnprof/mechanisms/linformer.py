@@ -48,12 +48,12 @@ class Linformer(Mechanism):
     }
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """E and F (proj_len, N_max); one of them if shared."""
+        """Return E and F (proj_len, N_max); one of them if shared."""
         e = Weight((self.proj_len, sizes.seq_len), "normal", square_root(self.proj_len))
         return {"key_map": e, "value_map": None if self.shared else e}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Compression of k and v, then softmax attention over proj_len tokens."""
+        """Compress k and v, then compute softmax attention over proj_len tokens."""
         b, h, n, d = q.shape
         e, f = self._maps(weights, n)
         keys, values = compressed(flat(k), e), compressed(flat(v), f)
@@ -61,7 +61,7 @@ class Linformer(Mechanism):
         return row_attention(q, keys.view(b, h, -1, d), values.view(b, h, -1, d))
 
     def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
-        """The layer compresses before heads are split, and before it projects where it can."""
+        """Return rows compressed before the split into heads, if possible before the map."""
         self.refuse_unless(causal=causal, cross=context is not None)
         q = layer.heads("q", x)
         keys, values = self._keys_values(layer, x)
@@ -78,7 +78,7 @@ class Linformer(Mechanism):
         return layer.k_proj(short[0]), layer.v_proj(short[-1])
 
     def _maps(self, weights: Any, n: Any) -> tuple[Any, Any]:
-        """E and F for n tokens, up to the length they were built for; the same one if shared."""
+        """Return E and F for n tokens, up to the length they are built for; one if shared."""
         e = weights.key_map
         f = e if self.shared else weights.value_map
         built = e.shape[1]
@@ -92,7 +92,7 @@ class Linformer(Mechanism):
         return e[:, :n], f[:, :n]
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Two compressions, then softmax attention over proj_len tokens."""
+        """Define two compressions, then softmax attention over proj_len tokens."""
         w, p = workload, self.proj_len
         heads = w.batch_size * w.num_heads
         results = heads * p * w.head_dim
@@ -107,7 +107,7 @@ def _compressed(x: Any, *maps: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _compressed_grads(saved: tuple[Any, ...], *grads: Any) -> tuple[Any, ...]:
-    """One gradient of x for all maps, those of the maps added where they are made."""
+    """Return one gradient of x for all maps; the maps' gradients are added where they are made."""
     x, *maps = saved
     x_grad, map_grads = None, []
     for grad, e in zip(grads, maps, strict=True):

@@ -49,12 +49,12 @@ class LowRank(Mechanism):
     }
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Scores of unit variance for queries of unit variance, once divided by sqrt d."""
+        """Return scores of unit variance for queries of unit variance, once divided by sqrt d."""
         weight = Weight((sizes.head_dim, self.rank), "normal")
         return {"query_map": weight, "key_map": weight}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """The key factor meets the values first: no stage is larger than N × rank."""
+        """Compute the key factor times the values first: no stage is larger than N × rank."""
         key_factor = _factor(flat(k), weights.key_map, over=1)
         context = key_factor.transpose(1, 2).bmm(flat(v))
         del key_factor
@@ -62,7 +62,7 @@ class LowRank(Mechanism):
         return query_factor.bmm(context).view(*q.shape[:3], -1)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Both factors, the values under V, the rows under U."""
+        """Define both factors, the values under V, the rows under U."""
         w, r = workload, self.rank
         heads = w.batch_size * w.num_heads
         for name, n, sums in (("key", w.keys, r), ("query", w.seq_len, w.seq_len)):
@@ -75,7 +75,7 @@ class LowRank(Mechanism):
 
 
 def _factor(x: Any, weight: Any, over: int) -> Any:
-    """softmax(x W / sqrt d) along the axis ``over``: (b·h, n, d) → (b·h, n, rank)."""
+    """Return softmax(x W / sqrt d) along the axis ``over``: (b·h, n, d) → (b·h, n, rank)."""
     stretched = weight.unsqueeze(0).expand(x.shape[0], -1, -1)
     scores = x.bmm(stretched).div_(square_root(x.shape[-1]))
     return scores.softmax(over)
@@ -123,21 +123,21 @@ class Nystromformer(Mechanism):
             raise RequestError(f"conv_kernel={self.conv_kernel}: odd, so that it has a middle")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The convolution's kernel, one a head."""
+        """Return the convolution's kernel, one a head."""
         size = self.conv_kernel
         if size is None:
             return {}
         return {"kernel": Weight((sizes.num_heads, size), "normal", math.sqrt(size))}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Attention through landmarks, plus the convolution of the values."""
+        """Return attention through landmarks, plus the convolution of the values."""
         out = self._through_landmarks(q, k, v)
         if self.conv_kernel is not None:
             out.add_(band_convolution(v, weights.kernel))
         return out
 
     def _through_landmarks(self, q: Any, k: Any, v: Any) -> Any:
-        """Means, three softmaxes, the pseudo-inverse's product, from the right."""
+        """Compute means, three softmaxes, and the pseudo-inverse's product, from the right."""
         m, scale = minimum(self.num_landmarks, q.shape[2]), square_root(q.shape[3])
         q, q_mean = with_means(q, m=m)
         k, k_mean = with_means(k, m=m)
@@ -149,14 +149,14 @@ class Nystromformer(Mechanism):
         return row_attention(q, k_mean / scale, short.view(q_mean.shape))
 
     def reads(self, n: Number) -> Number:
-        """Rows read by all taps of the convolution together: borders are not padded."""
+        """Return rows read by all taps of the convolution together: borders are not padded."""
         size = self.conv_kernel or 1
         half = minimum(size // 2, n - 1)
         # taps beyond the sequence reach no row; a shift by s reaches n - s
         return n + 2 * half * n - half * (half + 1)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Means, three softmaxes, four products an iteration, three products outwards."""
+        """Define means, three softmaxes, four products an iteration, three products outwards."""
         w = workload
         m = minimum(self.num_landmarks, w.seq_len)
         heads, d, n = w.batch_size * w.num_heads, w.head_dim, w.seq_len
@@ -188,7 +188,7 @@ def _with_means(x: Any, *, m: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _with_means_grads(_saved: Any, grad: Any, to_means: Any, *, m: Any) -> tuple[Any, ...]:
-    """A mean's gradient is added to that of its rows, where the latter lies."""
+    """Add a mean's gradient to that of its rows, in place."""
     longer, shorter = _segments(grad, m)
     more = longer.shape[2]
     shares = to_means[:, :, :more] / longer.shape[3]
@@ -199,7 +199,7 @@ def _with_means_grads(_saved: Any, grad: Any, to_means: Any, *, m: Any) -> tuple
 
 
 def _segments(x: Any, m: Any) -> tuple[Any, Any]:
-    """(b, h, n, d) as (b, h, n mod m, ⌊n/m⌋ + 1, d) and (b, h, the others, ⌊n/m⌋, d), views."""
+    """Return views of x: (b, h, n mod m, ⌊n/m⌋ + 1, d) and (b, h, m - n mod m, ⌊n/m⌋, d)."""
     b, h, n, d = x.shape
     size = floor_div(n, m)
     more = n - m * size

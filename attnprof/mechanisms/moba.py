@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.picked import block_picks, block_sums, picked_attention
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
-from attnprof.costs import Number, ceil_div, exact_div, floor_div, minimum
+from attnprof.blocks.picked import (
+    block_picks,
+    block_sums,
+    blocks_before,
+    define_block_sums,
+    pairs_of_blocks,
+    picked_attention,
+    tokens_of_blocks,
+    unpicked,
+)
+from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.costs import Number, ceil_div, minimum
 from attnprof.mechanism import Abilities, Mechanism, Variant
-from attnprof.ops.functional import copy_in_rows
 from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.workload import Workload, rows
 
@@ -44,90 +52,81 @@ class BlockMixture(Mechanism):
     )
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     same_as = ("", {"impl": "dense-mask"})
-    tuned = ("top",)
+    tuned: ClassVar[tuple[str, ...]] = ("top",)
     to_softmax = ("approximates", "softmax over the blocks that a head picks: over all in the end")
     allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": ("gathered", "dense-mask")}
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
-        """Blocks are picked for every row and head, then attended to."""
+        """Pick blocks for every row and head, then attend to them."""
         keys, values = flat(k), flat(v)
         sums = block_sums(keys.detach(), self.block)
         return self._attended(flat(q), keys, values, sums, weights).view(*q.shape[:3], -1)
 
     def _attended(self, q: Any, k: Any, v: Any, sums: Any, weights: Any, start: Any = None) -> Any:
-        """Rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
-        (many, n, d), (groups, m, _), blocks = q.shape, k.shape, sums.shape[1]
+        """Return rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
         first = 0 if start is None else start
         picked = block_picks(q.detach(), sums, top=self.top, block=self.block, start=first)
+        return self.over_blocks(q.unsqueeze(1), k, v, picked, weights.sizes.group, start)
+
+    def over_blocks(
+        self, q: Any, k: Any, v: Any, picked: Any, share: Any, start: Any = None
+    ) -> Any:
+        """Return rows of q (samples, heads, n, d) over blocks (samples, n, top) of k (g, m, d).
+
+        ``share`` samples have the same keys.
+        """
+        heads, d, (groups, m, _) = q.shape[1], q.shape[-1], k.shape
         if self.impl == "gathered":
             return picked_attention(
-                q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1), picked, causal=True, start=first,
-                top=self.top * self.block, block=self.block, share=weights.sizes.group,
+                q, k.unsqueeze(1), v.unsqueeze(1), picked, causal=True, share=share,
+                top=self.top * self.block, block=self.block, start=0 if start is None else start,
             )  # fmt: skip
-        hidden = q.new_ones(many, n, blocks, dtype=bool).scatter_(-1, picked.long(), 0)
-        hidden = copy_in_rows(hidden.unsqueeze(-1).expand(many, n, blocks, self.block))
-        hidden = hidden.view(many, n, -1)[..., :m]
-        if start is None:
-            hidden.logical_or_(causal_mask(n, q))
-        return weighted_values(q.reshape(groups, -1, d), k, v, hidden.reshape(groups, -1, m))
+        causal = start is None
+        hidden = unpicked(picked, heads, m, q, causal=causal, groups=groups, block=self.block)
+        return weighted_values(q.reshape(groups, -1, d), k, v, hidden)
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g, d = sizes.num_kv_heads, sizes.head_dim
         sums = cache.block_sums(g, d, self.block)
         return BlockState(cache(g, d), cache(g, sizes.value_head_dim), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over its own block and those that each head picks."""
+        """Attend from the new token to its own block and those that each head picks."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sums = state.sums.append(flat(k))
         y = self._attended(flat(q), keys, values, sums, weights, keys.shape[1] - 1)
         return y.view(*q.shape[:3], -1), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys and values of every token, and a row of sums a block."""
+        """Return keys and values of every token, and a row of sums a block."""
         w = workload
         sums = ceil_div(w.seq_len, self.block) * w.head_dim
         return w.batch_size * w.kv_heads * (w.seq_len * (w.head_dim + w.value_width) + sums)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """All sums, and the rows that heads pick: no more than there are."""
+        """Return all sums, and the rows that heads pick: no more than there are."""
         w, t = workload, workload.seq_len
         picked = minimum(w.num_heads * self.seen(t), w.kv_heads * t)
         sums = w.kv_heads * ceil_div(t, self.block) * w.head_dim
         return w.batch_size * w.item_size * (picked * (w.head_dim + w.value_width) + sums)
 
     def seen(self, t: Number) -> Number:
-        """Tokens that the new token number t sees."""
-        before = ceil_div(t, self.block) - 1
-        return t - before * self.block + self.block * minimum(self.top - 1, before)
+        """Return tokens that the new token number t sees."""
+        return tokens_of_blocks(t, self.top, self.block)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
         """Query-key pairs of a head."""
-        n, c = w.seq_len, self.block
-        if w.phase == "decode":
-            return self.seen(n)
-        full = floor_div(n, c)
-        rest, few = n - full * c, minimum(self.top, full)
-        blocks = exact_div(few * (few - 1), 2) + (full - few) * (self.top - 1)
-        own = exact_div(full * c * (c + 1) + rest * (rest + 1), 2)
-        return own + blocks * c * c + rest * c * minimum(self.top - 1, full)
+        return pairs_of_blocks(w, self.top, self.block)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Sums of keys, products of rows with the blocks before theirs, softmax attention."""
-        w, c, n = workload, self.block, workload.seq_len
-        entries, before = w.batch_size * w.kv_heads * w.head_dim, ceil_div(n, c) - 1
-        if w.phase == "decode":  # the first token of a block begins its sum
-            writer.sums("block sums", entries * (ceil_div(n, c) - ceil_div(n - 1, c)), entries)
-            ranked = before
-        else:
-            full = floor_div(n, c)
-            writer.sums("block sums", entries * ceil_div(n, c), entries * n)
-            ranked = exact_div(c * full * (full - 1), 2) + (n - full * c) * full
-        ranked = w.batch_size * w.num_heads * ranked
+        """Define sums of keys, products of rows with earlier blocks, softmax attention."""
+        w = workload
+        define_block_sums(writer, w, self.block, w.kv_heads * w.head_dim)
+        ranked = w.batch_size * w.num_heads * blocks_before(w, self.block)
         writer.dots("products with blocks", ranked, ranked * w.head_dim)
         writer.softmax_attention(w, self.pairs(w), rows(w))
 

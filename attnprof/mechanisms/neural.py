@@ -62,7 +62,7 @@ class Neural(Mechanism):
 
     # -- sizes ---------------------------------------------------------------------------
     def widths(self, head_dim: costs.Number) -> tuple[costs.Number, ...]:
-        """d', and the width of every hidden layer."""
+        """Return d', and the width of every hidden layer."""
         reduced = head_dim if self.down_dim is None else self.down_dim
         hidden = reduced if self.hidden_dim is None else self.hidden_dim
         if self.depth == 1:
@@ -72,7 +72,7 @@ class Neural(Mechanism):
     def chunk(
         self, heads: costs.Number, n: costs.Number, head_dim: costs.Number
     ) -> tuple[costs.Number, costs.Number]:
-        """Heads and rows of a chunk; several heads only where all rows of one fit.
+        """Return heads and rows of a chunk; several heads only where all rows of one fit.
 
         A head is at most 4 sqrt N chunks: finer ones would make a long sequence a loop of tiny
         steps.
@@ -84,7 +84,7 @@ class Neural(Mechanism):
         return heads_each, n if costs.is_plain(rows, n) and rows >= n else rows
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The down-projections and the scorer, shared by all heads and all pairs."""
+        """Return the down-projections and the scorer, shared by all heads and all pairs."""
         d, (reduced, *hidden) = sizes.head_dim, self.widths(sizes.head_dim)
         weights: dict[str, Weight | None] = {}
         for which in ("query", "key") if self.down_dim is not None else ():
@@ -103,13 +103,13 @@ class Neural(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Down-projections, scores by the network, softmax, values."""
+        """Compute down-projections, scores by the network, softmax and values."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         run = self._naive if self.impl == "naive" else self._factored
         return run(queries, keys, flat(v), causal, weights).view(q.shape)
 
     def _down(self, which: str, x: Any, weights: Any) -> Any:
-        """(b·h, n, d) → (b·h, n, d'), where there is a down-projection."""
+        """Return rows (b·h, n, d) down-projected to (b·h, n, d'), if there is a projection."""
         if self.down_dim is None:
             return x
         weight, bias = (getattr(weights, f"{which}_down{end}") for end in ("", "_bias"))
@@ -124,7 +124,7 @@ class Neural(Mechanism):
         )  # fmt: skip
 
     def _naive(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """As Algorithm 1: C (b·h, n, n, 2d') is written out, and so is every layer."""
+        """Run Algorithm 1 as written: C (b·h, n, n, 2d') and every layer are stored."""
         heads, n, d = v.shape
         mask = causal_mask(n, q) if causal else None
         x = _concatenated(q, k).view(heads * n * n, -1)
@@ -139,11 +139,11 @@ class Neural(Mechanism):
         return x.bmm(v)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """The keys' term of the hidden layer, and the values, of every token."""
+        """Return the keys' term of the hidden layer, and the values, of every token."""
         return cache(sizes.num_heads, self.widths(sizes.head_dim)[1] + sizes.head_dim)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token against every token so far; both forms decode without C."""
+        """Attend from the new token to every token so far; both forms decode without C."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         row, key = hidden_terms(queries, keys, weights.hidden_weight, weights.hidden_bias)
         seen = state.append(join([key, flat(v)], -1))
@@ -156,14 +156,14 @@ class Neural(Mechanism):
         return x.bmm(seen[..., width:]).view(q.shape), state
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """The hidden layer's width and a value for every token of every head."""
+        """Return the hidden layer's width and a value for every token of every head."""
         w = workload
         width = self.widths(w.head_dim)[1] + w.head_dim
         return w.batch_size * w.num_heads * w.seq_len * width
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Eq 5 to 10 pair by pair: every layer of the network reads its whole input."""
+        """Define Eq 5 to 10 pair by pair: every layer of the network reads its whole input."""
         w = workload
         heads = w.batch_size * w.num_heads
         if self.down_dim is not None:
@@ -186,7 +186,7 @@ class Neural(Mechanism):
         writer.dots("weighted values", outputs, scores * w.value_width)
 
     def published(self) -> tuple[Published, ...]:
-        """The size of C, the one closed form the document prints; a single head's."""
+        """Return the size of C, the one closed form the document prints; a single head's."""
         return (
             Published(
                 "001-EQ7", "peak_entries", "core", "forward", "001: entries of C",
@@ -197,12 +197,12 @@ class Neural(Mechanism):
 
 
 def _weight(inputs: costs.Number, *shape: costs.Number) -> Weight:
-    """A weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
+    """Return a weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
     return Weight(shape, "uniform", square_root(inputs))
 
 
 def _concatenated(q: Any, k: Any) -> Any:
-    """C (b·h, n, n, 2d'): queries and keys stretched over each other."""
+    """Return C (b·h, n, n, 2d'): queries and keys stretched over each other."""
     n = q.shape[1]
     return join([_stretched(q, dim=2, times=n), _stretched(k, dim=1, times=n)], -1)
 
@@ -215,7 +215,7 @@ def _stretch(x: Any, *, dim: int, times: costs.Number) -> tuple[Any, tuple[Any, 
 def _stretch_grads(
     _saved: tuple[Any, ...], grad: Any, *, dim: int, times: costs.Number
 ) -> tuple[Any]:
-    """The sum; over one entry a copy, so that C's gradient dies here for every length."""
+    """Return the sum; over one entry a copy, so that C's gradient dies here for every length."""
     many = costs.more_than_one(times)
     ways = (lambda: grad.sum(dim)), (lambda: copy_in_rows(grad.select(dim, 0)))
     return (either(grad, (many, 1 - many), *ways),)

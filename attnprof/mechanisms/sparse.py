@@ -44,12 +44,12 @@ class Sparse(Mechanism):
     }
 
     def stride_for(self, n: costs.Number) -> costs.Number:
-        """The stride at a length."""
+        """Return the stride at a length."""
         return costs.ceil_sqrt(n) if self.stride is None else self.stride
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
-        """Gathered blocks; strided joins the near and the far tokens in one softmax."""
+        """Compute gathered blocks; strided joins near and far tokens in one softmax."""
         n, strided = q.shape[2], self.pattern == "strided"
         stride = self.stride_for(n)
         masks = (_strided_masks if strided else _fixed_masks)(n, stride, causal, q)
@@ -59,18 +59,18 @@ class Sparse(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Keys and values of every token: each may be seen again a multiple of the stride later."""
+        """Return caches of every token's keys and values: strides may reach each again."""
         self.refuse_unless(decode=True)
         return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over those its pattern sees, gathered from all."""
+        """Attend from the new token to those its pattern sees, gathered from all."""
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         keys, values = self._in_sight(keys), self._in_sight(values)
         return weighted_values(flat(q), keys, values).view(q.shape), state
 
     def _in_sight(self, rows: Any) -> Any:
-        """The rows of (b, t, d) that the last token sees."""
+        """Return the rows of (b, t, d) that the last token sees."""
         t = rows.shape[1]
         stride = self.stride_for(t)
         before = costs.floor_div(t - 1, stride)
@@ -81,7 +81,7 @@ class Sparse(Mechanism):
         return join([rows[:, _spaced(far, before, stride)], rows[:, near:]], 1)
 
     def seen(self, t: costs.Number, stride: costs.Number) -> costs.Number:
-        """Tokens the new token number t sees, at a stride."""
+        """Return the tokens that the new token number t sees, at a stride."""
         before = costs.floor_div(t - 1, stride)
         if self.pattern == "fixed":
             return t - before * stride + before
@@ -89,7 +89,7 @@ class Sparse(Mechanism):
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> costs.Number:
-        """Query-key pairs of the definition."""
+        """Return query-key pairs of the definition."""
         n = w.seq_len
         stride = self.stride_for(n)
         if w.phase == "decode":
@@ -109,13 +109,13 @@ class Sparse(Mechanism):
         return n + side + far if w.causal else n + 2 * (side + far)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Softmax attention over the pairs a row sees."""
+        """Define softmax attention over the pairs a row sees."""
         rows = 1 if workload.phase == "decode" else workload.seq_len
         writer.softmax_attention(workload, self.pairs(workload), rows)
 
 
 def _spaced(first: Any, count: Any, stride: Any) -> slice:
-    """So many tokens a stride apart."""
+    """Return a slice of ``count`` tokens, a stride apart."""
     return slice(first, first + count * stride, stride)
 
 
@@ -131,7 +131,7 @@ def _strided_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
 
 
 def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-    """A band nearer than a stride, then every residue class with itself."""
+    """Yield a band nearer than a stride, then every residue class with itself."""
     n, (near, far) = q.shape[1], masks
     later = 1 if causal else 0
     for rows, seen, columns in in_band(q, n, stride, stride - 1, 0 if causal else stride - 1):
@@ -143,7 +143,7 @@ def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Itera
 
 
 def _classes(n: int, stride: int) -> Iterator[tuple[int, int]]:
-    """The first token of every residue class of more than one, and how many it has."""
+    """Yield the first token of every residue class of more than one, and how many it has."""
     for first in range(min(stride, n - stride)):
         yield first, costs.ceil_div(n - first, stride)
 
@@ -161,10 +161,10 @@ def _fixed_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
 
 
 def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-    """Every block with itself and the last token of every other whole block."""
+    """Yield every block with itself and the last token of every other whole block."""
     n = q.shape[1]
     full = costs.floor_div(n, stride)
-    for index, rows in turns(q, _own(n, stride), _own_alike(n, stride, causal)):
+    for index, rows in turns(q, _strides(n, stride), _strides_alike(n, stride, causal)):
         before = _spaced(stride - 1, index, stride)
         if causal:
             length = rows.stop - rows.start
@@ -176,14 +176,16 @@ def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterato
             yield Block(rows, (before, rows, after))
 
 
-def _own(n: int, stride: int) -> Iterator[tuple[int, slice]]:
-    """Blocks of a stride, numbered."""
+def _strides(n: int, stride: int) -> Iterator[tuple[int, slice]]:
+    """Yield blocks of a stride, numbered."""
     for index in range(costs.ceil_div(n, stride)):
         yield index, slice(index * stride, min(n, (index + 1) * stride))
 
 
-def _own_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
-    """All whole blocks are alike, or, if causal, block m sees m tokens more than its own.
+def _strides_alike(
+    n: Any, stride: Any, causal: bool
+) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
+    """Yield one whole block for all; if causal, block m sees m strides before its own, too.
 
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
     memory and for a whole mean.

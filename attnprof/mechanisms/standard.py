@@ -34,7 +34,7 @@ INFERENCE: dict[str, _Form] = {
 
 
 def layer_count(source: str, quantity: str, phase: str, form: _Form) -> Published:
-    """A printed count of a whole layer; in training it is causal."""
+    """Return a printed count of a whole layer, causal in training."""
     return Published(
         source, quantity, scope="layer", phase=phase, convention="operations",
         formula=lambda w: form(w.seq_len, w.d_model, w.num_heads),
@@ -43,7 +43,7 @@ def layer_count(source: str, quantity: str, phase: str, form: _Form) -> Publishe
 
 
 def eq24(constant: int) -> Published:
-    """000, Eq 24: C·l·d_m + 15·h·l², one forward and backward pass."""
+    """Return document 000's Eq 24: C·l·d_m + 15·h·l², one forward and backward pass."""
     return Published(
         "000-EQ24", "flops", "layer", "train", "000: one per output element, times 3",
         formula=lambda w: constant * w.seq_len * w.d_model + 15 * w.num_heads * w.seq_len**2,
@@ -61,7 +61,7 @@ class SoftmaxAttention(Mechanism):
     time_order = memory_order = "N^2"
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Scaled queries, scores, softmax, values; grouped heads share their keys."""
+        """Compute scaled queries, scores, softmax, values; grouped heads share their keys."""
         b, h, n, d = q.shape
         group = exact_div(h, k.shape[1])
         mask = causal_mask(n, q) if causal else None
@@ -72,29 +72,29 @@ class SoftmaxAttention(Mechanism):
         return out.view(b, h, n, -1)
 
     def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
-        """Rows (b·g, r·n, dv) of q (b·g, r·n, d), k (b·g, m, d), v (b·g, m, dv)."""
+        """Return rows (b·g, r·n, dv) of q (b·g, r·n, d), k (b·g, m, d), v (b·g, m, dv)."""
         return weighted_values(q, k, v, mask)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         heads = sizes.num_kv_heads
         return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token attends to every token so far, itself included."""
+        """Attend from the new token to every token so far, itself included."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         rows = q.reshape(b * k.shape[1], -1, d)
         return self.attended(rows, keys, values, None, weights).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys and values of every token; counted once where they are the same rows."""
+        """Return keys and values of every token; counted once where they are the same rows."""
         w = workload
         width = w.head_dim if self.shares_rows else w.head_dim + w.value_width
         return w.batch_size * w.kv_heads * w.keys * width
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """002, Eq 10 to 17: two divisions a score."""
+        """Define document 002's Eq 10 to 17: two divisions a score."""
         writer.softmax_attention(workload, pairs(workload), rows(workload))
 
 
@@ -132,11 +132,11 @@ class Sdpa(Standard):
     printed: ClassVar[tuple[Published, ...]] = ()  # of the fused kernel no document of ours
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
+        """Attend: q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
         return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token through the fused kernel."""
+        """Attend from the new token by the fused kernel."""
         b, g = k.shape[:2]
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
@@ -144,7 +144,7 @@ class Sdpa(Standard):
         return scaled_dot_product_attention(q, k_all, v_all, group=group), state
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Like the base's, with a note on what its peak leaves out."""
+        """Return the base's cost, with a note on what its peak leaves out."""
         return replace(super().cost(workload, scope), notes=(WORKSPACE,))
 
 

@@ -21,23 +21,23 @@ SCANNED, AT_ONCE = 2, 8
 # -- the closed forms document 004 prints, untouched; each for one sequence -------------------
 # The head forms are printed in d_e = h·d; here they are written in d, so that ints stay ints.
 def direct_flops(w: Workload) -> Number:
-    """Eq 4, one head: 4·N²·d + 6·N²."""
+    """Return Eq 4, one head: 4·N²·d + 6·N²."""
     return 4 * w.seq_len**2 * w.head_dim + 6 * w.seq_len**2
 
 
 def efficient_flops(w: Workload) -> Number:
-    """Eq 5, one head: N·(4d³ + 10d² + 8d + 3)."""
+    """Return Eq 5, one head: N·(4d³ + 10d² + 8d + 3)."""
     d = w.head_dim
     return w.seq_len * (4 * d**3 + 10 * d**2 + 8 * d + 3)
 
 
 def direct_entries(w: Workload) -> Number:
-    """Sec 4.2, one head: d·N + 2·N² (values; scores and their Taylor map)."""
+    """Return Sec 4.2, one head: d·N + 2·N² (values; scores and their Taylor map)."""
     return w.head_dim * w.seq_len + 2 * w.seq_len**2
 
 
 def efficient_entries(w: Workload) -> Number:
-    """Sec 4.2, one head: d³ + (N+1)·d² + 3·N·d + N (A_mod, K⊠K, Q, K, V and ones)."""
+    """Return Sec 4.2, one head: d³ + (N+1)·d² + 3·N·d + N (A_mod, K⊠K, Q, K, V and ones)."""
     n, d = w.seq_len, w.head_dim
     return d**3 + (n + 1) * d**2 + 3 * n * d + n
 
@@ -67,7 +67,7 @@ class TaylorState:
     sums: Any = None
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from a fresh state."""
+        """Fill the state with random rows, as ``tokens`` steps from a fresh one would."""
         if self.sums is None and self.direct and tokens and not self.direct(tokens):
             self.built(1)
         if self.sums is not None:
@@ -85,13 +85,13 @@ class TaylorState:
         return self.keys.append(k), self.values.append(v)
 
     def _make_caches(self) -> None:
-        """Both caches, when the first token needs them."""
+        """Make both caches, when the first token needs them."""
         if self.keys is None:
             h, d = self.sizes.num_heads, self.sizes.head_dim
             self.keys, self.values = self.caches(h, d), self.caches(h, d)
 
     def built(self, size: int) -> Any:
-        """The sums (b·h, features, d + 1); built once from the caches, which are let go."""
+        """Return the sums (b·h, features, d + 1); built once from the caches, which are let go."""
         if self.sums is None and self.keys is not None:
             self.sums = built_state(self.keys.seen, self.values.seen, size, self.features)
         elif self.sums is None:
@@ -102,7 +102,7 @@ class TaylorState:
 
 
 def normalised(q: Any, k: Any, weights: Any, length: Any = 1.0) -> tuple[Any, Any]:
-    """Rows of length ``length``, queries times their temperature; (b·h, n, d) each."""
+    """Return rows of length ``length``, queries times their temperature; (b·h, n, d) each."""
     queries = taylor.rows_to_length(q, length=length) * weights.temperature.view(-1, 1, 1)
     return flat(queries), taylor.rows_to_length(flat(k), length=length)
 
@@ -129,15 +129,15 @@ class Taylor(Mechanism):
         return BOXED
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A temperature a head."""
+        """Return one temperature per head."""
         return {"temperature": Weight((sizes.num_heads,), float(self.temperature))}
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Nothing seen yet."""
+        """Return a state without tokens."""
         return TaylorState(sizes, cache, self.features)
 
     def define_rows(self, writer: Definition, workload: Workload) -> None:
-        """Norms, their division, and the queries' temperature."""
+        """Define norms, the division by them, and the queries' temperature."""
         w = workload
         heads = w.batch_size * w.num_heads * rows(w)
         entries = heads * w.head_dim
@@ -163,11 +163,11 @@ class TaylorDirect(Taylor):
     )
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Keys and values of every token, which a state has not made yet."""
+        """Return keys and values of every token, which a state has not made yet."""
         return self.state_entries(workload) * workload.item_size
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """(x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
+        """Return (x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
         _, _, n, d = q.shape
         scale = taylor.row_scale(n, q) if causal else square_root(d, over=n)
         queries, keys = normalised(q, k, weights)
@@ -180,7 +180,7 @@ class TaylorDirect(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """The new token against the cached normalised keys and values."""
+        """Attend from the new token to the cached normalised keys and values."""
         queries, key = normalised(q, k, weights)
         keys, values = state.cached(key, flat(v))
         del key
@@ -192,7 +192,7 @@ class TaylorDirect(Taylor):
         return taylor.weighted(twice, values, scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Eq 1 with Algorithm 1's normalisation: 1 + x + x²/2, row sums, divisions."""
+        """Define Eq 1 with Algorithm 1's normalisation: 1 + x + x²/2, row sums, divisions."""
         w = workload
         self.define_rows(writer, w)
         heads = w.batch_size * w.num_heads
@@ -229,7 +229,7 @@ class TaylorEfficient(Taylor):
     allowed: ClassVar[dict[str, Any]] = {"impl": ("boxed", "symmetric"), "chunk": 1}
 
     def state_entries(self, workload: Workload) -> Number:
-        """Features × (d + 1) a head, whatever the length."""
+        """Return features × (d + 1) a head, whatever the length."""
         w, d = workload, workload.head_dim
         return w.batch_size * w.num_heads * self.features.width(d) * (d + 1)
 
@@ -239,7 +239,7 @@ class TaylorEfficient(Taylor):
         return SYMMETRIC if self.impl == "symmetric" else BOXED
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Algorithm 1: all tokens' sums; where causal a scan, with N := t in row t."""
+        """Compute Algorithm 1: all tokens' sums; if causal a scan, with N := t in row t."""
         _, _, n, d = q.shape
         boxed = self.impl == "boxed"
         # the fourth root of a width; of one that is only counted with, any number
@@ -259,7 +259,7 @@ class TaylorEfficient(Taylor):
         return taylor.ratio(top, bottom, taylor.row_scale(n, q) if causal else scale).view(q.shape)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Sums of nothing."""
+        """Return the state before the first token: sums of 0."""
         state = super().init_state(sizes, cache)
         state.built(self.chunk)
         return state
@@ -267,7 +267,7 @@ class TaylorEfficient(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """The new token joins the sums and reads them: O(d³), whatever the length."""
+        """Add the new token to the sums and read them: O(d³), whatever the length."""
         held = state.built(self.chunk)
         state.length += 1
         queries, keys = normalised(q, k, weights)
@@ -277,7 +277,7 @@ class TaylorEfficient(Taylor):
         return taylor.ratio(y[..., 1:], y[..., :1], scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Algorithm 1; causal rows read running sums, to which every token adds."""
+        """Define Algorithm 1; causal rows read running sums, to which every token adds."""
         w, d = workload, workload.head_dim
         self.define_rows(writer, w)
         heads = w.batch_size * w.num_heads

@@ -54,7 +54,7 @@ class TaylorShift(Taylor):
         return TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
 
     def direct_chosen(self, workload: Workload) -> costs.Number:
-        """1 where the direct form is taken, 0 where the efficient one is."""
+        """Return 1 where the direct form is taken, 0 where the efficient one is."""
         w = workload.with_(dtype="entry")
         if w.phase == "backward":
             w = w.with_(phase="train")
@@ -66,7 +66,7 @@ class TaylorShift(Taylor):
         return costs.not_dearer(_short(direct.flops), _short(efficient.flops))
 
     def takes_direct(self, workload: Workload) -> bool:
-        """The same for plain sizes, remembered; a tracer's sizes are compared anew."""
+        """Return whether the direct form runs; remembered for numbers, not for symbols."""
         w = workload
         sizes = (w.seq_len, w.num_heads, w.head_dim, w.batch_size)
         if all(isinstance(size, int) for size in sizes):
@@ -74,16 +74,16 @@ class TaylorShift(Taylor):
         return bool(self.direct_chosen(w))
 
     def form_for(self, workload: Workload) -> Taylor:
-        """The form that is taken; raises :class:`TypeError` for symbols."""
+        """Return the form that is taken; raises :class:`TypeError` for symbols."""
         return self.direct if self.takes_direct(workload) else self.efficient
 
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
+        """Return the chosen form's stages; for symbols and grids both, each where it is chosen."""
         self.check(workload, scope)
         return self._chosen(workload, self.direct.cost, self._efficient, scope)
 
     def definition(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """The chosen form's definition."""
+        """Return the chosen form's definition."""
         return self._chosen(workload, self.direct.definition, self.efficient.definition, scope)
 
     def _chosen(
@@ -97,7 +97,7 @@ class TaylorShift(Taylor):
         return switched(first, second, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
-        """The efficient form; the token that leaves the direct one builds the sums first."""
+        """Compute a step of the efficient form; the first one builds the sums."""
         table, w, n = self.efficient.cost(workload, scope), workload, workload.seq_len
         if w.phase != "decode":
             return table
@@ -114,38 +114,38 @@ class TaylorShift(Taylor):
         return replace(table, stages=(*built, *table.stages))
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """Keys and values, or their sums from the switch on."""
+        """Return keys and values, or their sums from the switch on."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> costs.Number:
-        """Keys and values once, sums twice."""
+        """Return keys and values once, sums twice."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_traffic(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
     def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:
-        """Those of either form."""
+        """Return the parameters, equal for both forms."""
         return self.direct.parameters(workload, scope)
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """The form that is taken; in training the whole step decides."""
+        """Return the form that is taken; in training the whole step decides."""
         phase = "train" if records(q) else "forward"
         b, h, n, d = (plain_size(size) for size in q.shape)
         form = self.direct if self._runs_direct(n, h, d, b, causal, phase) else self.efficient
         return form.core(q, k, v, causal, weights)
 
     def _runs_direct(self, n: Any, h: Any, d: Any, b: Any, causal: bool, phase: str) -> bool:
-        """Whether the direct form is taken; a compiler asks once a shape and does not trace it."""
+        """Return whether the direct form runs; a compiler asks once per shape, untraced."""
         return self.takes_direct(Workload(n, h, d, b, causal=causal, phase=phase))
 
     # all that torch.compiler.assume_constant_result does, without its import of the compiler
     _runs_direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
-        """Sums of nothing where even the first token takes the efficient form."""
+        """Return sums of 0 if even the first token takes the efficient form."""
         state = super().init_state(sizes, cache)
         h, d, b = sizes.num_heads, sizes.head_dim, cache.batch_size
         state.direct = lambda token: self._runs_direct(token, h, d, b, True, "decode")
@@ -156,12 +156,12 @@ class TaylorShift(Taylor):
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
-        """One token; once the sums are built they are kept."""
+        """Compute one token; once the sums are built they are kept."""
         direct = state.sums is None and state.direct and state.direct(state.length + 1)
         return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """The direct form's definition (see :meth:`definition` for the choice)."""
+        """Define the direct form (see :meth:`definition` for the choice)."""
         self.direct.define_core(writer, workload)
 
 
@@ -171,7 +171,7 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
 
 
 def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
-    """A stage where ``flag`` is 1, nothing where it is 0."""
+    """Return a stage where ``flag`` is 1, nothing where it is 0."""
     counts = ("cost", "allocates", "frees", "workspace")
     return replace(stage, **{name: costs.scaled(getattr(stage, name), flag) for name in counts})
 
@@ -200,12 +200,12 @@ class SwitchedTable(costs.CostTable):
         return self.total.matmul_flops
 
     def peak(self) -> costs.Number:
-        """The peak of the form that is taken, in bytes."""
+        """Return the peak of the form that is taken, in bytes."""
         return self.first.peak() * self.flag + self.second.peak() * (1 - self.flag)
 
 
 def switched(first: costs.CostTable, second: costs.CostTable, flag: costs.Number) -> SwitchedTable:
-    """The table of ``first`` where ``flag`` is 1 and of ``second`` where it is 0."""
+    """Return the table of ``first`` where ``flag`` is 1 and of ``second`` where it is 0."""
     both = ((first, flag), (second, 1 - flag))
     return SwitchedTable(
         tuple(times(stage, taken) for table, taken in both for stage in table),
@@ -219,12 +219,12 @@ def switched(first: costs.CostTable, second: costs.CostTable, flag: costs.Number
 
 
 def _short(value: costs.Number) -> costs.Number:
-    """A polynomial multiplied out: its stages share most of their terms."""
+    """Return a polynomial multiplied out: its stages share most of their terms."""
     return value.expand() if costs.is_symbolic(value) else value
 
 
 def _named(form: str, table: costs.CostTable) -> costs.CostTable:
-    """The same stages, with the form before their places: none of one is one of the other."""
+    """Return the stages with the form's name in their places, which keeps both forms' apart."""
     stages = (
         replace(stage, place=(form, *stage.place)) if stage.place else stage for stage in table
     )

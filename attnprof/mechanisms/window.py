@@ -25,7 +25,7 @@ SMALLEST_BLOCK = 64
 
 
 def block_rows(window: int) -> int:
-    """Rows of a block: a quarter of the window; few of its keys lie outside a row's own band."""
+    """Return rows of a block: a quarter of the window; most keys are in each row's band."""
     return max(-(-window // 4), SMALLEST_BLOCK)
 
 
@@ -58,7 +58,7 @@ class Neighbours(Mechanism):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Rows of global tokens over everything, the others block by block; or a masked product."""
+        """Compute global tokens' rows over everything, others by blocks; or a masked product."""
         n, operands, sink = q.shape[2], (flat(q), flat(k), flat(v)), self.sinks(q, weights)
         shape = *q.shape[:3], v.shape[-1]
         if self.impl == "dense-mask":
@@ -75,18 +75,18 @@ class Neighbours(Mechanism):
         return gathered_attention(*operands, *masks, pattern=pattern, merges=False).view(shape)
 
     def sinks(self, q: Any, weights: Any) -> Any:
-        """Logits (b·h, 1, 1) of what takes a share of a row's softmax and gives none; or None."""
+        """Return logits (b·h, 1, 1) of a sink, which takes a share of each softmax, or None."""
         return None
 
     def _others(self, n: Any) -> Any:
-        """Tokens that are not global."""
+        """Return tokens that are not global."""
         return maximum(0, n - self.first)
 
     def _after(self, causal: bool) -> int:
         return 0 if causal else self.reach
 
     def _blocks(self, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-        """The rows of global tokens; the others in blocks, which see neighbours and globals."""
+        """Yield the global tokens' rows, then the others in blocks with neighbours and globals."""
         n = q.shape[1]
         g = minimum(self.first, n) if self.first else 0
         front = [slice(0, g)] if self.first else []
@@ -100,7 +100,7 @@ class Neighbours(Mechanism):
             yield Block(block, (*front, seen), mask, g)
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
-        """The document's listing, (n, n): True where a row must not look."""
+        """Return the document's listing, (n, n): True where a row must not look."""
         window, g, seen = self.reach, self.first, minimum(self.first, n)
         mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
         mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
@@ -114,13 +114,13 @@ class Neighbours(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Room for the global tokens and one window; older tokens are forgotten."""
+        """Return room for the global tokens and one window; older tokens are forgotten."""
         widths = sizes.head_dim, sizes.value_head_dim
         heads, first, latest = sizes.num_kv_heads, self.first, self.reach + 1
         return KeyValueState(*(cache.window(heads, width, first, latest) for width in widths))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token over what is still in sight; the order of keys does not matter."""
+        """Attend from the new token to those in the window; keys are in any order."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         sink, heads = self.sinks(q, weights), b * k.shape[1]
@@ -129,17 +129,17 @@ class Neighbours(Mechanism):
         return weighted_values(rows, keys, values, sink=sink).view(b, h, 1, -1), state
 
     def seen(self, t: Number) -> Number:
-        """Tokens the new token number t sees: globals, and the window before it."""
+        """Return the tokens that the new token number t sees: globals, and the window before it."""
         return in_sight(t, self.first, self.reach + 1)
 
     def state_entries(self, workload: Workload) -> Number:
-        """Keys and values of the tokens that can still be seen."""
+        """Return keys and values of the tokens that can still be seen."""
         w = workload
         return w.batch_size * w.kv_heads * self.seen(w.seq_len) * (w.head_dim + w.value_width)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
-        """Query-key pairs of the definition: band, global columns, global rows."""
+        """Return query-key pairs of the definition: band, global columns, global rows."""
         if w.phase == "decode":
             return self.seen(w.seq_len)
         g = minimum(self.first, w.seq_len)
@@ -150,7 +150,7 @@ class Neighbours(Mechanism):
         return n + 2 * side + n * g + g * w.seq_len
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Softmax attention over the pairs a row sees."""
+        """Define softmax attention over the pairs a row sees."""
         writer.softmax_attention(workload, self.pairs(workload), rows(workload))
 
 
@@ -237,23 +237,23 @@ class SlidingWindow(Neighbours):
         return self.first_tokens
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """A logit a head."""
+        """Return one logit per head."""
         return {"sink": Weight((sizes.num_heads,), 0.0) if self.sink else None}
 
     def sinks(self, q: Any, weights: Any) -> Any:
-        """Each head's, for all samples."""
+        """Return each head's value for all samples."""
         if not self.sink:
             return None
         b, h = q.shape[:2]
         return weights.sink.unsqueeze(0).expand(b, h).reshape(b * h, 1, 1)
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Keys and values that heads share are repeated for each: still linear in the length."""
+        """Compute the core with shared keys and values repeated per head: linear in the length."""
         k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
         return super().core(q, k, v, causal, weights)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Softmax attention over the pairs a row sees; the sink is a score more."""
+        """Define softmax attention over the pairs a row sees; the sink is one more score."""
         w = workload
         super().define_core(writer, w)
         if self.sink:

@@ -27,7 +27,7 @@ def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicR
 
 
 def _sizes_near(
-    target: Target, phase: str, asked: Mapping[str, int]
+    target: Target, phase: str, target_sizes: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], SymbolicRun | PinnedError | None]]:
     """Yield sizes to derive formulas near, in turn, with the symbolic run there, or how it ended.
 
@@ -35,7 +35,7 @@ def _sizes_near(
     more and less follow, unless it is a number of blocks that the code fixes: it would there, too.
     The asked sizes without a run come last.
     """
-    near = {name: size for name, size in asked.items() if size > 1}
+    near = {name: size for name, size in target_sizes.items() if size > 1}
     pinned: PinnedError | None = None
     for more in (0, 1, -1) if "N" in near else ():
         sizes = {**near, "N": near["N"] + more}
@@ -77,7 +77,7 @@ def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
 
 
 def derived_beside(
-    target: Target, few: Target, phase: str, asked: Mapping[str, int], *, by_module: bool = False
+    target: Target, few: Target, phase: str, sizes: Mapping[str, int], *, by_module: bool = False
 ) -> tuple[PhaseForms, dict[str, int], SymbolicRun | None]:
     """Return formulas of a phase near the asked sizes, these sizes, the symbolic run there.
 
@@ -86,7 +86,7 @@ def derived_beside(
     """
     failed = list[CannotRunError]()
     counted = list[Any]()
-    for near, ran in _sizes_near(few, phase, asked):
+    for near, ran in _sizes_near(few, phase, sizes):
         run = ran if isinstance(ran, SymbolicRun) else None
         how: dict[str, Any] = {"runs": True, "by_module": by_module}
         if isinstance(ran, PinnedError) and not (ran.refused or target.mode.in_blocks):

@@ -44,11 +44,11 @@ class Attention:
         """Return a choice of mechanism, from a name or a table with a ``name`` and parameters."""
         if isinstance(value, cls):
             return value
-        given = dict(value) if isinstance(value, Mapping) else {"name": value}
-        if "name" not in given:
-            raise RequestError(f"attention {shown(given)} has no name: {{name = 'standard'}}")
-        name = name_text(given.pop("name"))
-        usual, set_to = registry.get(name).params, registry.get(name, **given).params
+        fields = dict(value) if isinstance(value, Mapping) else {"name": value}
+        if "name" not in fields:
+            raise RequestError(f"attention {shown(fields)} has no name: {{name = 'standard'}}")
+        name = name_text(fields.pop("name"))
+        usual, set_to = registry.get(name).params, registry.get(name, **fields).params
         return cls(name, tuple((n, v) for n, v in set_to.items() if v != usual[n]))
 
     @property
@@ -57,7 +57,7 @@ class Attention:
         return registry.get(self.name, **dict(self.params))
 
     def table(self) -> str | dict[str, Any]:
-        """Return what :meth:`of` takes."""
+        """Return the text or table that :meth:`of` reads: a name, or a name with parameters."""
         return {"name": self.name, **dict(self.params)} if self.params else self.name
 
 
@@ -176,7 +176,7 @@ class ModelConfig:
         return cls(**{name: table[name] for name in map(_known, table)})
 
     def with_(self, **values: Any) -> Self:
-        """Return the configuration with other values."""
+        """Return the configuration with some fields changed."""
         return replace(self, **{name: values[name] for name in map(_known, values)})
 
     def table(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def kind_of_layer(kinds: Sequence[LayerKind]) -> dict[str, LayerKind]:
 def by_kind(
     model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
-    """Return the kinds of layers, by their costs and parameters; first all that is in no layer.
+    """Return the kinds of layers, by their costs and parameters; first what is outside of layers.
 
     Layers of transformers are named by how they mix rows. Other names are ``types``, one a layer,
     if there are so many, else classes. The stack's path comes before if there are several stacks;
@@ -77,7 +77,7 @@ def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
-    """Return what tells layers apart: FLOPs of the forward pass, and parameters, by path.
+    """Return FLOPs of the forward pass and parameters by path, which tell kinds of layers apart.
 
     Backward, the last layer may have less to add up.
     """

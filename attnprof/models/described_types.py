@@ -1,7 +1,8 @@
-"""Types of transformers by the traits of their layers, for models that are described by sizes.
+"""Find the transformers type (``llama``, ``qwen3_moe``) of a model described by sizes alone.
 
-:data:`KINDS` has a row for each type: the traits that a description must have, those that it may
-have, and a function that writes its sizes as the type's own fields.
+A description has fields like those of a ``config.json``, without ``model_type``. :data:`KINDS` has
+a row per type: traits (fields, or ``field:value``) that a description must have, traits that it may
+have, and a function that writes its sizes under the type's own field names.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Fields = Mapping[str, Any]
-#: The value of a field that the type does not have.
+#: The value of a described field that has no counterpart in the type's configuration.
 GONE = object()
-#: Traits that types have without a field for them.
+#: Traits that are fixed in a type's code, without a field of its configuration.
 WITHOUT_FIELD = (
     "full_attention_layers", "attn_output_gate", "attention_sinks", "expert_bias", "router_bias",
     "norm_bias", "moe_layers", "shared_expert_gate",
 )  # fmt: skip
 
 LAYERS, LENGTH = "num_hidden_layers", "max_position_embeddings"
-#: Fields that each row takes, as every decoder has them.
+#: Fields that every type of a decoder has.
 COMMON = (
     f"{LAYERS} hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size "
     f"vocab_size tie_word_embeddings {LENGTH} dtype"
@@ -41,9 +42,9 @@ _MAMBA = "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel ful
 class Kind:
     """A type of transformers: the traits that it must have, and others that it may have.
 
-    ``write`` gives the fields of a description that the type names or says in another way;
-    :data:`GONE` leaves one out. ``common`` are sizes that it may have, as others, too. ``note``
-    says in what the type differs from such a description.
+    ``write`` returns the fields that the type spells otherwise; :data:`GONE` drops a field.
+    ``common``: sizes that most types have. ``note``: how the type's layers differ from the
+    description, for the user.
     """
 
     model_type: str
@@ -57,8 +58,8 @@ class Kind:
 def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> list[str]:
     """Return the kind of each layer: ``full_attention_layers`` of them are full, evenly spread.
 
-    Each p-th layer is full, counted from 1, as released models have it, and the last ones where
-    that leaves some: of 27 layers 7 are full, 4, 8, ..., 24 and 27.
+    As in released models, every p-th layer is full, counted from 1. If these are too few, the last
+    layers are full as well: 7 of 27 are layers 4, 8, ..., 24 and 27.
     """
     layers, count = fields[LAYERS], fields["full_attention_layers"]
     if count > layers:
@@ -83,7 +84,7 @@ def _biased(fields: Fields) -> Fields:
 
 
 def _window(fields: Fields) -> Fields:
-    """Return the window, and kinds of layers where some or all of them have one."""
+    """Return the window's size and, if only some layers have it, the kind of each layer."""
     window, layers = fields.get("sliding_window"), fields[LAYERS]
     if window is None:
         if fields.get("full_attention_layers", layers) != layers:
@@ -106,7 +107,7 @@ def _soft_capped(fields: Fields) -> Fields:
 
 
 def _shared_count(fields: Fields) -> int:
-    """Return how many experts' widths the shared expert has."""
+    """Return the shared expert's width in units of a routed expert's."""
     shared, width = fields.get(_SHARED, 0), fields["moe_intermediate_size"]
     if shared % width:
         raise ValueError(f"{_SHARED} is {shared}, which is no multiple of {width}, an expert's")
@@ -125,13 +126,13 @@ def _sparse(fields: Fields) -> Fields:
 
 
 def _latent(fields: Fields) -> Fields:
-    """Return the fields of latent attention: each head has keys and values of its own."""
+    """Return the fields of latent attention, which expands keys and values for every head."""
     heads = {"num_key_value_heads": fields["num_attention_heads"]}
     return {**_sparse(fields), **heads, "q_lora_rank": fields.get("q_lora_rank"), "head_dim": GONE}
 
 
 def _indexed(fields: Fields) -> Fields:
-    """Return the fields of latent attention whose queries are narrow, too, for the indexer."""
+    """Return the fields of latent attention with an indexer; queries come from latents, too."""
     return {**_latent(fields), "q_lora_rank": fields.get("q_lora_rank", GONE)}
 
 
@@ -195,7 +196,7 @@ def _llama4(fields: Fields) -> Fields:
 
 
 def _gpt(fields: Fields) -> Fields:
-    """Return GPT-2's fields: an MLP of two maps, four times as wide unless it is said."""
+    """Return GPT-2's fields: an MLP of two maps, by default four times as wide as the model."""
     width, heads = fields["hidden_size"], fields["num_attention_heads"]
     if fields.get("head_dim", width // heads) * heads != width:
         raise ValueError("head_dim * num_attention_heads is not hidden_size, as in GPT's layers")
@@ -222,10 +223,7 @@ def _bloom(fields: Fields) -> Fields:
 
 
 def _falcon(fields: Fields) -> Fields:
-    """Return Falcon's fields: attention and MLP read the same norm; there is one head of keys.
-
-    Or as many as there are heads.
-    """
+    """Return Falcon's fields: attention and MLP read the same norm; key heads are 1 or all."""
     width, heads = fields["hidden_size"], fields["num_attention_heads"]
     keys = fields.get("num_key_value_heads", heads)
     if keys not in (1, heads):
@@ -281,7 +279,7 @@ def _bamba(fields: Fields) -> Fields:
 _ENCODER = f"{LAYERS} hidden_size intermediate_size num_attention_heads dtype"
 WITH_VISION = ("qwen3_5_text", "qwen3_5_moe_text")
 _KV, _BIASES = "num_key_value_heads", "glu:false mlp_bias norm_bias attention_bias:qkvo"
-#: Types of transformers by their traits, the plainer first.
+#: Types by their traits. Of several that fit, the first is taken, so simple types come first.
 KINDS = (
     Kind("llama", _KV, "attention_bias:qkvo mlp_bias", _biased),
     Kind("mistral", "sliding_window"),

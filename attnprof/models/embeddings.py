@@ -37,7 +37,7 @@ class Patches(nn.Module):
         self.projection = nn.Linear(config.image_channels * self.size**2, config.d_model)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Patches row by row, of each its channels, rows and columns."""
+        """Return patches row by row; each has its channels, rows and columns in a row."""
         b, c, height, width = image.shape
         p = self.size
         cut = image.view(b, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
@@ -67,7 +67,7 @@ class ConvolutionStem(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (b, n) or an image → (b, n, d_model)."""
+        """Return tokens (b, n) or an image → (b, n, d_model)."""
         first, *others = self.convolutions
         if self.vocabulary is not None:
             (samples, tokens), dtype = x.shape, next(first.parameters()).dtype
@@ -115,7 +115,7 @@ class InputRows(nn.Module):
         self.dropout = nn.Dropout(config.embedding_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens (b, n), an image or rows (b, n, d_model) → (b, n, d_model)."""
+        """Return tokens (b, n), an image or rows (b, n, d_model) → (b, n, d_model)."""
         rows = self.rows(x)
         if self.class_token is not None:
             rows = torch.cat((self.class_token.expand(rows.shape[0], -1, -1), rows), 1)
@@ -127,7 +127,7 @@ class InputRows(nn.Module):
         return self._placed(rows, 0)
 
     def step(self, x_t: Tensor, place: int) -> Tensor:
-        """A token (b, 1), or a row (b, 1, d_model), at a place from 0 on → (b, 1, d_model)."""
+        """Embed a token (b, 1) or a row (b, 1, d_model) at a place from 0 on: (b, 1, d_model)."""
         return self._placed(self.rows(x_t), place)
 
     def _placed(self, rows: Tensor, first: int) -> Tensor:

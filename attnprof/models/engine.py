@@ -1,7 +1,7 @@
 """The engine's view of a model of transformers, that by definition, and how views differ.
 
 Transformers' Python computes attention with masks in memory, over all pairs, and recurrent layers
-by loops. In the engine's view the model asks transformers' registries for our kernel
+by loops. In the engine's view the model finds in transformers' registries our kernel
 (:mod:`.engine_kernels`) and our mask, which takes no memory and says which pairs it leaves;
 recurrences run as kernels, too (:mod:`.engine_recurrence`). The definition's view has the same
 operations, counted as formulas of papers count them: without tiles, chunks, absorbed weights or

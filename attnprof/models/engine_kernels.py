@@ -74,7 +74,7 @@ def _scores(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, kind: str, width: int, query_start: int,
     key_start: int, scale: float, softcap: float,
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """Return masked scores, and what a score grows by with the product that it is made of."""
+    """Return masked scores, and their derivative by the products they are made of (soft cap)."""
     wide = _wide(query)
     scores: Tensor = query.to(wide) @ _repeated(key, query).to(wide).mT * scale
     slope: Any = 1.0
@@ -116,7 +116,7 @@ def _repeated(x: Tensor, query: Tensor) -> Tensor:
 
 
 def _gathered(grad: Tensor, x: Tensor) -> Tensor:
-    """Return a gradient with as many heads as keys have: the sum over those that share one."""
+    """Return a gradient summed over the query heads that share a key head."""
     shared = grad.reshape(grad.shape[0], x.shape[1], -1, *grad.shape[2:])
     return shared.sum(2).to(x.dtype)
 
@@ -189,8 +189,8 @@ def mixer_backward(
         like = leaves[MIXERS[kind].like]
         state = like.new_zeros(MIXERS[kind].state(leaves), dtype=_wide(like))
         out = MIXERS[kind].text(*leaves, state, rows=rows, form=form)
-        asked = [x for x in leaves if x.requires_grad]
-        grads = iter(torch.autograd.grad(out, asked, grad_out.to(out.dtype)))
+        graded = [x for x in leaves if x.requires_grad]
+        grads = iter(torch.autograd.grad(out, graded, grad_out.to(out.dtype)))
     return [
         next(grads).contiguous() if need else x.new_empty(0)
         for x, need in zip(operands, needs, strict=True)
@@ -239,8 +239,8 @@ def _mixer_gradients(ctx: Any, grad_out: Any, _end: Any, _states: Any) -> Any:
     *operands, states = ctx.saved_tensors
     needs = list(ctx.needs_input_grad[1])
     grads = mixer_backward(grad_out, ctx.kind, operands, states, ctx.rows, ctx.form, needs)
-    given = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
-    return None, given, None, None, None, None
+    passed = [grad if need else None for grad, need in zip(grads, needs, strict=True)]
+    return None, passed, None, None, None, None
 
 
 mixer.register_autograd(_mixer_gradients, setup_context=_keep_mixer)

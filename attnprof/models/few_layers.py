@@ -223,7 +223,7 @@ def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[
 
 
 def _alike(stack: LayerStack, calls: Mapping[int, Sequence[Call]]) -> bool:
-    """Return whether layers of a kind cost the same, the first and the last left out."""
+    """Return whether layers of a kind cost the same, except the first and the last."""
     costs = defaultdict[int, set[Any]](set)
     for number in range(1, len(calls) - 1):
         costs[stack.kinds[number]].add((flops_of(calls[number]), len(calls[number])))
@@ -324,7 +324,7 @@ def stitched_peak(
 
 
 def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
-    """Yield what calls allocate, each followed by what is freed before the next one."""
+    """Yield changes of memory: what each call allocates, then what is freed before the next."""
     for n in indices:
         yield calls[n].takes, calls[n].workspace, 0
         if n + 1 < len(calls):

@@ -1,4 +1,4 @@
-"""Whether a model fits a memory, run or trained: bytes of each part on every rank, and what fits.
+"""Tell whether a model, served or trained, fits a memory: the bytes of each part on one rank.
 
 Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_report` for the
 command; bytes are those of :mod:`attnprof.models.fit_parts`.
@@ -39,6 +39,7 @@ from attnprof.models.fit_parts import (
     weight_format,
     weight_formula,
 )
+from attnprof.models.swap import swaps_of
 from attnprof.record import FitRecord, Report
 from attnprof.units import format_bytes, plural
 
@@ -54,7 +55,8 @@ def fit(
     ``config`` is a path, a name as ``attnprof fit`` takes it, or a mapping as in config.json;
     ``memory`` is of one device, in bytes or like ``80GB``. Options: ``seq_len``, ``batch_size``,
     ``dtype``, ``cache_dtype``, ``block_size``, ``tensor_parallel``, ``pipeline``,
-    ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; with
+    ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; ``swap``,
+    mechanisms in some layers as ``--swap`` takes them, with their ``settings``; with
     ``train=True`` those of :class:`attnprof.models.fit_layout.TrainingOptions`. The summary's
     values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
     ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
@@ -66,13 +68,15 @@ def fit(
     """
     from attnprof.arguments import memory_bytes
 
-    training = options.pop("train", False)
+    training, swap = options.pop("train", False), options.pop("swap", ())
+    swaps = swaps_of([swap] if isinstance(swap, str) else swap, options.pop("settings", {}))
     kind: Any = TrainingOptions if training else FitOptions
     names = [field.name for field in fields(kind)]
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
     asked = kind(memory=memory_bytes(memory), **options)
-    return (training_report if training else fit_report)(fit_model(config), asked)
+    model = fit_model(config, swaps, asked.seq_len) if swaps else fit_model(config)
+    return (training_report if training else fit_report)(model, asked)
 
 
 def _report(
@@ -80,9 +84,9 @@ def _report(
     texts: Sequence[tuple[str, str]], more: Mapping[str, Any],
     answer: Callable[[Mapping[str, Any], int], str],
 ) -> Report:  # fmt: skip
-    """Return a record a part, with the formula and basis in ``texts``, and whether all fits.
+    """Return a record per part, with formula and basis from ``texts``, and whether all of it fits.
 
-    The longest context and the largest batch are those that fit with all else as asked.
+    The longest context and the largest batch are those that fit with all other options as typed.
     """
     needed = parts(model, options)
     total, rows = sum(needed.values()), zip(needed.items(), texts, strict=True)
@@ -92,8 +96,8 @@ def _report(
 
     def most(name: str) -> int:
         def fits(number: int) -> bool:
-            asked = parts(model, replace(options, **{name: number}))
-            return bool(sum(asked.values()) <= options.memory)
+            larger = parts(model, replace(options, **{name: number}))
+            return bool(sum(larger.values()) <= options.memory)
 
         return _largest(fits)
 
@@ -128,7 +132,7 @@ def _largest(fits: Callable[[int], bool]) -> int:
 
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
-    """Return a record a part, and what fits; all of one rank."""
+    """Return the report of ``fit``: a record per part of the memory of one rank, and what fits."""
     check_ranks(model, options)
     name, _, who = weight_format(model, options)
     pages = plural(page_tokens(model, options), "token")
@@ -145,10 +149,17 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
         "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
         "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
-        "dtype": name, "layers": {x.kind: x.layers for x in model.caches},
+        "dtype": name, "layers": _layers_by_kind(model),
         "notes": _notes(model, options),
     }  # fmt: skip
     return _report(model, options, _parts, texts, more, _answer)
+
+
+def _layers_by_kind(model: FitModel) -> dict[str, int]:
+    layers = dict[str, int]()
+    for one in model.caches:
+        layers[one.kind] = layers.get(one.kind, 0) + one.layers
+    return layers
 
 
 def _parts(model: FitModel, options: FitOptions) -> dict[str, int]:
@@ -166,7 +177,7 @@ def _reserve(options: FitOptions) -> int:
 
 
 def _tokens_in_all(model: FitModel, options: FitOptions) -> int:
-    """Return how many tokens all caches hold: whole blocks, or sequences as long as the asked."""
+    """Return how many tokens all caches hold: whole blocks, or sequences of the asked length."""
     parts = _parts(model, options)
     left = options.memory - sum(parts.values()) + parts["cache"]
     if left <= 0:
@@ -191,6 +202,11 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
         notes.append(
             f"pages of {page:,} tokens hold a layer's state, as vLLM aligns them; --block 1 for "
             "caches that are not in pages"
+        )
+    if model.swapped:
+        notes.append(
+            "swapped layers keep what their mechanisms do; for their time type attnprof model "
+            "with the same --swap"
         )
     if model.sizes.mtp_layers or (options.pipeline > 1 and model.layers % options.pipeline):
         notes.append("the fullest rank is shown; layers that predict further tokens are left out")
@@ -219,6 +235,11 @@ def _answer(summary: Mapping[str, Any], total: int) -> str:
 def training_report(model: FitModel, options: TrainingOptions) -> Report:
     """Return a record a part of a training step, and whether it fits."""
     check_ranks(model, options)
+    if model.swapped:
+        raise RequestError(
+            f"what training {model.sizes.name} keeps is not laid out: leave --train out, or type "
+            "attnprof model with the same --swap and --phase train"
+        )
     sent = _sent_in_training(model, options)
     texts = _training_texts(model, options)
     more = {"bytes_sent_per_step": sent}

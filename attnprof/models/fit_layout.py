@@ -1,8 +1,8 @@
-"""A model as it is laid out over devices, in which formats, and how it is asked to run.
+"""Describe what of a model takes memory on a device: weights, caches, formats, division by ranks.
 
-Sizes are those that the model's own code has (:mod:`attnprof.models.mfu_sizes`), caches what its
-own cache shows after a short prompt: keys and values of as many tokens as a layer sees, or one
-latent row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from the
+cache that it fills in a short prompt: keys and values of the tokens that a layer sees, one latent
+row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
 
 Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
 OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
@@ -24,6 +24,7 @@ from attnprof.models.hub_config import configuration, text_config
 from attnprof.models.mfu_sizes import subject_sizes, together
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
+from attnprof.models.swap import Swap, notes_on
 from attnprof.models.text_run import TextRun, text_run
 from attnprof.models.whole import cache_in, cache_parts
 
@@ -64,7 +65,7 @@ _METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", 
 
 
 def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
-    """Return a format by its name or another one of it.
+    """Return a format by its name or one of its other names.
 
     Raises :class:`RequestError` with the ``possible`` ones.
     """
@@ -141,7 +142,7 @@ SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """How a model is run: formats, pages, and how many ranks share what.
+    """How a model is served: number formats, pages of the cache, and the division among ranks.
 
     ``memory`` is of one device, in bytes; ``utilization`` the share of it that is used. ``dtype``
     None is the format of the file, else bfloat16. ``chunk`` tokens of a prompt are taken at once.
@@ -188,7 +189,7 @@ class FitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(FitOptions):
-    """How a model is trained: by which optimizer, what is recomputed, what is sharded.
+    """How a model is trained: the optimizer, recomputed activations, and what is sharded.
 
     ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
     every rank of tensor parallelism keeps the inputs of norms and blocks whole.
@@ -211,12 +212,12 @@ class TrainingOptions(FitOptions):
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What ``layers`` alike keep of one sequence.
+    """The cache of one sequence in each of ``layers`` equal layers.
 
-    ``heads`` of keys and values, ``key_dim`` and ``value_dim`` entries each a token; one head that
-    all queries share if ``latent``. ``window``: of how many tokens at most, 0 for all. ``index``
-    entries a token are an indexer's keys. ``state`` entries and the ``tail`` of a convolution are
-    of no token; the tail has ``taps`` rows, one less than the convolution's kernel.
+    Each token has ``heads`` keys and values, of ``key_dim`` and ``value_dim`` entries; ``latent``:
+    one head that all queries share. ``window``: most tokens kept, 0 for all. ``index``: entries per
+    token of an indexer's keys. Independent of tokens: a ``state`` of so many entries, and the
+    ``tail`` of a convolution, ``taps`` rows, one less than the convolution's kernel has.
     """
 
     layers: int = 0
@@ -225,7 +226,7 @@ class LayerCache:
     value_dim: int = 0
     latent: bool = False
     window: int = 0
-    index: int = 0
+    index: int | Fraction = 0
     state: int = 0
     tail: int = 0
     taps: int = 0
@@ -240,11 +241,12 @@ class LayerCache:
 
 @dataclass(frozen=True)
 class FitModel:
-    """A model as it is laid out: its sizes, and what layers keep.
+    """A model's sizes and caches, as far as memory depends on them.
 
-    ``inner`` entries a token are made inside a layer's feed-forward network, on average: gate, up
-    and product, or before and after the activation; of experts those that a token meets. ``finer``
-    are the entries of tensors by their GGUF names; ``dropout``: its configuration has some.
+    ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
+    product, or before and after the activation; of the experts that a token is sent to). ``finer``:
+    entries of tensors by their GGUF names. ``dropout``: whether the configuration has dropout.
+    ``swapped``: whether some layers have mechanisms of ours.
     """
 
     sizes: ModelSizes
@@ -258,6 +260,7 @@ class FitModel:
     finer: Mapping[str, int] = field(default_factory=dict)
     dropout: bool = False
     source: str = ""
+    swapped: bool = False
 
     @property
     def layers(self) -> int:
@@ -265,11 +268,20 @@ class FitModel:
         return self.sizes.layers or sum(one.layers for one in self.caches)
 
 
-def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
-    """Return the layout of a model: a path, a name, or the fields of a ``config.json``."""
+def fit_model(
+    config: str | PathLike[str] | Mapping[str, Any], swaps: Sequence[Swap] = (), tokens: int = 4096
+) -> FitModel:
+    """Return the layout of a model: a path, a name, or the fields of a ``config.json``.
+
+    ``swaps`` put mechanisms of ours into some of its layers, those of one length for ``tokens``.
+    """
     known = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
-    subject = hub_subject(known, str(name).rpartition("/")[2] or str(name))
+    called = " with ".join(filter(None, (str(name), ", ".join(swap.text for swap in swaps))))
+    subject = hub_subject(known, called.rpartition("/")[2] or called, None, swaps, tokens)
+    if subject.no_step:
+        raise CannotRunError(f"{subject.name} keeps no cache: {subject.no_step}")
+    subject = replace(subject, notes=(*subject.notes, *notes_on(swaps)))
     whole = configuration(known, str(name))
     run = text_run(subject, use_cache=True)
     sizes = subject_sizes(subject, text_config(whole), run)
@@ -287,7 +299,7 @@ def fit_model(config: str | PathLike[str] | Mapping[str, Any]) -> FitModel:
         sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
         len(with_experts), entries("_a_proj"),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()},
-        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name),
+        any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
     )  # fmt: skip
 
 
@@ -299,18 +311,20 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
     """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
     if options.pipeline > model.layers:
         raise RequestError(
-            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers"
+            f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers: "
+            f"type at most --pipeline {model.layers}"
         )
     heads = {one.heads for one in model.sizes.attention if one.heads > 1}
     if wrong := next((h for h in heads if h % options.tensor_parallel), 0):
         raise RequestError(
             f"--tensor-parallel {options.tensor_parallel} does not divide the {wrong} heads of "
-            f"{model.sizes.name}"
+            f"{model.sizes.name}: type a number that does"
         )
     t, e = options.tensor_parallel, options.expert_parallel
     if e > 1 and not 1 < model.experts >= e:
         have = f"{model.experts} experts" if model.experts > 1 else "no experts"
-        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}")
+        more = f"type at most {model.experts}" if model.experts > 1 else "leave it out"
+        raise RequestError(f"--expert-parallel {e}: {model.sizes.name} has {have}: {more}")
     if max(t, e) % min(t, e):
         raise RequestError(
             f"--expert-parallel {e} and --tensor-parallel {t} are of the same ranks: type numbers "
@@ -324,22 +338,25 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
 
 
 def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
-    """Return what a model's layers keep, alike ones together, after a prompt with ``use_cache``.
+    """Return the cache of a model's layers after a prompt, equal layers together.
 
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
-    model that keeps nothing; ``name`` is what it is called.
+    model without a cache; ``name`` is the model's in that message.
     """
     _, cache = cache_in(run.result, name)
     latent = getattr(run.model.config, "kv_lora_rank", None)
-    layers = [x for part in cache_parts(cache) for x in getattr(part, "layers", ())]
-    layouts = together(_layer_cache(layer, latent) for layer in layers)
+    ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
+    layouts = together(
+        _layer_cache(layer, latent) if getattr(layer, "state", None) is None else ours[number]
+        for part in cache_parts(cache) for number, layer in enumerate(getattr(part, "layers", ()))
+    )  # fmt: skip
     if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
         raise CannotRunError(f"the cache of {name} has no layers that are known")
     return kept
 
 
 def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
-    """Return what one layer of a cache keeps; ``latent`` is the width of latent rows."""
+    """Return the cache of one layer; ``latent`` is the width of latent rows."""
     held = vars(layer)
     keys, values = (held.get(name) for name in ("keys", "values"))
     heads, key_dim, value_dim = 0, 0, 0
@@ -354,6 +371,30 @@ def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
         tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
         taps=max((x.shape[-1] - 1 for x in tails), default=0),
     )  # fmt: skip
+
+
+#: Tokens after which all that a mechanism keeps has begun; whole blocks of any.
+_LATE = 2**24
+
+
+def _swapped_cache(one: Any) -> LayerCache:
+    """Return what a mechanism of ours keeps: rows, a window of them, or a state.
+
+    Rows beyond keys and values, as of an indexer and of blocks, are ``index``; rows narrower than
+    these are latent.
+    """
+    sizes = one.mechanism.sizes
+    heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
+    (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
+    row, both = Fraction(later - late, _LATE), heads * sum(widths)
+    rest = late - int(row * _LATE)
+    if row and row < both:
+        return LayerCache(1, 1, int(row), 0, latent=True, tail=rest)
+    if row:
+        return LayerCache(1, heads, *widths, index=row - both, tail=rest)
+    if late > first:
+        return LayerCache(1, heads, *widths, window=late // both)
+    return LayerCache(1, state=wide, tail=late - wide)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -119,10 +119,11 @@ def weight_formula(model: FitModel, options: FitOptions) -> str:
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
-    """Return among how many ranks a role's weights are divided.
+    """Return the number of ranks among which weights of a role (experts, or others) are divided.
 
-    Experts are divided among the same ranks as all else: with more expert than tensor parallelism
-    groups of ranks share them, with less the ranks of an expert share its matrices.
+    Experts are divided among the ranks of tensor parallelism as well. With more expert than tensor
+    parallelism, ranks have different experts; with less, several ranks share each expert's
+    matrices.
     """
     if role == "expert":
         return max(options.tensor_parallel, options.expert_parallel)
@@ -157,7 +158,7 @@ def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
     row = heads * (one.key_dim * ENTRY_BYTES[name] + one.value_dim * ENTRY_BYTES[of_values])
     index = one.index * ENTRY_BYTES[name]
-    if name == "fp8_ds_mla" or (one.index and name == "fp8"):
+    if name == "fp8_ds_mla" or (one.latent and one.index and name == "fp8"):
         row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
         index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
     return row + index
@@ -194,9 +195,10 @@ def aligned_block(
 
 
 def page_tokens(model: FitModel, options: FitOptions) -> int:
-    """Return the tokens of a page: a block, of hybrids so many that it is not below a state.
+    """Return the tokens of a cache page: a block; in hybrids enough blocks to hold a state.
 
-    Blocks of one token are none: each layer then has what it needs (llama.cpp, SGLang).
+    Blocks of one token mean no pages: each layer then has the memory that it needs (llama.cpp,
+    SGLang).
     """
     kinds = any(x.heads for x in model.caches), any(map(_has_state, model.caches))
     if options.block_size == 1 or not all(kinds):
@@ -205,10 +207,10 @@ def page_tokens(model: FitModel, options: FitOptions) -> int:
 
 
 def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int, Fraction]]:
-    """Yield of each kind of layers the bytes of a token's rows, their window, the bytes of states.
+    """Yield for each kind of layers the bytes of a token's rows, their window, the bytes of states.
 
-    Where states are in pages (:func:`page_tokens`), a group of layers has as many as there are of
-    the rarer kind: groups share a page's number, and the last one may have empty places.
+    If states are in pages (:func:`page_tokens`), layers form groups as large as the rarer kind has
+    layers. Groups share page numbers, and the last group may have empty places.
     """
     tokens, share = page_tokens(model, options), layer_share(model, options)
     page = tokens * max(row_bytes(x, options) for x in model.caches)
@@ -279,11 +281,11 @@ def table_rows(model: FitModel) -> int:
 def activation_bytes_per_token(model: FitModel, options: TrainingOptions, tokens: int) -> Fraction:
     """Return the bytes of activations that one token leaves in all layers of a rank.
 
-    ``full`` keeps each layer's input. Otherwise a layer keeps the inputs of two norms and of what
-    follows them, queries, keys and values, the result of attention, and gate, up and product of the
-    feed-forward network; ``none`` also the probabilities, a row of ``tokens`` for every head. With
-    dropout there are masks of one byte: of both blocks' results, and of the probabilities, which
-    are kept before and after it.
+    By ``recompute``: ``full`` keeps each layer's input. Otherwise a layer keeps the inputs of its
+    two norms and of both blocks, queries, keys and values, the result of attention, and gate, up
+    and product of the feed-forward network; ``none`` also the probabilities, a row of ``tokens``
+    for every head. Dropout adds masks of one byte per entry: of both blocks' results, and of the
+    probabilities, which are then kept before and after it.
     """
     hidden, t = model.sizes.hidden, options.tensor_parallel
     share, whole = layer_share(model, options), t if options.sequence_parallel else 1
@@ -302,11 +304,12 @@ def activation_bytes_per_token(model: FitModel, options: TrainingOptions, tokens
 
 
 def sent_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
-    """Return the bytes that a rank sends in a step of so many tokens, in half precision.
+    """Return the bytes that a rank sends in a step of ``tokens`` tokens, in half precision.
 
-    Two all-reductions a layer by rings, 2 (t - 1)/t of a row each; among groups of ranks with other
-    sequences an all-to-all to experts and back; a row to the next stage; with context parallelism,
-    results and their sums to all others.
+    Tensor parallelism (t ranks): two all-reductions a layer by rings, 2 (t - 1)/t of a row each.
+    Expert parallelism: an all-to-all to experts and back, among groups of ranks with other
+    sequences. Pipeline: a row to the next stage. Context parallelism: results and their sums to all
+    others.
     """
     row = HALF * model.sizes.hidden * tokens
     t, c = options.tensor_parallel, options.context_parallel

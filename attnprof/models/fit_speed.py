@@ -1,4 +1,4 @@
-"""How fast a model can be served at most: bounds by the roofline of a device.
+"""Bound the speed of serving a model by the roofline of a device.
 
 A prompt takes at least its FLOPs at the device's peak, or the weights read once; a decoded token
 the weights that its batch meets and its caches, read once. A bound, not a forecast: kernels reach
@@ -76,7 +76,7 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
 
 
 def token_flops(model: FitModel, tokens: int) -> int:
-    """Return the FLOPs of one decoded token, the last of so many."""
+    """Return the FLOPs of one decoded token, after ``tokens`` - 1 others."""
     executed = {**terms(model.sizes, EXECUTED, "forward")}
     executed.pop("scores", None)
     others = summed(executed.values())

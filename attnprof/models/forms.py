@@ -1,8 +1,8 @@
 """Closed forms of a model of many layers, from formulas of models with its first few layers.
 
-A cost is a sum over layers by kind, so that a few models tell it for any number of layers
-(:mod:`.stacks`); a peak is put together from their steps (:mod:`.few_layers`). Runs of all layers
-confirm the result. :class:`Repeated` is the entry point.
+A cost is a sum over layers by kind, so that it follows for any number of layers from models with a
+few (:mod:`.stacks`). A peak is composed from the operations of such models (:mod:`.few_layers`).
+Runs of all layers confirm the result. :class:`Repeated` is the entry point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class UnlikeError(Exception):
 
 @dataclass
 class Repeated:
-    """A model whose layers repeat, so that its first ones tell the cost of all."""
+    """A model whose layers repeat: the cost of all follows from models of its first ones."""
 
     subject: WholeModel
     places: Mapping[str, ModulePlace]
@@ -91,7 +91,7 @@ class Repeated:
     _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
     def of(self, subject: WholeModel) -> "Repeated":
-        """Return the same for a subject whose forward pass may give other logits."""
+        """Return the repeated layers of another subject, whose forward pass gives other logits."""
         if subject.logits_of("forward") == self.subject.logits_of("forward"):
             return self
         return replace(self, subject=subject, _shortened={})
@@ -102,10 +102,7 @@ class Repeated:
         return symbol(name) if name and self._least_turns(name) else None
 
     def _least_turns(self, name: str) -> int:
-        """Return how many periods follow the sampled layers of a symbol's stacks, at least.
-
-        They are 2 for a known peak, or 0.
-        """
+        """Return the least periods after the sampled layers: 2 if the peak is known, else 0."""
         longest = self.samples.lengths[-1]
         stacks = self.samples.stacks_of(name)
         return 2 if all(s.period(max(s.start, longest[s.path] - 1)) for s in stacks) else 0
@@ -177,8 +174,11 @@ class Repeated:
         )
         parts = by_part(trace, forms.phase, self.places, self.kinds)
         seen = sorted(forms.verified_at, key=lambda sizes: sizes.get("N", 0))
-        asked = {**seen[0], **near}
-        shapes = [*seen[:: max(1, len(seen) // _CHECKED)], *([asked] * bool(forms.holds(asked)))]
+        numbers = {**seen[0], **near}
+        shapes = [
+            *seen[:: max(1, len(seen) // _CHECKED)],
+            *([numbers] * bool(forms.holds(numbers))),
+        ]
         for sizes in shapes:
             run = self.counted(lengths, forms.phase, sizes)
             counted = by_part(run, forms.phase, self.places, self.kinds)

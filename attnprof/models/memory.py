@@ -122,9 +122,9 @@ def _by_layer_and_formulas(
     target: Target, sizes: Mapping[str, int], shares: Shares
 ) -> tuple[dict[str, Any], CacheForms]:
     """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
-    asked = {name: sizes[name] for name in target.symbols}
-    numbers = _by_layer(count(target, asked, "forward"))
-    near = {name: size for name, size in asked.items() if size > 1}
+    own_sizes = {name: sizes[name] for name in target.symbols}
+    numbers = _by_layer(count(target, own_sizes, "forward"))
+    near = {name: size for name, size in own_sizes.items() if size > 1}
     with shares.next() as share:
         if not share:
             return numbers, CacheForms(missing=shares.late(share))
@@ -184,7 +184,7 @@ _MOST_NAMED = 5
 def training_memory(
     subject: WholeModel, few: WholeModel, trace: Trace, optimizer: str
 ) -> dict[str, int]:
-    """Return the bytes of a training step: what stays, and the most that is held at once.
+    """Return the bytes of a training step, by part, and the most that is held at once.
 
     ``activations`` is what the forward pass leaves for the backward pass. Weights without a
     gradient in this step have no state in the optimizer. The parts are not all held at once:
@@ -197,10 +197,10 @@ def training_memory(
         weights = [x for name, x in named if x.requires_grad and name not in trace.ungraded]
         held = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
         gradients = sum(x.nbytes for x in weights)
-    state, beside = _optimizer(few, weights, optimizer, trace.ungraded)
+    state, workspace = _optimizer(few, weights, optimizer, trace.ungraded)
     forward = [call for call in trace.calls if call.part == "forward"]
     activations = sum(call.takes - call.gives for call in forward)
-    most = max(peak(trace, "train"), gradients + beside)
+    most = max(peak(trace, "train"), gradients + workspace)
     return {
         "parameters": held, "gradients": gradients, "optimizer": state,
         "activations": activations, "peak": held + state + most,
@@ -254,7 +254,7 @@ def _shape(weights: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """Numbers of weights of a module: those every token meets, and those of routed experts."""
+    """Numbers of weights of a module: those that every token is multiplied with, and experts'."""
 
     shared: int = 0
     routed: int = 0
@@ -290,7 +290,7 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
 def weights_met(
     held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
 ) -> int:
-    """Return how many weights ``tokens`` meet which run through ``modules``.
+    """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
 
     Of routed experts those that tokens meet on average if each chooses ``chosen`` of ``experts``
     evenly: E (1 - (1 - k/E)^tokens), rounded up.

@@ -197,9 +197,9 @@ def python_file(sizes: ModelSizes, conventions: Sequence[str], source: str, vers
         for n in lengths
     )
     notes = [
-        f"{name} against executed: {'; '.join(found)}."
+        f"{name} against executed: {'; '.join(sentences)}."
         for name in conventions
-        if (found := dropped(sizes, name))
+        if (sentences := dropped(sizes, name))
     ]
     return _FILE.format(
         name=_plain(sizes.name), source=_plain(source), conventions=", ".join(conventions),

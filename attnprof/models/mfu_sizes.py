@@ -124,7 +124,7 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
 
 
 def _is_expert(owner: str) -> bool:
-    """Return whether a module is of experts of which a token meets some."""
+    """Return whether a module belongs to experts of which a token is sent to some."""
     return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
 
 
@@ -244,7 +244,8 @@ def with_unrecorded(
     covered = {run.places[names[module]].layer for module, _ in run.calls if module in names}
     mixers = {run.places[name].layer for name in run.ran if mixer_of(run.modules[name])}
     rest = {x.layer for name, x in run.places.items() if x.part == "attention" and name in run.ran}
-    rest -= {"", *covered, *mixers}
+    swapped = {run.places[name].layer for name in run.swapped}
+    rest -= {"", *covered, *mixers, *swapped}
     rest = {x for x in rest if not any(is_recurrent(m) for m in run.modules[x].modules())}
     if not rest:
         return recorded, ()

@@ -129,7 +129,7 @@ def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
 
 
 def _suggested(text: str, types: list[str]) -> str:
-    """Return what may have been meant, and what else may be typed."""
+    """Return the nearest names, and the other forms that may be typed."""
     near = closest(text.lower(), [*released(), *types, *presets()])
     near = f"{near} " if near.startswith("did you mean") else ""
     return (

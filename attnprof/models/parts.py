@@ -160,23 +160,23 @@ def layer_names(
     ``types`` has one a layer, or none at all. Names of types with a mechanism of ours stay.
     """
     modules = dict(model.named_modules())
-    given = list(types) or [type(modules[path]).__name__ for path in layers]
+    kinds = list(types) or [type(modules[path]).__name__ for path in layers]
     if not hasattr(getattr(model, "config", None), "get_text_config"):
-        return given
-    if any(name.endswith(")") for name in given):
-        return given
-    told = types or [""] * len(layers)
+        return kinds
+    if any(name.endswith(")") for name in kinds):
+        return kinds
+    type_names = types or [""] * len(layers)
     names = [
         _layer_name(model, modules, path, places, kind)
-        for path, kind in zip(layers, told, strict=True)
+        for path, kind in zip(layers, type_names, strict=True)
     ]
-    return [name or usual for name, usual in zip(names, given, strict=True)]
+    return [name or usual for name, usual in zip(names, kinds, strict=True)]
 
 
 def distinct_names(
     modules: Mapping[str, Any], name: str, kinds: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Return a name for each of the kinds of layers (paths) that share one: by what differs."""
+    """Return distinct names for kinds of layers (paths) that share one, by what differs in them."""
     names = [name]
     for paths in kinds[1:]:
         title = f"{name} · {_difference(modules[kinds[0][0]], modules[paths[0]], paths)}"
@@ -333,10 +333,10 @@ def _experts(layer: Any, text: Any) -> str:
 
 
 def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
-    """Return what a layer has that one of the same name has not: a width, a module, a setting.
+    """Return what a layer has and one of the same name has not: a width, a module, a setting.
 
-    ``paths`` are those of ``other`` and the layers like it: where they stand tells, if nothing else
-    differs.
+    If nothing differs, layers are named by their position; ``paths`` are those of ``other`` and the
+    layers of its kind.
     """
     mine, theirs = (_weights(layer) for layer in (other, one))
     for name in mine:

@@ -1,8 +1,9 @@
-"""The phases of a model: their runs at the asked sizes, and formulas in limited time.
+"""Run each phase of a model (forward, train, decode, …) and derive its formulas in limited time.
 
-A run of all layers gives the numbers (:func:`run_of`). Formulas come from models with a few layers
-if layers repeat, else from all (:func:`with_forms`); without any, the run is confirmed on real
-tensors. A *subject* is the :class:`WholeModel` that is asked for.
+A run of all layers at the asked sizes gives the numbers (:func:`run_of`). Formulas come from the
+model with its first few layers if the others repeat them, else from all layers
+(:func:`with_forms`). Without formulas, the run is compared with one on real tensors. A *subject*
+is the :class:`WholeModel` whose costs are asked for.
 """
 
 from collections import Counter
@@ -26,10 +27,10 @@ from attnprof.trace.solve.count import PartedError, count, counted, held, tried
 
 #: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
-#: What transformers says of a cache whose layers all are recurrent, if it asks for its length.
+#: Part of transformers' error for the length of a cache in which every layer is recurrent.
 _WITHOUT_KEYS = "seem to only contain LinearAttention layers"
-#: Seconds of processor time for a run of all layers, after which the first few are run; and for
-#: any run, if the limit of formulas is not higher.
+#: Processor seconds of a run of all layers, after which only the first few are run; and of any
+#: run, unless the limit for formulas is higher.
 _LONG_S, _LONGEST_S = 1.5, 120.0
 
 
@@ -37,9 +38,9 @@ _LONG_S, _LONGEST_S = 1.5, 120.0
 class PhaseRun:
     """A phase of a model at the asked sizes, with its formulas, or why they are ``missing``.
 
-    ``ran`` is the target as it was run: with experts chosen evenly, or on real tensors. ``held``:
-    the run was compared with one on real tensors. ``name`` is the phase as asked: ``prefill`` is
-    the phase ``forward`` with other logits.
+    ``ran``: the target as it was run, with experts chosen evenly or on real tensors. ``held``: the
+    run was compared with one on real tensors. ``name``: the phase as asked; ``prefill`` is the
+    phase ``forward`` with logits of the last token alone.
     """
 
     phase: str
@@ -53,10 +54,10 @@ class PhaseRun:
 
 @dataclass(frozen=True)
 class Model:
-    """What a subject has when it is built: every module's place, layers by kind, parameters.
+    """A built subject: its modules' places (layer and part), its kinds of layers, its parameters.
 
-    ``resting`` are parameters, by kind of layer and part, that a token does not meet; ``held`` are
-    the weights by module.
+    ``resting``: parameters of experts that a token is not sent to, by kind of layer and part.
+    ``held``: weights by module.
     """
 
     places: Mapping[str, ModulePlace]
@@ -68,7 +69,7 @@ class Model:
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """Return what a subject has, with kinds of layers told apart by the costs in runs."""
+        """Return a built subject; layers are of one kind if they cost the same in these runs."""
         model = subject.on_meta()
         where = places(model)
         entries = sum(weights.numel() for weights in model.parameters())
@@ -88,7 +89,7 @@ class Model:
 
     @property
     def active(self) -> int:
-        """Parameters that a token meets."""
+        """Parameters that one token is multiplied with."""
         return self.parameters - sum(self.resting.values())
 
     def few(self, subject: WholeModel) -> WholeModel:
@@ -97,7 +98,7 @@ class Model:
 
 
 def _with_logits(subject: WholeModel, name: str) -> WholeModel:
-    """Return the subject with a phase's logits; itself, with its kept prompts, if it has them."""
+    """Return the subject with a phase's logits; itself if it has these, to reuse its prompts."""
     logits = subject.logits_of(name)
     same = not logits or logits == subject.logits_of("forward")
     return subject if same else replace(subject, logits=logits)
@@ -109,51 +110,53 @@ def run_of(
 ) -> PhaseRun:  # fmt: skip
     """Return a run of all layers at the asked sizes.
 
-    One that takes long is made from a run of the first layers, if the others are built alike; so is
-    one that may be short, if the run of another phase has ``shown`` that such layers cost the same.
-    Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor time, and
-    more than two minutes.
+    A long run is composed from one of the first layers, if the others are built alike. So is a
+    short one if ``shown``, the run of another phase, has confirmed that layers built alike cost the
+    same. Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor
+    time, and more than two minutes.
     """
     name, phase = phase, "forward" if phase == "prefill" else phase
     subject = _with_logits(subject, name)
     target = subject.target(phase)
-    asked = {size: sizes[size] for size in target.symbols}
+    numbers = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            run = run_by_few(subject, phase, asked, shown) if shown else None
-            run = run or counted(target, asked, phase, held=False)
+            run = run_by_few(subject, phase, numbers, shown) if shown else None
+            run = run or counted(target, numbers, phase, held=False)
             return PhaseRun(phase, *run, name=name)
     except TooLongError:
         pass
     except RequestError as error:
-        if why := _wrong_configuration(subject, error, asked):
+        if why := _wrong_configuration(subject, error, numbers):
             raise RequestError(why) from error
         raise
     most = max(limit_s, _LONGEST_S)
     try:
         with patience(most):
-            run = run_by_few(subject, phase, asked) or counted(target, asked, phase, held=False)
+            run = run_by_few(subject, phase, numbers) or counted(target, numbers, phase, held=False)
     except TooLongError as error:
         raise CannotRunError(
-            f"a run of {subject.name} at {sizes_text(asked)} takes more than {most:g} s of "
+            f"a run of {subject.name} at {sizes_text(numbers)} takes more than {most:g} s of "
             f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
         ) from error
     return PhaseRun(phase, *run, name=name)
 
 
-def _wrong_configuration(subject: WholeModel, error: RequestError, asked: Mapping[str, int]) -> str:
-    """Return what in a configuration keeps a model from running, and what to type; or ""."""
+def _wrong_configuration(
+    subject: WholeModel, error: RequestError, numbers: Mapping[str, int]
+) -> str:
+    """Return the field of a configuration that makes a run fail, and what to type; or ""."""
     if _WITHOUT_KEYS in str(error):
         return (
             f"{subject.name} has no attention among its layers, and transformers runs it only with "
             'some: write a config.json that says which, as "layer_types" does, or for bamba '
             '"attn_layer_indices": [9, 18, 27]'
         )
-    if not subject.longest or asked.get("N", 0) <= subject.longest:
+    if not subject.longest or numbers.get("N", 0) <= subject.longest:
         return ""
     return (
         f"{subject.name} takes at most {subject.longest} tokens, as its configuration says: "
-        f"type --seq {subject.longest} or less, not {asked['N']}"
+        f"type --seq {subject.longest} or less, not {numbers['N']}"
     )
 
 
@@ -179,27 +182,27 @@ def with_forms(
 def _derived(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
-    """Return a run with formulas, from its first layers if those tell all, else from all."""
+    """Return a run with formulas, derived from the first layers if the others repeat them."""
     target, phase = subject.target(run.phase), run.phase
-    asked = {name: sizes[name] for name in target.symbols}
+    numbers = {name: sizes[name] for name in target.symbols}
     if model.repeated is not None:
         try:
-            return replace(run, forms=model.repeated.forms(phase, asked, run.trace, run.ran))
+            return replace(run, forms=model.repeated.forms(phase, numbers, run.trace, run.ran))
         except (UnlikeError, AttnprofError, TooLongError):
-            pass  # what a few layers do not show, all of them may
+            pass  # a run of all layers may have formulas that a run of few has not
     if not is_patient():
         return run
     try:
-        if not run.trace.has_loops:  # else all turns of those are too many
-            run = replace(run, trace=count(target, asked, phase), held=is_patient())
-        forms, near, known = derived_beside(run.ran, run.ran, phase, asked)
+        if not run.trace.has_loops:  # loops over tokens make such runs too long
+            run = replace(run, trace=count(target, numbers, phase), held=is_patient())
+        forms, near, known = derived_beside(run.ran, run.ran, phase, numbers)
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
             closed = {x: formula.expression for x, formula in forms.formulas.items()}
             return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
-        forms = reached(forms, near, known, asked, meets)
+        forms = reached(forms, near, known, numbers, meets)
     except (AttnprofError, TooLongError) as error:
         return replace(run, missing=str(error))
     return replace(run, forms=of_whole(forms, model.places, model.kinds))
@@ -208,9 +211,9 @@ def _derived(
 def _confirmed(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
-    """Return a run without formulas, after a run of few layers was compared with real tensors.
+    """Return a run without formulas, after comparing a run of few layers with real tensors.
 
-    If code does something else on those, the run is made on real tensors.
+    If the code does something else on real tensors, the run is made on these.
     """
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:
@@ -223,6 +226,6 @@ def _confirmed(
         parted, why = False, str(error)
     if parted:
         whole = subject.target(run.phase)
-        asked = {name: sizes[name] for name in whole.symbols}
-        return replace(run, trace=count(whole, asked, run.phase))
+        numbers = {name: sizes[name] for name in whole.symbols}
+        return replace(run, trace=count(whole, numbers, run.phase))
     return replace(run, missing=f"{run.missing}; {why}") if isinstance(why, str) and why else run

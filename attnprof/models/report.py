@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
@@ -32,7 +32,7 @@ from attnprof.trace.run.limits import Shares
 from attnprof.trace.sizes import evaluate
 from attnprof.workload import ITEM_SIZES
 
-#: Lengths of a curve, and how far they go from the asked one.
+#: Points of a curve, and the factor below and above the asked length that they cover.
 _POINTS, _AROUND = 49, 64
 
 
@@ -77,13 +77,13 @@ def _curve(
 ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
     """Return lengths around the asked one at which formulas hold, with a batch, and values there.
 
-    Formulas that do not hold for one input are taken for two, unless they give the number that was
-    ``counted`` in a run of one input.
+    Formulas that hold from two inputs on are evaluated for two, unless for one input they give the
+    number that was ``counted`` in a run.
     """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
     lengths, shown = [n for n in near if holds({**sizes, "N": n})], sizes
-    if not lengths and sizes["B"] == 1:  # tensors of one row are another case to some operations
+    if not lengths and sizes["B"] == 1:  # a size of 1 is often outside the domain
         two = {**sizes, "B": 2}
         lengths = [n for n in near if holds({**two, "N": n})]
         shown = sizes if value(sizes) == counted else two
@@ -91,7 +91,7 @@ def _curve(
     return curve, [value({**shown, "N": n}) for n in lengths]
 
 
-#: Seconds of processor time after which no formulas are looked for, unless said otherwise.
+#: Default limit on processor seconds, after which no more formulas are derived.
 LIMIT_S = 180.0
 
 
@@ -104,7 +104,7 @@ def model_report(
     limit_s: float = LIMIT_S,
     environment: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Return what a model costs in some phases at ``sizes`` (B and N), and as formulas in B and N.
+    """Return the report on a model's phases: numbers at ``sizes`` (B and N), formulas in B and N.
 
     A phase that it does not have, or that does not run, is left out with a note; if there is no
     other, its error is raised, :class:`CannotRunError` or :class:`RequestError`. Numbers come
@@ -161,14 +161,14 @@ def model_report(
 def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
     """Return whether the cache is asked for, and there is one."""
     missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
-    asked = {"forward", "prefill", "decode"} & {*phases}
-    return subject.keeps and not missing and bool(asked)
+    cached = {"forward", "prefill", "decode"} & {*phases}
+    return subject.keeps and not missing and bool(cached)
 
 
 def _runs(
     subject: WholeModel, phases: Sequence[str], sizes: Mapping[str, int], limit_s: float
 ) -> tuple[list[PhaseRun], dict[str, AttnprofError]]:
-    """Return the phases that run, and why others do not; raise that where none does."""
+    """Return the phases that run, and errors of the others; raise the first one if none runs."""
     runs, failed = list[PhaseRun](), dict[str, AttnprofError]()
     for phase in phases:
         tell(f"running {subject.name}: {phase}")
@@ -179,7 +179,13 @@ def _runs(
         except AttnprofError as error:
             failed[phase] = error
     if not runs:
-        raise next(iter(failed.values()))
+        first = next(iter(failed.values()))
+        others = [phase for phase in ("forward", "train", "decode") if phase not in phases]
+        if not others or not isinstance(first, CannotRunError) or "type " in str(first):
+            raise first
+        raise CannotRunError(
+            f"{first}; type another phase: --phase {' or '.join(others)}"
+        ) from first
     return runs, failed
 
 
@@ -190,7 +196,7 @@ def _with_forms(
     sizes: Mapping[str, int],
     shares: Shares,
 ) -> list[PhaseRun]:
-    """Return the runs with formulas; short runs come first and leave their time to the others."""
+    """Return the runs with formulas; short runs come first and leave unused time to the others."""
     by_length = sorted(runs, key=lambda run: len(run.trace.calls))
     forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
     return [forms[run.name] for run in runs]
@@ -237,7 +243,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         closed = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
         values["active_parameters"] = entries - resting
-        if "parameters" in closed:  # of every layer of a kind a token meets the same share
+        if "parameters" in closed:  # a token uses the same share in all layers
             closed["active_parameters"] = _share(closed["parameters"], entries - resting, entries)
         met.append(closed.get("active_parameters"))
         trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
@@ -273,7 +279,7 @@ def _share(size: Any, part: int, whole: int) -> Any:
 
 
 def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
-    """Return the length from which on attention is half of the FLOPs, if formulas tell it."""
+    """Return the length from which on attention is half of the FLOPs; None without formulas."""
     forms = run.forms
     if forms is None or not forms.parts or "N" not in {x for at in forms.verified_at for x in at}:
         return None
@@ -315,7 +321,7 @@ def _cache_record(row: CacheBytes) -> ModelRecord:
 def _least_traffic(
     subject: WholeModel, model: Model, run: PhaseRun, tokens: int, cache: Any
 ) -> dict[str, int]:
-    """Return bytes of the weights that decoded tokens meet and of the cache, each read once."""
+    """Return bytes of the cache and of weights that decoded tokens use, each read once."""
     ran = {call.module for call in run.trace.part("decode")}
     met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
     return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}

@@ -87,7 +87,9 @@ def subject_of(
     Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
     """
     if inputs and not is_place(source):
-        raise RequestError(f"--input is for my.py:factory: the inputs of {source} are known")
+        raise RequestError(
+            f"--input is for my.py:factory: the inputs of {source} are known: leave --input out"
+        )
     subject = _subject(source, kernel, swaps, tokens, inputs)
     swap_names = ", ".join(swap.text for swap in swaps)
     if not swaps:
@@ -106,11 +108,15 @@ def _subject(
     if is_place(source):
         if kernel is not None or swaps:
             flag = "--swap" if swaps else "--kernel"
-            raise RequestError(f"{flag} is for a config.json or a model's name: not {source}")
+            raise RequestError(
+                f"{flag} is for a config.json or a model's name, not for {source}: leave {flag} out"
+            )
         return factory_subject(source, inputs)
     if source.endswith(".toml") or source in presets():
         if kernel is not None:
-            raise RequestError(f"--kernel is for a model of transformers, not for {source}")
+            raise RequestError(
+                f"--kernel is for a model of transformers, not for {source}: leave --kernel out"
+            )
         config = swapped_config(load(source), swaps) if swaps else load(source)
         return config_subject(source, config)
     model = named(source)

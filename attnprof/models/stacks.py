@@ -1,4 +1,4 @@
-"""Layers that repeat: which first few of a model tell the cost of all of them.
+"""Layers that repeat: choose the first few of a model from whose costs that of all follows.
 
 A model with its first k layers alone is built for several k. A cost is a sum over layers by kind,
 so that it follows from as many of these models as there are kinds, and one more. With 12 alike
@@ -43,7 +43,7 @@ class LayerStack:
         return next((p for p in half if kinds[p:] == kinds[:-p]), 0)
 
     def telling(self, length: int) -> int:
-        """Return a number of first layers, at least ``length``, that tell all kinds.
+        """Return a number of first layers, at least ``length``, that has every kind of layer.
 
         Every kind that repeats is among them between two other layers.
         """
@@ -52,7 +52,7 @@ class LayerStack:
         return next(enough, len(self))
 
     def ends_new(self, length: int) -> bool:
-        """Return whether the last of so many layers is the first of its kind."""
+        """Return whether the last of the first ``length`` layers is the first of its kind."""
         return 1 < length < len(self) and self.kinds[length - 1] not in self.kinds[: length - 1]
 
     @property
@@ -63,7 +63,7 @@ class LayerStack:
 
 
 def stacks_of(model: Any, kinds: Sequence[LayerKind]) -> list[LayerStack]:
-    """Return the lists in which a model keeps layers, some of them alike."""
+    """Return the lists of layers in a model that have some layers of one kind."""
     from torch import nn
 
     of = {path: number for number, kind in enumerate(kinds) for path in kind.layers if path}

@@ -33,9 +33,10 @@ class Swap:
         return f"{self.attention.name}@{self.layers}" if self.layers else self.attention.name
 
     def chosen(self, kinds: Sequence[str], types: Sequence[str] = ()) -> list[int]:
-        """Return its layers in a model with these kinds; :class:`RequestError` for none.
+        """Return the numbers of the swap's layers in a model with these kinds of layers.
 
-        They may also be asked for by their ``types`` in a configuration.
+        ``types`` are other names of layers, by a configuration. RequestError if there is no such
+        layer.
         """
         everyone = range(len(kinds))
         if self.layers in ("", "all"):

@@ -34,10 +34,16 @@ AttentionCall = tuple[int, AttentionShape]
 
 
 def set_kernel(model: Any, kernel: str) -> None:
-    """Make all attention of a model go through a kernel of the registry, by its name there."""
+    """Make all attention of a model go through a kernel of the registry, by its name there.
+
+    Mechanisms of ours keep theirs.
+    """
+    from attnprof.models.wrappers import Swapped
+
     for module in model.modules():
         config: Any = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
+        ours = any(isinstance(x, Swapped) for x in module.children())
+        if hasattr(config, "_attn_implementation_internal") and not ours:
             config._attn_implementation_internal = kernel  # noqa: SLF001 - the setter checks names
 
 
@@ -55,8 +61,8 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
         known = noted(mask)
-        asked = how.get("is_causal"), how.get("sliding_window")
-        seen = known[0] if known else unmasked(module, query, key, *asked)
+        masking = how.get("is_causal"), how.get("sliding_window")
+        seen = known[0] if known else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, seen)
         calls.append((id(module), shape))
@@ -165,8 +171,12 @@ class TextRun:
     result: Any = None
 
     def __post_init__(self) -> None:
+        from attnprof.models.wrappers import Swapped
+
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
+        named = self.modules.items()
+        self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
         inputs = getattr(self.model, "get_input_embeddings", lambda: None)()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)

@@ -36,7 +36,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, n, d_model) → the same shape."""
+        """Return (b, n, d_model) → the same shape."""
         if self.gate is None:
             inner = self.function(self.up(x))
         else:
@@ -91,7 +91,7 @@ class BareAttention(nn.Module):
         return heads
 
     def forward(self, x: Tensor, causal: bool = False, context: Tensor | None = None) -> Tensor:
-        """(b, n, d_model) → the same shape."""
+        """Return (b, n, d_model) → the same shape."""
         source = self.heads("k", x if context is None else context)
         merged: Tensor = merge_heads(self.core(self.heads("q", x), source, source, causal))
         return merged
@@ -150,7 +150,7 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """(b, n, d_model), and an encoder's (b, m, d_model) → (b, n, d_model)."""
+        """Return (b, n, d_model), and an encoder's (b, m, d_model) → (b, n, d_model)."""
         x = self._around("attention", x, lambda y: self.attention(y, causal=self.causal))
         if self.cross is not None:
             cross = self.cross
@@ -252,7 +252,7 @@ class Stack(nn.Module):
         self.norm = normalisation(config) if config.ends_with_norm else None
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Input → (b, n, d_model)."""
+        """Return input → (b, n, d_model)."""
         x = self.embedding(x)
         for layer in self.layers:
             x = layer(x, memory)
@@ -287,7 +287,7 @@ class Classifier(nn.Module):
                              bias=config.head_bias)  # fmt: skip
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(b, n, d_model) → (b, classes)."""
+        """Return (b, n, d_model) → (b, classes)."""
         x = rows[:, 0] if self.first else rows.mean(1)
         if self.hidden:
             x = self.function(self.hidden(x))
@@ -337,7 +337,7 @@ class Transformer(nn.Module):
         return self.body.init_state(batch_size)
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token; see the class."""
+        """Compute one token; see the class."""
         return _step_with_head(self.body, self.head, x_t, state)
 
 
@@ -369,7 +369,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder.init_state(source.shape[0], self.encoder(source))
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), and the new state."""
+        """Compute a token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), the new state."""
         return _step_with_head(self.decoder, self.head, x_t, state)
 
 

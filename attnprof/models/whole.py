@@ -99,7 +99,7 @@ class Growth:
 
 
 def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequence[int]], Any]:
-    """Return a function of a number after each prompt: it grows linearly, and is told at sizes."""
+    """Return a function that extrapolates a number linearly from those after each prompt."""
 
     def extended(numbers: Sequence[int]) -> Any:
         first, *nexts, last = numbers
@@ -118,7 +118,7 @@ def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequ
 def _extrapolated(
     values: Sequence[Any], line: Callable[[Sequence[int]], Any], seen: dict[int, Any]
 ) -> Any:
-    """Return a value at other sizes, from the same value (of any type) after each prompt."""
+    """Return a cache's value at other sizes, extrapolated from those after each prompt."""
     import torch
 
     one = result = values[0]
@@ -224,9 +224,9 @@ class WholeModel:
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
 
     def logits_of(self, phase: str) -> str:
-        """Return of which tokens a phase gives logits: of the ``last`` one or of ``all``.
+        """Return which tokens of a phase have logits: ``last`` or ``all``; empty without a choice.
 
-        Generation needs those of a prompt's last token alone. Empty where there is no choice.
+        Generation needs logits of a prompt's last token alone.
         """
         if phase not in ("prefill", "forward") or not self.last_logits:
             return ""
@@ -245,7 +245,10 @@ class WholeModel:
         target = next((name for name in _TARGETS if name in self.inputs), "")
         source = (text for name, text in self.inputs.items() if name != target)
         if not target or not any("N" in text for text in source):
-            raise RequestError(f"--target-seq is for encoder-decoders of tokens; not {self.name}")
+            raise RequestError(
+                f"--target-seq is for encoder-decoders of tokens, not for {self.name}: leave "
+                "--target-seq out"
+            )
         labels = {name: text.replace("N", "M") for name, text in self.labels.items()}
         return replace(self, inputs={**self.inputs, target: "B, M int64"}, labels=labels)
 
@@ -316,7 +319,7 @@ class WholeModel:
         return Growth(self._decoder)
 
     def prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
-        """Return what a model keeps after a prompt, by its name, and its encoder's rows."""
+        """Return the cache that a model keeps after a prompt, by name, and its encoder's rows."""
         import torch
 
         held = next(model.parameters())

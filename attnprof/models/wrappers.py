@@ -1,9 +1,9 @@
-"""Modules around a model or inside it, derived like any other.
+"""Modules that wrap a model or replace a part of it, so that ``derive`` can count them.
 
-Around it: its cache copied, an optimizer's step. Inside: a mechanism of ours as attention in a
-layer of transformers, which decodes by the mechanism's own step. Its place in the cache counts
-tokens, on which positions and masks of the model rely, and holds the mechanism's state: no keys and
-values.
+:class:`CacheCopy` copies a model's cache, :class:`OptimizerStep` is a step of an optimizer. Both
+are derived like a model. :class:`SwappedKernel` and :class:`SwappedAttention` put a mechanism of
+ours into a layer of transformers, and decode by the mechanism's own step: the layer's entry of the
+cache counts tokens, which the model's positions and masks need, and holds the mechanism's state.
 """
 
 import math
@@ -20,10 +20,11 @@ from attnprof.blocks.core import TextCore
 from attnprof.trace.rules import result_of
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.limits import Limit
+from attnprof.workload import Workload
 
 
 class Unrecorded(TorchDispatchMode):
-    """A mode in which code does on tensors without values what it does when recorded."""
+    """A dispatch mode for tensors without values, under which code runs as when it is recorded."""
 
     supports_higher_order_operators = True
 
@@ -99,7 +100,7 @@ class StateLayer:
     state: Any = None
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Count the tokens of keys (b, g, n, d), and return what came: nothing is added to it."""
+        """Count the tokens of keys (b, g, n, d), and return keys and values as they are."""
         self.cumulative_length = self.get_seq_length() + keys.shape[-2]
         return keys, values
 
@@ -110,7 +111,7 @@ class StateLayer:
 
 @cache
 def _with_state(kind: Any) -> Any:
-    """Return a class of cache layers that keeps a state; masks are as large as before."""
+    """Return a class of cache layers that keeps a state, and whose masks keep their size."""
     return type(f"State{kind.__name__}", (StateLayer, kind), {})
 
 
@@ -140,7 +141,7 @@ def place_in_cache(values: Iterable[Any], number: int) -> Any:
     return layer
 
 
-class _Swapped(nn.Module):
+class Swapped(nn.Module):
     """A mechanism in a model's layer: its core, or its layer; it decodes if it can.
 
     ``number`` is the layer's in the model's cache; None where it has none.
@@ -151,8 +152,19 @@ class _Swapped(nn.Module):
         self.number, self.decodes = number, decodes
 
     @property
-    def _mechanism(self) -> Any:
+    def mechanism(self) -> Any:
+        """The module that takes a prompt and steps."""
         raise NotImplementedError
+
+    def kept_entries(self, tokens: int) -> tuple[int, int]:
+        """Return the entries that it keeps of a sequence, and how many of them are in float32."""
+        spec, sizes = self.mechanism.spec, self.mechanism.sizes
+        after = Workload(
+            tokens, sizes.num_heads, sizes.head_dim, num_kv_heads=sizes.num_kv_heads,
+            value_head_dim=sizes.value_head_dim, width=sizes.width, phase="decode",
+        )  # fmt: skip
+        beside = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
+        return int(spec.state_entries(after) + beside), int(spec.wide_entries(after))
 
     def _place(self, values: Iterable[Any]) -> Any:
         return None if self.number is None else place_in_cache(values, self.number)
@@ -168,7 +180,7 @@ class _Swapped(nn.Module):
             out, place.state = self._steps(rows, place.state)
             return out
         mode = _get_current_dispatch_mode()
-        if isinstance(mode, Unrecorded):  # what a prompt leaves is asked for, and no result
+        if isinstance(mode, Unrecorded):  # only the state after a prompt is needed, not its result
             out = rows[-1].new_zeros(*rows[0].shape[:-1], rows[-1].shape[-1])
         else:
             out = self._whole(rows, causal)
@@ -177,34 +189,34 @@ class _Swapped(nn.Module):
         tokens, state = rows[0].shape[-2], self._fresh_state(rows)
         if mode is None and not torch.is_grad_enabled():
             _, place.state = self._steps(rows, state)
-        else:  # recorded: the pass over a prompt ends with its state, and needs no steps for it
+        else:  # recorded: the pass over a prompt returns the state, without single steps
             one = tuple(x.narrow(-2, 0, 1) for x in rows)
-            place.state = positioned(self._mechanism, state, tokens, lambda: one)
+            place.state = positioned(self.mechanism, state, tokens, lambda: one)
         return out
 
     def _whole(self, rows: tuple[Tensor, ...], causal: bool) -> Tensor:
-        out: Tensor = self._mechanism(*rows, causal=causal)
+        out: Tensor = self.mechanism(*rows, causal=causal)
         return out
 
     def _fresh_state(self, rows: tuple[Tensor, ...]) -> Any:
         """Return the state before the first of these tokens, with room for them and the next."""
-        core = getattr(self._mechanism, "core", self._mechanism)
+        core = getattr(self.mechanism, "core", self.mechanism)
         batch_size, tokens = rows[0].shape[0], rows[0].shape[-2]
         if isinstance(core, TextCore):
             like = rows[-1].new_empty(0)  # not the rows: a state may keep it
-            return core.init_state(batch_size, like, tokens + 1, layer=core is not self._mechanism)
+            return core.init_state(batch_size, like, tokens + 1, layer=core is not self.mechanism)
         return core.init_state(batch_size)
 
     def _steps(self, rows: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:
         """Return results of tokens one by one, and the state after them."""
         results = list[Tensor]()
         for token in range(rows[0].shape[-2]):
-            result, state = self._mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
+            result, state = self.mechanism.step(*(x.narrow(-2, token, 1) for x in rows), state)
             results.append(result)
         return results[0] if len(results) == 1 else torch.cat(results, -2), state
 
 
-class SwappedKernel(_Swapped):
+class SwappedKernel(Swapped):
     """A mechanism's core on a model's own queries, keys and values."""
 
     _cache: Any = None
@@ -214,7 +226,8 @@ class SwappedKernel(_Swapped):
         self.core = core
 
     @property
-    def _mechanism(self) -> TextCore:
+    def mechanism(self) -> TextCore:
+        """The core."""
         return self.core
 
     def look_for_cache(self, _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -224,19 +237,19 @@ class SwappedKernel(_Swapped):
     def forward(
         self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
     ) -> Tensor:
-        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
+        """Return heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
         place, self._cache = self._cache, None
         causal = is_causal(owner, more) and bool(k.shape[2] == q.shape[2])
-        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
-        if asked is not None and not math.isclose(asked, usual):
-            q = q * (asked / usual)  # a mechanism scales by itself
+        usual, scaling = q.shape[-1] ** -0.5, more.get("scaling")
+        if scaling is not None and not math.isclose(scaling, usual):
+            q = q * (scaling / usual)  # a mechanism scales scores itself
         missing = self.core.sizes.num_kv_heads // k.shape[1]
         if missing > 1:
             k, v = (x.repeat_interleave(missing, 1) for x in (k, v))
         return self._run(place, (q, k, v), causal).transpose(1, 2).contiguous()
 
 
-class SwappedAttention(_Swapped):
+class SwappedAttention(Swapped):
     """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
 
     def __init__(
@@ -246,11 +259,12 @@ class SwappedAttention(_Swapped):
         self.layer, self.causal, self.result = layer, causal, result
 
     @property
-    def _mechanism(self) -> nn.Module:
+    def mechanism(self) -> nn.Module:
+        """The layer."""
         return self.layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model expects, from the rows (b, n, d_model) in a call."""
+        """Run the layer on the rows (b, n, d_model) in a call; return what the model expects."""
         values = (*args, *kwargs.values())
         rows, place = rows_in(values), self._place(values)
         if place is not None:

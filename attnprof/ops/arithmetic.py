@@ -1,4 +1,4 @@
-"""Operations of entries, along axes, and products, with the backward pass that torch runs."""
+"""Count entry-by-entry operations, reductions and products, each with torch's backward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ def entrywise(
     backward: Callable[[Any], Sequence[Base | None]] | None = None,
     keeps: Number = 0,
 ) -> T:
-    """One operation an entry of operands that broadcast; laid out as the first of full shape.
+    """Count one operation per entry of operands that broadcast, laid out as the first full one.
 
     In place, operands of fewer digits are copied to the format of ``into`` inside the kernel.
     Whole numbers with others give others.
@@ -59,7 +59,7 @@ def entrywise(
 
 
 def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
-    """Times or divided by a number; so is the gradient. A mask becomes whole numbers."""
+    """Multiply or divide by a number, the gradient too. A mask becomes whole numbers."""
     number = x.counter.bytes_of(NUMBER)
     size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
@@ -79,7 +79,7 @@ def added(
     alpha: float = 1,
     minus: bool = False,
 ) -> T:
-    """The sum or difference of what broadcasts, or with a number; gradients are summed back."""
+    """Return sum or difference with a number or a tensor that broadcasts; gradients sum back."""
     if not isinstance(other, Base):
         return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
     shapes = x.shape, other.shape
@@ -96,7 +96,7 @@ def added(
 
 
 def row_added(name: str, x: T, row: T) -> T:
-    """Plus one row (b, 1, d) for all of (b, n, d), in place.
+    """Add one row (b, 1, d) to all of (b, n, d), in place.
 
     The row's gradient has memory of its own for one row, too: torch shares it then, and for
     that adds to it elsewhere.
@@ -114,7 +114,7 @@ def row_added(name: str, x: T, row: T) -> T:
 
 
 def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """The product of what broadcasts, or with a number; operands are saved for gradients."""
+    """Return the product of what broadcasts, or with a number; operands are saved for gradients."""
     if not isinstance(other, Base):
         return scaled(name, x, TIMES, into)
     shapes = x.shape, other.shape
@@ -132,7 +132,7 @@ def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T
 
 
 def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """The quotient of what broadcasts, or by a number.
+    """Return the quotient of what broadcasts, or by a number.
 
     The divisor's gradient is -grad · ((x / other) / other).
     """
@@ -158,7 +158,7 @@ def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
 
 
 def softplus(name: str, x: T) -> T:
-    """log(1 + exp(x)); its gradient is made from x."""
+    """Return log(1 + exp(x)); its gradient is made from x."""
 
     def backward(grad: T) -> list[T]:
         return [entrywise(f"{name}: grad", SOFTPLUS_BACKWARD, grad, x)]
@@ -167,7 +167,7 @@ def softplus(name: str, x: T) -> T:
 
 
 def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None) -> T:
-    """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
+    """Overwrite entries where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
 
     def backward(grad: T) -> list[T | None]:
         return [masked(f"{name}: grad", grad, mask), None]
@@ -176,7 +176,7 @@ def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None
 
 
 def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # noqa: ARG001
-    """Softmax along an axis; autograd keeps its result."""
+    """Return softmax along an axis; autograd keeps its result."""
     kept: list[T] = []
 
     def backward(grad: T) -> list[T]:
@@ -190,7 +190,7 @@ def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # n
 
 
 def cast(name: str, x: T, item_size: int) -> T:
-    """In a format of so many bytes a number: a copy where that is another one; else itself."""
+    """Return x with numbers of so many bytes: a copy if they had others, else x itself."""
     if x.item_size == item_size:
         return x
     before = x.item_size
@@ -201,7 +201,7 @@ def cast(name: str, x: T, item_size: int) -> T:
 
 
 def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:  # noqa: ARG001
-    """Without what lies on one side of a diagonal; the gradient is cut the same way."""
+    """Return x with zeros on one side of a diagonal; the gradient is cut the same way."""
 
     def backward(grad: T) -> list[T]:
         return [triangle(f"{name}: grad", grad)]
@@ -211,14 +211,14 @@ def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:
 
 # -- along axes ------------------------------------------------------------------------------
 def without(shape: Shape, dims: int | Sequence[int], keepdim: bool) -> Shape:
-    """The shape without one dimension, or some, or with one entry there."""
+    """Return the shape without one dimension, or some, or with one entry there."""
     gone = {dim % len(shape) for dim in ([dims] if isinstance(dims, int) else dims)}
     kept = (1 if place in gone else size for place, size in enumerate(shape))
     return tuple(s for place, s in enumerate(kept) if keepdim or place not in gone)
 
 
 def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
-    """The sum, or the mean, over some axes; its gradient is stretched, and divided for a mean."""
+    """Return the sum, or the mean, over axes; its gradient is expanded, for a mean also divided."""
     old, kept = x.shape, without(x.shape, dims, keepdim=True)
     shape = without(old, dims, keepdim)
     outputs = product(shape)
@@ -234,19 +234,19 @@ def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: b
 
 # -- products of matrices --------------------------------------------------------------------
 def dots(outputs: Number, count: Number) -> Cost:
-    """So many results, sums of ``count`` products together."""
+    """Return the cost of ``results`` sums of ``count`` products together."""
     return Cost(multiplications=count, additions=count, matmul_flops=2 * count, dot_outputs=outputs)
 
 
 def product_cost(a: Shape, b: Shape) -> tuple[Shape, Cost]:
-    """Shape and cost of products of (…, m, k) and (…, k, n)."""
+    """Return shape and cost of products of (…, m, k) and (…, k, n)."""
     shape = (*a[:-1], b[-1])
     outputs = product(shape)
     return shape, dots(outputs, outputs * a[-1])
 
 
 def product_of(name: str, a: T, b: T) -> T:
-    """Products of (batch, m, k) and (batch, k, n), or the product of (m, k) and (k, n)."""
+    """Return products of (batch, m, k) and (batch, k, n), or the product of (m, k) and (k, n)."""
     first = a if b.requires_grad else None  # what autograd saves
     second = b if a.requires_grad else None
 
@@ -262,7 +262,7 @@ def product_of(name: str, a: T, b: T) -> T:
 
 
 def matmul(name: str, a: T, b: T) -> T:
-    """Products of the last two dimensions; those before broadcast, which copies what stretches.
+    """Return products of the last two dimensions; earlier ones broadcast, by copies if needed.
 
     A matrix on the right takes the rows of all of the left at once, as torch does, where they lie
     one after the other or it needs a gradient.
@@ -284,7 +284,7 @@ def matmul(name: str, a: T, b: T) -> T:
 
 
 def put_product(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int = 0) -> T:
-    """Products of (batch, m, k) and (batch, k, n) put, or added, where ``to`` lies; no gradient.
+    """Write or add products of (batch, m, k) and (batch, k, n) to ``to``; no gradient.
 
     ``factors`` numbers multiply an entry of what is there, or of the product.
     """
@@ -294,7 +294,7 @@ def put_product(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int
 
 
 def linear(name: str, x: T, weight: T, bias: T | None) -> T:
-    """(…, k) times weight (n, k) transposed, plus bias: one addition a result."""
+    """Return (…, k) times weight (n, k) transposed, plus bias: one addition a result."""
     n, k = weight.shape
     if x.dim() != 2:
         out = linear(name, reshape(f"{name}: rows", x, (-1, k)), weight, bias)
@@ -325,7 +325,7 @@ RECOMPUTED = Cost(multiplications=3, additions=2, exponentials=1)
 
 
 def fused_attention(name: str, q: T, k: T, v: T, causal: bool) -> T:
-    """One kernel: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv).
+    """Count one fused kernel: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv).
 
     It keeps its output and a logsumexp a row, of float32 at least. The scaling is one
     multiplication a score, softmax counts as if written out. Backward is one kernel of five
@@ -360,6 +360,6 @@ def fused_attention(name: str, q: T, k: T, v: T, causal: bool) -> T:
 
 
 def _by_token(shape: Shape) -> Layout:
-    """The layout of (b, h, n, d) where a token's heads lie side by side."""
+    """Return the layout of (b, h, n, d) where a token's heads lie side by side."""
     b, h, n, d = shape
     return Layout.rows((b, n, h, d)).permuted((0, 2, 1, 3))

@@ -1,4 +1,4 @@
-"""A counting tensor's shape, memory and gradient: what every operation on it is made of.
+"""The base of counting tensors: shape, memory and gradient, from which every operation is built.
 
 The backward pass is a graph of nodes as autograd records them, played in the order of torch's
 engine.
@@ -43,14 +43,14 @@ class Node:
         self.backward = backward
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
-        """The operands' gradients, from the results' by place; what was saved is let go."""
+        """Return the operands' gradients, from the results' by place; what was saved is let go."""
         backward, self.backward = self.backward, None
         ordered = [grads.pop(place) for place in sorted(grads)]
         return backward(*ordered) if backward else ()
 
 
 class Leaf(Node):
-    """Where a gradient ends: that of a parameter or an input, which keeps the first it gets."""
+    """The end of a gradient's way: a parameter or an input, which keeps the first it gets."""
 
     __slots__ = ("gradient", "shape", "taken")
 
@@ -120,7 +120,7 @@ def _reachable(root: Node) -> Iterator[Node]:
 
 
 def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
-    """The sum of two gradients; in the memory of the first, where nothing else holds that."""
+    """Return the sum of two gradients, in the memory of the first if nothing else holds that."""
     cost = Cost(additions=before.count)
     into = before if in_place and before.alone else None
     name, layout = "add gradients", before.layout
@@ -129,7 +129,7 @@ def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
 
 @dataclass(eq=False, repr=False, slots=True)
 class Base:
-    """A shape laid out over memory, which dies when Python drops the last tensor that holds it.
+    """A tensor's shape over its memory, which is free once Python drops the last tensor on it.
 
     ``held`` are the storages it lies in, each with a weight: 1, or the condition under which it
     lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
@@ -159,20 +159,20 @@ class Base:
     def made(
         cls, counter: Counter, shape: Shape, layout: Layout | None = None, item_size: int = 0
     ) -> Self:
-        """A tensor in memory of its own, row by row unless a layout says otherwise."""
+        """Return a tensor in memory of its own, row by row unless a layout says otherwise."""
         size = item_size or counter.item_size
         held = ((Storage(product(shape) * size * counter.present), 1),)
         return cls(counter, shape, layout or Layout.rows(shape), held, size)
 
     @classmethod
     def given(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
-        """A tensor the caller already holds: no memory of the call, no gradient."""
+        """Return a tensor the caller already holds: no memory of the call, no gradient."""
         held = ((Storage(0, external=True), 1),)
         return cls(counter, shape, layout or Layout.rows(shape), held, counter.item_size)
 
     @classmethod
     def leaf(cls, counter: Counter, *shape: Number) -> Self:
-        """An input or a weight: given, and with a gradient where autograd records."""
+        """Return an input or a weight: given, and with a gradient where autograd records."""
         tensor = cls.given(counter, shape)
         if counter.grad:
             tensor.node = Leaf(tensor)
@@ -201,7 +201,7 @@ class Base:
         return not self.borrows and all(kept)
 
     def dim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.shape)
 
     # -- what operations make --------------------------------------------------------------
@@ -210,7 +210,7 @@ class Base:
         backward: Backward | None = None, layout: Layout | None = None, into: Self | None = None,
         item_size: int = 0, whole: bool | None = None, keeps: Number = 0, workspace: Number = 0,
     ) -> Self:  # fmt: skip
-        """One operation over ``reads``: bytes are counted, memory is taken, a node is recorded.
+        """Record one operation over ``reads`` (bytes, memory, backward node); return its result.
 
         ``into`` is overwritten and returned; what is new has as whole numbers as its own tensor,
         unless ``whole`` tells. ``backward`` gives a gradient for each of ``reads``,
@@ -252,7 +252,7 @@ class Base:
             result.node, result.place = node, place
 
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
-        """Another tensor on the same memory."""
+        """Return another tensor on the same memory."""
         return self._sharing(shape, layout, self.held, backward)
 
     def _sharing(self, shape: Shape, layout: Layout, held: Any, backward: Backward | None) -> Self:
@@ -263,14 +263,14 @@ class Base:
         return out
 
     def detach(self) -> Self:
-        """The same memory without a gradient."""
+        """Return a tensor on the same memory, without a gradient."""
         return self.alias(self.shape, self.layout)
 
     def where(
         self, flag: Number, name: str, shape: Shape, layout: Layout, cost: Cost | None = None,
         backward: Backward | None = None,
     ) -> Self:  # fmt: skip
-        """New memory where the flag is 1 (a copy, if no cost is given), its own where it is 0.
+        """Return a tensor in new memory where ``flag`` is 1 (by default a copy), else in its own.
 
         The result has another shape and layout: in its own memory, one of as many entries.
         """
@@ -294,5 +294,5 @@ class Base:
 
 
 def _holding(_number: Base, backward: Backward, grad: Any) -> Any:
-    """The same function, with a number that lives as long as it does."""
+    """Run the backward function; as a partial of it, ``_number`` stays alive as long as it does."""
     return backward(grad)

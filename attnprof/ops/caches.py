@@ -1,6 +1,7 @@
-"""What a decoder keeps, for the counter: rows of earlier tokens and sums."""
+"""Decoding states for the counter: caches of earlier tokens' rows, and sums."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from attnprof.costs import Cost, Number, ceil_div, maximum, minimum
 from attnprof.ops.counter import Counter
@@ -10,7 +11,7 @@ from attnprof.workload import Workload
 
 @dataclass
 class Cache:
-    """A decoder's rows of earlier tokens: what appending one more moves."""
+    """A decoder's cache of earlier tokens' rows; counts the bytes of appending one more."""
 
     counter: Counter
     batch: Number
@@ -20,7 +21,7 @@ class Cache:
     latest: Number | None = None
 
     def append(self, row: Tensor) -> Tensor:
-        """The row is stored; all rows in sight are memory the decoder holds already."""
+        """Store the row; return all rows in sight, in memory that the decoder holds already."""
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
@@ -31,7 +32,7 @@ class Cache:
 
 @dataclass
 class CountedSums:
-    """Sums of each ``block`` rows that a decoder was given: what one more row adds."""
+    """A decoder's sums over blocks of rows; counts the bytes of adding one more row."""
 
     counter: Counter
     batch: Number
@@ -40,7 +41,7 @@ class CountedSums:
     block: int
 
     def append(self, row: Tensor) -> Tensor:
-        """The row is added to the last sum, or begins one; all sums."""
+        """Add the row to the last sum, or begin one; return all sums."""
         cost = Cost(additions=row.count, bytes_moved=3 * row.size_bytes)
         self.counter.operations += 1
         self.counter.record("add to block", row.shape, cost)
@@ -50,8 +51,17 @@ class CountedSums:
         )
 
 
+def given_places(like: Any, *shape: Any) -> Tensor | None:
+    """Places, of 4 bytes each, that another layer holds already; None beside torch's tensors."""
+    if not isinstance(like, Tensor):
+        return None
+    held = Tensor.given(like.counter, shape)
+    held.item_size, held.whole = like.counter.bytes_of(4), True
+    return held
+
+
 def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
-    """The ``first`` of so many tokens and the ``latest`` others; all of them where that is None."""
+    """Return how many tokens are cached: the ``first`` and the ``latest``; all if that is None."""
     if latest is None:
         return tokens
     return minimum(tokens, first) + minimum(maximum(0, tokens - first), latest)
@@ -59,7 +69,7 @@ def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
 
 @dataclass(frozen=True)
 class CountedCaches:
-    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch.
+    """A maker of a decoder's state after all tokens before the last; shapes (heads, …), no batch.
 
     ``bytes`` are those that a step moves of each: cached rows once (the newest is written, the
     others are read), sums twice.
@@ -78,7 +88,7 @@ class CountedCaches:
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
-        """Rows of these tokens; or of the first of them, and the latest of the others."""
+        """Return rows of these tokens; or of the first of them, and the latest of the others."""
         w, heads = self.workload, self.workload.batch_size * heads
         seen = in_sight(w.seq_len, first, latest)
         self.bytes.append(heads * width * seen * self.counter.item_size)
@@ -87,12 +97,12 @@ class CountedCaches:
     window = newest_first = __call__
 
     def block_sums(self, heads: Number, width: Number, block: int) -> CountedSums:
-        """Sums of each ``block`` rows of these tokens."""
+        """Return sums of each ``block`` rows of these tokens."""
         before = self.workload.seq_len - self.step_tokens
         return CountedSums(self.counter, self.batch_size * heads, width, before, block)
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Sums of these tokens, in float32 at least if ``wide``."""
+        """Return sums of these tokens, in float32 at least if ``wide``."""
         size = self.counter.item_size
         held = Tensor.given(self.counter, (self.batch_size * heads, *shape))
         held.item_size = 4 if wide and size == 2 else size
@@ -102,7 +112,7 @@ class CountedCaches:
     lowest = zeros
 
     def counts(self, heads: Number) -> Tensor:
-        """A whole number each."""
+        """Return whole numbers, one each."""
         held = self.zeros(heads)
         held.item_size, held.whole = self.counter.bytes_of(8), True
         return held

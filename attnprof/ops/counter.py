@@ -1,4 +1,4 @@
-"""What a text executes, in the order in which it does: stages, and the memory that lives."""
+"""Record the stages of a text in order, with their cost and the memory that they take and free."""
 
 import dis
 import sys
@@ -42,7 +42,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One turn of a loop that stands for so many; ``present`` is 0 where that is none."""
+    """One turn of a loop, run for ``times`` equal ones; ``present`` is 0 if there are none."""
 
     times: Number
     present: Number
@@ -52,7 +52,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class Counter:
-    """Stages so far. ``item_size`` are the bytes of an element; ``grad``: autograd records.
+    """The stages of a run so far. ``item_size``: bytes of an element; ``grad``: autograd records.
 
     ``part`` is the pass that stages belong to, ``forward`` or ``backward``.
     """
@@ -87,11 +87,11 @@ class Counter:
         return here
 
     def bytes_of(self, size: int) -> int:
-        """What a number of so many bytes counts: one, where elements are counted."""
+        """Return a number's size in the counter's unit: its bytes, or 1 if it counts elements."""
         return size if self.item_size > 1 else 1
 
     def release(self, storage: Storage, weight: Number) -> None:
-        """One holder fewer; memory that nothing holds any more is free after the last stage."""
+        """Remove one holder; memory without holders is free after the latest stage."""
         counts = self.stages and not storage.external
         before = storage.alive if counts else 0
         holders = storage.holders
@@ -107,7 +107,7 @@ class Counter:
             )
 
     def table(self, parameters: Number, only: str | None = None) -> CostTable:
-        """The stages; ``only`` keeps one part, and what it finds alive goes before it."""
+        """Return the stages; ``only`` keeps one part, and what it finds alive goes before it."""
         if only is None:
             return CostTable(tuple(self.stages), parameters)
         first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))
@@ -118,11 +118,11 @@ class Counter:
     def repeat(
         self, times: Number, name: str = "", *, present: Number = None, instead: bool = False
     ) -> Iterator[None]:
-        """What runs inside is counted so many times over; it leaves nothing of its own alive.
+        """Count the operations inside ``times`` times; their memory must be free at the end.
 
-        It is held where it runs at least once, or where ``present`` is 1. ``instead`` of as many
-        times as what surrounds it. Its stages are called after the name, and their places count
-        from here.
+        That memory counts at the peak if ``present`` is 1, by default if ``times`` is at least 1.
+        Within another ``repeat`` both factors multiply, with ``instead`` this one replaces the
+        other's. ``name`` is part of the stages' names, and their places are counted from here.
         """
         before, outer = self.operations, self._turns
         present = at_least_one(times) if present is None else present
@@ -137,10 +137,10 @@ class Counter:
 
 
 def variable(operation: str) -> str:
-    """What the text calls the result of the operation that runs now, for the name of its stage.
+    """Return the name that a mechanism's code gives the result of the operation that runs now.
 
-    The variable that it is stored in, or the function that returns it or does it for its effect;
-    else the operation.
+    That is the variable it is assigned to, or else the function that returns it or runs it as a
+    statement, or else the operation. It becomes the name of the stage.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
@@ -150,7 +150,7 @@ def variable(operation: str) -> str:
 
 @cache
 def _stored(code: CodeType, offset: int) -> str:
-    """Where the next instruction puts the result, with spaces for underscores."""
+    """Return the name that the next instruction stores to, with spaces for underscores."""
     following = (item for item in dis.get_instructions(code) if item.offset > offset)
     stored = next((item for item in following if item.opname not in _SILENT), None)
     if stored is None or not stored.opname.startswith(("STORE_FAST", "RETURN_VALUE", "POP_TOP")):

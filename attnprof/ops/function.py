@@ -8,13 +8,13 @@ from attnprof.ops.tensor import Tensor
 
 
 class Function:
-    """``forward`` and ``backward`` in tensor methods, run by torch's autograd or the counter's.
+    """A differentiable function of tensors, run by torch's autograd or by the counting tensors'.
 
-    ``forward(*operands, keep, **settings)`` gives the result (or a tuple of results) and a tuple
-    of the tensors (or None) that the backward pass needs; where it takes ``keep``, that tells
-    whether anyone needs them. ``backward(saved, *grads, **settings)`` gives a gradient, or None,
-    for each operand; where it takes ``needs``, that tells which operands need one.
-    Neither is differentiated; operands are tensors or None, settings are plain values.
+    ``forward(*operands, [keep,] **settings)`` returns the result (or a tuple of results) and a
+    tuple of the tensors (or None) saved for the backward pass; ``keep`` is False if there will be
+    none. ``backward(saved, *grads, [needs,] **settings)`` returns a gradient, or None, for each
+    operand; ``needs`` has a bool for each operand. Neither is itself differentiated. Operands are
+    tensors or None, settings plain values.
     """
 
     def __init__(
@@ -27,19 +27,19 @@ class Function:
         self._takes_needs = "needs" in signature(backward).parameters
 
     def run(self, *operands: Any, keep: bool, **settings: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The forward pass: results, and what is saved."""
+        """Run the forward pass; return its results and the tensors saved for the backward pass."""
         options = {"keep": keep} if self._takes_keep else {}
         return self.forward(*operands, **options, **settings)
 
     def run_back(
         self, saved: tuple[Any, ...], *grads: Any, needs: tuple[bool, ...], **settings: Any
     ) -> tuple[Any, ...]:
-        """The backward pass: a gradient for each operand."""
+        """Run the backward pass; return a gradient for each operand."""
         options = {"needs": needs} if self._takes_needs else {}
         return self.backward(saved, *grads, **options, **settings)
 
     def __call__(self, *operands: Any, **settings: Any) -> Any:
-        """The result of the forward pass, with the backward pass attached to it."""
+        """Return the result of the forward pass, with the backward pass attached to it."""
         if any(isinstance(x, Tensor) for x in operands):
             return self._counted(operands, settings)
         from attnprof.ops.on_torch import apply

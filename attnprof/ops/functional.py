@@ -1,4 +1,4 @@
-"""Functions that a text calls where torch has no method: on torch tensors and counting ones."""
+"""Functions for texts where torch has no method, on torch's tensors and on counting ones."""
 
 import math
 import operator
@@ -13,12 +13,12 @@ from attnprof.ops.tensor import Tensor
 
 
 def _torch() -> Any:
-    """Torch, imported by whoever brought one of its tensors."""
+    """Return torch, which the caller of a tensor's method has imported."""
     return sys.modules["torch"]
 
 
 def square_root(size: Any, over: Any = 1) -> float:
-    """The root of a size, or of a ratio of sizes; one where they are no numbers, but counted with.
+    """Return the root of a size or of a ratio of sizes; 1 for sizes that are symbols or arrays.
 
     What a tensor is scaled by changes no count.
     """
@@ -27,14 +27,14 @@ def square_root(size: Any, over: Any = 1) -> float:
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """(…, k) times weight (n, k) transposed, plus bias."""
+    """Return (…, k) times weight (n, k) transposed, plus bias."""
     if isinstance(x, Tensor):
         return x.linear(weight, bias)
     return _torch().nn.functional.linear(x, weight, bias)
 
 
 def copy_in_rows(x: Any, like: Any = None) -> Any:
-    """A copy laid out row by row, also of what already is; in another tensor's number format."""
+    """Copy a tensor, even if contiguous, into rows, in the number format of another tensor."""
     if isinstance(x, Tensor):
         return x.clone() if like is None else like.new_empty(x.shape).copy_(x)
     dtype = (x if like is None else like).dtype
@@ -42,14 +42,14 @@ def copy_in_rows(x: Any, like: Any = None) -> Any:
 
 
 def in_rows_for(group: Any, x: Any) -> Any:
-    """Laid out row by row, by a copy where needed, for a group above one; else as it is."""
+    """Return x laid out row by row, by a copy if needed (for a group above one)."""
     if isinstance(x, Tensor):
         return shapes.in_rows("split heads", x, group)
     return x.contiguous() if group != 1 else x
 
 
 def repeat_rows(x: Any, times: Any) -> Any:
-    """(n, m) so many times over, (times·n, m); itself for once."""
+    """Return (n, m) repeated as (times·n, m); itself for one time."""
     if isinstance(x, Tensor):
         n, m = x.shape
         moved = Cost(bytes_moved=(1 + times) * x.size_bytes)
@@ -61,7 +61,7 @@ def repeat_rows(x: Any, times: Any) -> Any:
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, causal: bool = False, group: Any = 1
 ) -> Any:
-    """Torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
+    """Return torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if isinstance(q, Tensor):
         return arithmetic.fused_attention(variable("fused attention"), q, k, v, causal)
     run = _torch().nn.functional.scaled_dot_product_attention
@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
 
 
 def row_norms(x: Any) -> Any:
-    """The root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
+    """Return the root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
     if isinstance(x, Tensor):
         return x.norm(dim=-1, keepdim=True)
     return _torch().linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -77,14 +77,14 @@ def row_norms(x: Any) -> Any:
 
 # -- memory of one's own, and what is written there ------------------------------------------
 def empty_like(x: Any, *, in_rows: bool = False) -> Any:
-    """Memory for as many entries, laid out as they are or row by row."""
+    """Return memory for as many entries, laid out as they are or row by row."""
     if isinstance(x, Tensor):
         return shapes.empty(variable("empty"), x, x.shape, None if in_rows else x.layout)
     return _torch().empty_like(x, memory_format=_memory_format(in_rows))
 
 
 def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
-    """Zeros for as many entries, laid out as they are or row by row."""
+    """Return zeros for as many entries, laid out as they are or row by row."""
     if isinstance(x, Tensor):
         layout = None if in_rows else x.layout
         return x.result(variable("zeros"), x.shape, Cost(), [], layout=layout)
@@ -97,7 +97,7 @@ def _memory_format(in_rows: bool) -> Any:
 
 
 def put_product(to: Any, a: Any, b: Any) -> None:
-    """The products of (batch, m, k) and (batch, k, n) where ``to`` lies."""
+    """Write the products of (batch, m, k) and (batch, k, n) to ``to``."""
     if isinstance(to, Tensor):
         arithmetic.put_product(variable("product"), to, a, b)
     else:
@@ -105,7 +105,7 @@ def put_product(to: Any, a: Any, b: Any) -> None:
 
 
 def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
-    """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
+    """Write ``alpha`` times the (batched) product plus ``beta`` times ``to`` to ``to``."""
     if isinstance(to, Tensor):
         factors = (abs(beta) != 1) + (abs(alpha) != 1)
         arithmetic.put_product(variable("product"), to, a, b, add=True, factors=factors)
@@ -124,7 +124,7 @@ def _reaches_into_next(to: Any) -> bool:
 
 
 def add_row_(x: Any, row: Any) -> Any:
-    """(b, n, d) plus one row (b, 1, d), in place."""
+    """Return (b, n, d) plus one row (b, 1, d), in place."""
     return (
         arithmetic.row_added(variable("add row"), x, row) if isinstance(x, Tensor) else x.add_(row)
     )
@@ -134,7 +134,7 @@ _PER_ENTRY = {"mul": arithmetic.TIMES, "div": arithmetic.OVER, "add": arithmetic
 
 
 def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
-    """``mul``, ``div`` or ``add`` of a and b, which may be a number, where ``to`` lies."""
+    """Write ``mul``, ``div`` or ``add`` of a and b, which may be a number, to ``to``."""
     if isinstance(to, Tensor):
         operands = (a, b) if isinstance(b, Tensor) else (a,)
         arithmetic.entrywise(variable(operation), _PER_ENTRY[operation], *operands, into=to)
@@ -142,8 +142,17 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
         _put(to, operation, a, b)
 
 
+def put_rows(to: Any, x: Any, places: Any) -> None:
+    """The rows of x (m, d) at so many places where ``to`` (r, d) lies: only they are read."""
+    if isinstance(to, Tensor):
+        read = Cost(bytes_moved=to.size_bytes)
+        to.result(variable("rows"), to.shape, read, [places], into=to)
+    else:
+        _put(to, "index_select", x, dim=0, index=places)
+
+
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
-    """The ``sum`` or the largest entry, ``amax``, along an axis of x, where ``to`` lies."""
+    """Write the ``sum`` or the largest entry (``amax``) along an axis of x to ``to``."""
     if isinstance(to, Tensor):
         added = Cost(additions=x.count, reduction_outputs=to.count)
         cost = added if operation == "sum" else Cost(other=x.count)
@@ -153,7 +162,7 @@ def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
 
 
 def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
-    """The result of torch's function of that name, written where it belongs, strided or not.
+    """Write the result of torch's function ``name`` to its place, strided or not.
 
     A compiler takes the same values by a copy: it refuses strided places, and removes the copy
     itself. In-place methods would do too, but torch's own counter of operations overlooks those.
@@ -187,19 +196,19 @@ def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None
 
 
 def silu(x: Any) -> Any:
-    """X / (1 + exp(-x)) of every entry."""
+    """Return x / (1 + exp(-x)) of every entry."""
     return x.silu() if isinstance(x, Tensor) else _torch().nn.functional.silu(x)
 
 
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)) of every entry."""
+    """Return log(1 + exp(x)) of every entry."""
     if isinstance(x, Tensor):
         return arithmetic.softplus(variable("softplus"), x)
     return _torch().nn.functional.softplus(x)
 
 
 def searchsorted(rows: Any, numbers: Any) -> Any:
-    """The place of each number in its ascending row: of the first entry that is not smaller."""
+    """Return the place of each number in its ascending row: of the first entry not smaller."""
     if isinstance(rows, Tensor):
         size = rows.counter.bytes_of(8)
         return rows.result(
@@ -209,21 +218,21 @@ def searchsorted(rows: Any, numbers: Any) -> Any:
 
 
 def records(like: Any) -> bool:
-    """Whether autograd records what is done."""
+    """Return whether autograd records what is done."""
     if isinstance(like, Tensor):
         return like.counter.grad
     return bool(_torch().is_grad_enabled())
 
 
 def plain_size(size: Any) -> Any:
-    """A plain number, also of a compiler's; of a symbolic run the symbol, to be compared itself."""
+    """Return a size as an int, also a compiler's; a size of a symbolic run stays a symbol."""
     torch = _torch()
     symbolic = isinstance(size, torch.SymInt) and not torch.compiler.is_compiling()
     return size if symbolic else operator.index(size)
 
 
 def softmax_(scores: Any) -> None:
-    """Softmax over the last axis of contiguous scores, in their own memory."""
+    """Compute the softmax over the last axis of contiguous scores, in their memory."""
     if isinstance(scores, Tensor):
         arithmetic.softmax(variable("softmax"), scores, into=scores)
         return
@@ -231,7 +240,7 @@ def softmax_(scores: Any) -> None:
 
 
 def softmax_grad_(grad: Any, weights: Any) -> None:
-    """Gradient of the scores from that of the weights, in the memory of the latter."""
+    """Compute the scores' gradient from that of the weights, in the latter's memory."""
     if isinstance(grad, Tensor):
         cost = arithmetic.SOFTMAX_BACKWARD * grad.count
         grad.result(variable("softmax: grad"), grad.shape, cost, [grad, weights], into=grad)
@@ -241,7 +250,7 @@ def softmax_grad_(grad: Any, weights: Any) -> None:
 
 
 def join(parts: Any, dim: int) -> Any:
-    """Tensors one after the other along an axis (torch.cat)."""
+    """Return tensors one after the other along an axis (torch.cat)."""
     if isinstance(parts[0], Tensor):
         return Tensor.join(parts, dim)
     return _torch().cat(parts, dim)
@@ -249,14 +258,14 @@ def join(parts: Any, dim: int) -> Any:
 
 # -- new tensors ---------------------------------------------------------------------------
 def wide_zeros(like: Any, *shape: Any) -> Any:
-    """Zeros in a tensor's number format, or in float32 where that has fewer digits."""
+    """Return zeros in a tensor's number format, or in float32 where that has fewer digits."""
     if isinstance(like, Tensor):
         return _wide(variable("zeros"), like, shape)
     return like.new_zeros(shape, dtype=_wide_format(like))
 
 
 def wide_positions(like: Any, count: Any) -> Any:
-    """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
+    """Return the numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
     if isinstance(like, Tensor):
         return _wide(variable("positions"), like, (count,))
     return _torch().arange(1, count + 1, device=like.device, dtype=_wide_format(like))
@@ -272,7 +281,7 @@ def _wide_format(like: Any) -> Any:
 
 
 def empty_int32(like: Any, *shape: Any) -> Any:
-    """Memory for whole numbers of 4 bytes each."""
+    """Return memory for whole numbers of 4 bytes each."""
     if isinstance(like, Tensor):
         size = like.counter.bytes_of(4)
         return shapes.empty(variable("empty"), like, shape, item_size=size, whole=True)
@@ -280,7 +289,7 @@ def empty_int32(like: Any, *shape: Any) -> Any:
 
 
 def arange(like: Any, count: Any, step: Any = 1) -> Any:
-    """``count`` numbers from 0 on: in the format of whole numbers, or else in 8 bytes each."""
+    """Return ``count`` numbers from 0 on, as whole numbers, or else of 8 bytes each."""
     if isinstance(like, Tensor):
         size = like.item_size if like.whole else like.counter.bytes_of(8)
         return like.result(variable("range"), (count,), Cost(), [], item_size=size, whole=True)
@@ -290,7 +299,7 @@ def arange(like: Any, count: Any, step: Any = 1) -> Any:
 
 
 def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> Any:
-    """With so many columns of one number in front and at the end."""
+    """Return x with columns of one number in front and at the end."""
     if isinstance(x, Tensor):
         name, old = variable("padded"), x.shape
         return x.result(
@@ -302,14 +311,14 @@ def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> An
 
 # -- number formats --------------------------------------------------------------------------
 def wide(x: Any) -> Any:
-    """In float32 where the format has fewer digits; else itself."""
+    """Return x in float32 if its format has fewer digits; else itself."""
     if isinstance(x, Tensor):
         return arithmetic.cast(variable("wide"), x, max(x.item_size, 4) if x.item_size > 1 else 1)
     return x.float() if x.element_size() < 4 else x
 
 
 def as_format_of(x: Any, like: Any) -> Any:
-    """In another tensor's number format: a copy where that differs; else itself."""
+    """Return x in another tensor's number format: a copy if that differs, else itself."""
     if isinstance(x, Tensor):
         return arithmetic.cast(variable("cast"), x, like.item_size)
     return x.to(like.dtype)
@@ -321,23 +330,23 @@ class Spectrum(Tensor):
     __slots__ = ()
 
     def mul_(self, other: Any) -> "Spectrum":
-        """Products in place: 4 multiplications and 2 additions each."""
+        """Return products in place: 4 multiplications and 2 additions each."""
         cost = Cost(multiplications=4, additions=2) * self.count
         return self.result(variable("multiply"), self.shape, cost, [self, other], into=self)
 
     def conj_physical_(self) -> "Spectrum":
-        """Signs of the imaginary parts turned: bytes, no counted operation."""
+        """Return complex conjugates: bytes, no counted operation."""
         return self.result(variable("conjugate"), self.shape, Cost(), [self], into=self)
 
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Spectrum":
-        """The sum over some axes: two additions an entry."""
+        """Return the sum over some axes: two additions an entry."""
         shape, count = arithmetic.without(self.shape, dim, keepdim), self.count
         cost = Cost(additions=2 * count, reduction_outputs=2 * product(shape))
         return self.result(variable("sum"), shape, cost, [self])
 
 
 def rfft(x: Any) -> Any:
-    """The spectra (…, points / 2 + 1) of real rows (…, points)."""
+    """Return the spectra (…, points / 2 + 1) of real rows (…, points)."""
     if isinstance(x, Tensor):
         *before, points = x.shape
         shape, cost = (*before, exact_div(points, 2) + 1), _cost(product(before), points)
@@ -347,7 +356,7 @@ def rfft(x: Any) -> Any:
 
 
 def irfft(x: Any, points: Any) -> Any:
-    """Real rows (…, points) of their spectra."""
+    """Return real rows (…, points) of their spectra."""
     if isinstance(x, Tensor):
         shape = (*x.shape[:-1], points)
         cost, size = _cost(product(shape[:-1]), points), x.item_size // 2
@@ -357,7 +366,7 @@ def irfft(x: Any, points: Any) -> Any:
 
 
 def _cost(rows: Number, points: Number) -> Cost:
-    """F·log2 F multiplications a row of F points, 3/2 of it additions, each way.
+    """Return the cost of a transform: F·log2 F multiplications a row of F points, 3/2 additions.
 
     The radix-2 count, half of a complex transform's F/2·log2 F butterflies of 4
     multiplications and 6 additions, whatever the library does; 5/2·F·log2 F in all.
@@ -367,7 +376,7 @@ def _cost(rows: Number, points: Number) -> Cost:
 
 
 def padded_length(n: Number) -> Number:
-    """Points of a transform that keeps n tokens apart: the smallest power of two not below 2n."""
+    """Return the points of a transform of n tokens: the smallest power of two from 2n on."""
     if is_plain(n):
         return 2 ** (2 * n - 1).bit_length()  # of a symbol of torch's, too
     if hasattr(n, "free_symbols"):
@@ -380,7 +389,7 @@ def padded_length(n: Number) -> Number:
 
 
 def _binary_logarithm(points: Number) -> Number:
-    """The exponent of a power of two."""
+    """Return the exponent of a power of two."""
     if is_plain(points):
         return points.bit_length() - 1
     if hasattr(points, "free_symbols"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnprof.mechanism import Mechanism
 
 
-#: The linear maps around a core, and what they give.
+#: The linear maps around a core, and the names of their results.
 MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
 
 
@@ -39,7 +39,7 @@ class LayerSizes:
 
     @classmethod
     def of(cls, w: Workload) -> "LayerSizes":
-        """The sizes of a workload, the length among them."""
+        """Return the sizes of a workload, the length among them."""
         return cls(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len, w.width)
 
     @property
@@ -55,7 +55,7 @@ class LayerSizes:
         return exact_div(self.num_heads, self.num_kv_heads)
 
     def maps(self, letters: str) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of these linear maps around a core, by name (``q_proj``)."""
+        """Return input and output width of the linear maps around a core, by name (``q_proj``)."""
         width, values = self.d_model, self.value_head_dim
         widths = {
             "q": (width, self.num_heads * self.head_dim),
@@ -68,7 +68,7 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter of a core: its shape, and how each matrix of it starts.
+    """A parameter of a core: its shape, and how its matrices are initialised.
 
     A ``start`` is a number for all entries, or the name of a rule. What is ``drawn`` is a buffer
     instead, and drawn again by the core's ``redraw``.
@@ -90,37 +90,37 @@ class Definition:
     stages: list[Stage] = field(default_factory=list)
 
     def stage(self, name: str, cost: Cost, *shape: Number) -> None:
-        """Any count, with the shape of its result."""
+        """Add any count, with the shape of its result."""
         self.stages.append(Stage(name, shape, cost))
 
     def dots(self, name: str, outputs: Number, terms: Number, *shape: Number) -> None:
-        """``terms`` products in all, summed to ``outputs`` results (``terms`` ≥ ``outputs``)."""
+        """Add ``terms`` products, summed to ``outputs`` results (``terms`` ≥ ``outputs``)."""
         cost = Cost(
             multiplications=terms, additions=terms, matmul_flops=2 * terms, dot_outputs=outputs
         )
         self.stage(name, cost, *(shape or (outputs,)))
 
     def maps(self, maps: dict[str, tuple[Number, Number]], tokens: Number) -> None:
-        """Linear maps of so many tokens, but for that of the output."""
+        """Add the linear maps of ``tokens`` tokens, except the output's."""
         for name, (inner, outer) in maps.items():
             if name != "o_proj":
                 self.dots(name, tokens * outer, tokens * inner * outer, tokens, outer)
 
     def sums(self, name: str, outputs: Number, terms: Number) -> None:
-        """``terms`` values summed to ``outputs`` results."""
+        """Add ``terms`` values summed to ``outputs`` results."""
         self.stage(name, Cost(additions=terms, reduction_outputs=outputs), outputs)
 
     def softmax(
         self, scores: Number, outputs: Number, *, of: str = "", sums: str = "row sums"
     ) -> None:
-        """Scaling by a division, exp, sums, division; stages are those ``of`` something."""
+        """Add scaling by a division, exp, sums and division; ``of`` is in the stages' names."""
         self.stage(f"{of}scaling", Cost(divisions=scores), scores)
         self.stage(f"{of}exponentials", Cost(exponentials=scores), scores)
         self.sums(f"{of}{sums}", outputs, scores)
         self.stage(f"{of}normalisation", Cost(divisions=scores), scores)
 
     def projections(self, which: str, workload: Workload) -> None:
-        """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
+        """Count the linear maps named by ``which``, letters of q, k, v, o, without bias."""
         w = workload
         sizes = LayerSizes.of(w)
         for name, (inner, outer) in sizes.maps(which).items():
@@ -129,7 +129,7 @@ class Definition:
             self.dots(MAPS[name], rows * outer, rows * inner * outer, rows, outer)
 
     def softmax_attention(self, workload: Workload, pairs: Number, rows: Number) -> None:
-        """Scores, scaling by a division, softmax (exp, sum, division), values: 002, Eq 10-17."""
+        """Add scores, division by the scale, softmax and values: document 002, Eq 10 to 17."""
         w = workload
         heads = w.batch_size * w.num_heads
         scores, outputs = heads * pairs, heads * rows * w.value_width
@@ -139,12 +139,12 @@ class Definition:
 
 
 def flat(x: Any) -> Any:
-    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
+    """Return (b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
     return x.reshape(-1, x.shape[-2], x.shape[-1])
 
 
 def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
-    """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it.
+    """Return (b, n, h·d) as (b, h, n, d), laid out so that (b·h, n, d) is a view.
 
     A ``group`` of heads shares its keys: then (b·h/group, group·n, d) is one, too.
     """
@@ -158,14 +158,14 @@ def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
 
 
 def repeat_heads(y: Any, heads: Any) -> Any:
-    """(b, g, n, d) → (b, h, n, d): each of g heads for h/g others, side by side."""
+    """Return (b, g, n, d) → (b, h, n, d): each of g heads for h/g others, side by side."""
     b, g, n, d = y.shape
     repeated = y.unsqueeze(2).expand(b, g, exact_div(heads, g), n, d)
     return repeated.reshape(b, heads, n, d)
 
 
 def merge_heads(y: Any) -> Any:
-    """(b, h, n, d) → (b, n, h·d)."""
+    """Return (b, h, n, d) → (b, n, h·d)."""
     b, h, n, d = y.shape
     return y.transpose(1, 2).reshape(b, n, h * d)
 
@@ -177,11 +177,11 @@ class CoreText:
     sizes: Any
 
     def forward(self, q: Any, k: Any, v: Any, causal: bool = False, **gates: Any) -> Any:
-        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
+        """Attend: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
         return self.spec.run(q, k, v, causal, self, **gates)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, **gates: Any) -> Any:
-        """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
+        """Compute a token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv)."""
         return self.spec.step(q, k, v, state, self, **gates)
 
 
@@ -192,11 +192,11 @@ class OwnText:
     sizes: Any
 
     def forward(self, x: Any, causal: bool = False) -> Any:
-        """(b, n, d_model) → (b, n, d_model); ``causal`` where the layer is not so by nature."""
+        """Compute (b, n, d_model) → the same shape; ``causal`` if the layer is not so by nature."""
         return self.spec.run_layer(self, x, causal)
 
     def step(self, x: Any, state: Any) -> Any:
-        """One token, (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token, (b, 1, d_model) → the same shape, and the new state."""
         return self.spec.layer_step(self, x, state)
 
 
@@ -213,7 +213,7 @@ class LayerText:
     o_proj: Any
 
     def heads(self, letter: str, x: Any, *, decoding: bool = False, state: Any = None) -> Any:
-        """The heads (b, h, n, d) of a projection, or of the input's columns where it has none."""
+        """Return heads (b, h, n, d) of a projection, or of the input's columns without one."""
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
         group = self.sizes.group if letter == "q" and not decoding else 1
         projection = getattr(self, f"{letter}_proj", None)
@@ -225,12 +225,12 @@ class LayerText:
         return repeat_heads(split_heads(x, fewer, in_rows=self.spec.flat), heads)
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
-        """(b, n, d_model) → (b, n, d_model)."""
+        """Return (b, n, d_model) → (b, n, d_model)."""
         y = self.spec.gated_output(self, x, self.spec.mixed(self, x, causal, context))
         return self.o_proj(y) if "o" in self.spec.projections else y
 
     def step(self, x: Any, state: Any) -> tuple[Any, Any]:
-        """One token, (b, 1, d_model) → the same shape, and the new state."""
+        """Compute one token, (b, 1, d_model) → the same shape, and the new state."""
         q = self.heads("q", x, decoding=True, state=state)
         shared = self.spec.shares_queries
         k = q if shared else self.heads("k", x, decoding=True, state=state)
@@ -250,7 +250,7 @@ class Weights:
         self.count: Number = 0
 
     def add(self, *shape: Number, drawn: bool = False) -> Tensor:
-        """One more parameter, or a buffer that is ``drawn``."""
+        """Add a parameter, or a buffer that is ``drawn``."""
         if drawn:
             return Tensor.given(self.counter, shape)
         self.count = self.count + product(shape)
@@ -258,14 +258,14 @@ class Weights:
 
 
 def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
-    """Bytes of its state that a mechanism moves in a step, each once."""
+    """Return bytes of its state that a mechanism moves in a step, each once."""
     caches = CountedCaches(Counter(w.item_size), w)
     _first_state(spec, LayerSizes.of(w), caches, scope)
     return sum(caches.bytes)
 
 
 def _first_state(spec: "Mechanism", sizes: LayerSizes, caches: CountedCaches, scope: str) -> Any:
-    """The state of a layer, or of a core alone."""
+    """Return the state of a layer, or of a core alone."""
     return (spec.layer_state if scope == "layer" else spec.init_state)(sizes, caches)
 
 
@@ -276,7 +276,7 @@ class CountedCore(CoreText):
 
 
 def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
-    """What a mechanism's text executes for a workload, by stage."""
+    """Return what a mechanism's code executes for a workload, stage by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
     if groups is None or not is_symbolic(heads, groups):
         return _counted(spec, workload, scope)
@@ -289,7 +289,7 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
 
 
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
-    """A core or a layer, and its parameters."""
+    """Return a core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes.of(w)
     has_layer = spec.has_own_layer()
@@ -302,8 +302,8 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     if not has_layer:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
-        for name, told in spec.layer_weights(sizes).items():
-            setattr(host, name, told and weights.add(*told.shape))
+        for name, entry in spec.layer_weights(sizes).items():
+            setattr(host, name, entry and weights.add(*entry.shape))
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
         shown = MAPS.get(name, name)
@@ -322,7 +322,7 @@ def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
 
 @lru_cache(maxsize=64)
 def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]:
-    """What one run shows, and its backward pass alone if it has one."""
+    """Return the table of one run, and, if it has a backward pass, the table of that alone."""
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
@@ -341,7 +341,7 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
 
 
 def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:
-    """Queries, keys, values of a core; the input of a layer, and where keys come from another."""
+    """Return queries, keys and values for a core; for a layer its input, and that of its keys."""
     b, h, g = w.batch_size, w.num_heads, w.kv_heads
     if scope == "layer":
         lengths = [n] if w.kv_seq_len is None or w.phase == "decode" else [n, m]

@@ -18,7 +18,7 @@ Shape = tuple[Number, ...]
 
 
 def product(shape: Iterable[Number]) -> Number:
-    """The number of entries of a shape."""
+    """Return the number of entries of a shape."""
     count: Number = 1
     for size in shape:
         count = count * size
@@ -26,7 +26,7 @@ def product(shape: Iterable[Number]) -> Number:
 
 
 def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Strides of a view of known sizes, or None where there is no such view: as torch has it.
+    """Return strides of a view of known sizes; None where torch would refuse the view, too.
 
     Dimensions that follow one another in memory are a chunk; a new dimension lies in one chunk.
     """
@@ -55,7 +55,7 @@ _Piece = tuple[Number, int, Number]
 
 
 def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
-    """Which dimensions together become which others, in the smallest possible groups."""
+    """Return which dimensions together become which others, in the smallest possible groups."""
     pairs: list[tuple[list[_Piece], list[int]]] = []
     rest: list[_Piece] = [(size, place, 1) for place, size in enumerate(old)]
     places = list(range(len(new)))
@@ -80,7 +80,7 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
 
 
 def _inner(a: Number, b: Number, left: list[_Piece]) -> Number | None:
-    """What a product of symbols has too much of, if its last factor can be cut there."""
+    """Return the factor a / b of a product of sizes, if its last size can be split by it."""
     if not left or not is_symbolic(a, b):
         return None
     more = a / b
@@ -90,7 +90,7 @@ def _inner(a: Number, b: Number, left: list[_Piece]) -> Number | None:
 
 
 def _is_part(a: Number, b: Number) -> bool:
-    """Whether a product of sizes lacks factors of another one."""
+    """Return whether a product of sizes lacks factors of another one."""
     if not is_symbolic(a, b):
         less = a < b if is_plain(a, b) else a <= b
         return bool(less.all() if hasattr(less, "all") else less)
@@ -99,7 +99,7 @@ def _is_part(a: Number, b: Number) -> bool:
 
 #: Sizes known to be above one (True) or one (False).
 Known = tuple[tuple[Number, bool], ...]
-#: What of a case is looked for: from the question "is this size above one?" to a flag and strides.
+#: A function from a size to a flag: whether the size is above one in the case at hand.
 Ask = Callable[[Number], Number]
 #: A shape without the sizes that a case knows to be one.
 Simple = Callable[[Shape], Shape]
@@ -110,7 +110,7 @@ Found = tuple[Number, "Layout"]
 
 
 def is_literally(value: Number, number: int) -> bool:
-    """Whether a size is this number itself, no array or expression that may be it."""
+    """Return whether a size is this number itself, no array or expression that may be it."""
     if isinstance(value, int) or getattr(value, "is_Integer", False):
         return bool(value == number)
     node = getattr(value, "node", None)  # a size of torch's
@@ -118,7 +118,7 @@ def is_literally(value: Number, number: int) -> bool:
 
 
 def contiguous(shape: Shape) -> Shape:
-    """Strides of a tensor laid out row by row."""
+    """Return strides of a tensor laid out row by row."""
     strides: list[Number] = []
     step: Number = 1
     for size in reversed(shape):
@@ -130,7 +130,7 @@ def contiguous(shape: Shape) -> Shape:
 def once(
     method: "Callable[[Layout, Shape, Any], Found]",
 ) -> "Callable[[Layout, Shape, Any], Found]":
-    """A method whose answers for symbolic sizes are kept: they take far longer than numbers do."""
+    """Return the method with answers remembered for symbolic sizes, which take far longer."""
     kept = lru_cache(maxsize=4096)(method)
     return lambda self, shape, other: (kept if is_symbolic(*shape) else method)(self, shape, other)
 
@@ -144,19 +144,19 @@ class Layout:
 
     @classmethod
     def rows(cls, shape: Shape) -> "Layout":
-        """Row by row."""
+        """Return a layout row by row."""
         return cls((((), contiguous(shape)),))
 
     def permuted(self, order: Sequence[int]) -> "Layout":
-        """With the dimensions in another order."""
+        """Return the layout with the dimensions in another order."""
         return self.with_strides(lambda strides: tuple(strides[place] for place in order))
 
     def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
-        """With other strides in each case."""
+        """Return the layout with other strides in each case."""
         return replace(self, cases=tuple((known, change(strides)) for known, strides in self.cases))
 
     def stretched(self, shape: Shape, new: Shape) -> "Layout":
-        """Under a shape with dimensions added in front and those of one entry repeated."""
+        """Return the layout expanded: dimensions added in front, those of one entry repeated."""
         added = (0,) * (len(new) - len(shape))
 
         def lines(strides: Shape) -> Shape:
@@ -168,7 +168,7 @@ class Layout:
 
     @once
     def reshaped(self, shape: Shape, new: Shape) -> Found:
-        """1 where taking another shape copies, else 0, and the layout of the result."""
+        """Return 1 where taking another shape copies, else 0, and the layout of the result."""
         if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
             strides = viewed_strides(shape, self.cases[0][1], new)
             return (1, Layout.rows(new)) if strides is None else (0, Layout((((), strides),)))
@@ -197,7 +197,7 @@ class Layout:
         return flag if is_literally(self.cut, 0) else flag * self.cut, layout
 
     def dense(self, shape: Shape) -> "Layout":
-        """The order of these strides without gaps or repetition: how torch lays a result.
+        """Return the order of these strides without gaps or repetition: how torch lays a result.
 
         A dimension that repeats one place (stretched) stays where it is among the others.
         """
@@ -207,7 +207,7 @@ class Layout:
         return Layout(tuple((known, _packed(shape, strides)) for known, strides in self.cases))
 
     def folds(self, shape: Shape) -> bool:
-        """Whether all dimensions but the last follow one another, those of one entry included."""
+        """Return whether all dimensions but the last follow one another, of one entry or more."""
 
         def follow(strides: Shape) -> bool:
             lines = [(n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
@@ -219,7 +219,7 @@ class Layout:
 
     @once
     def in_rows(self, shape: Shape, group: Number) -> Found:
-        """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
+        """Return 1 where a copy (if a group is above one) puts it in rows, and the layout then."""
         rows = contiguous(shape)
         first = self.cases[0][1]
         if len(self.cases) == 1 and is_plain(group, *shape, *first) and min(shape, default=1) > 0:
@@ -237,7 +237,7 @@ class Layout:
         return self._by_case(outcome)
 
     def differs(self, shape: Shape) -> Number:
-        """1 where entries do not lie row by row, else 0."""
+        """Return 1 where entries do not lie row by row, else 0."""
         return self.in_rows(shape, 2)[0]
 
     def _by_case(self, outcome: Decide) -> Found:
@@ -256,7 +256,7 @@ class _UnknownError(Exception):
 
 
 def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
-    """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
+    """Return a case with its outcome; if it depends on whether a size is 1, both sub-cases."""
     ones = {size: 1 for size, many in known if not many}
 
     def simple(shape: Shape) -> Shape:
@@ -274,7 +274,7 @@ def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, N
 
 
 def _is_many(size: Number, known: Known) -> Number:
-    """1 where a size is above one: a number, or what the case knows of a product's factors."""
+    """Return 1 where a size is above one: a number, or known by the case for its factors."""
     if not is_symbolic(size):
         return more_than_one(size)
     facts, factors = dict(known), factors_of(size)
@@ -287,7 +287,7 @@ def _is_many(size: Number, known: Known) -> Number:
 
 
 def _met(cases: Iterable[Known]) -> Number:
-    """1 where one of the cases is met, else 0: a sum over products of sizes above one."""
+    """Return 1 where one of the cases is met, else 0: a sum over products of sizes above one."""
     terms: dict[frozenset[Number], int] = {}
     for known in cases:
         ones = [size for size, many in known if not many]
@@ -300,7 +300,7 @@ def _met(cases: Iterable[Known]) -> Number:
 
 
 def as_flag(value: Number) -> Number:
-    """A product or sum of flags as one: 1 or 0 to any power is itself."""
+    """Return a product or sum of flags as one: 1 or 0 to any power is itself."""
     if not is_symbolic(value):
         return value
     powers = value.expand().as_coefficients_dict()
@@ -314,7 +314,7 @@ def _above_one(size: Number) -> Number:
 
 
 def _differ(a: Number, b: Number, ask: Ask) -> Number:
-    """1 where two strides differ, 0 where they are equal."""
+    """Return 1 where two strides differ, 0 where they are equal."""
     if same_size(a, b):
         return 0
     if is_plain(a, b) or is_literally(a, 0) or is_literally(b, 0):
@@ -326,7 +326,7 @@ def _differ(a: Number, b: Number, ask: Ask) -> Number:
 
 
 def _either(flags: Sequence[Number]) -> Number:
-    """1 where any of the flags is."""
+    """Return 1 where any of the flags is 1, else 0."""
     return 1 - product(1 - flag for flag in flags)
 
 
@@ -337,7 +337,7 @@ def _where(flag: Number, yes: Number, no: Number) -> Number:
 
 
 def _scattered(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
-    """1 where dimensions do not follow one another in memory; those of one entry do not count."""
+    """Return 1 where dimensions of more than one entry do not follow one another in memory."""
     flags: list[Number] = []
     for i in range(len(sizes) - 1):
         between: Number = ask(sizes[i])
@@ -372,7 +372,7 @@ def _packed(shape: Shape, strides: Shape) -> Shape:
 
 
 def _is_more(a: Number, b: Number) -> bool:
-    """Whether a stride is larger: as numbers, or as a product with factors more."""
+    """Return whether a stride is larger: as numbers, or as a product with factors more."""
     if not is_symbolic(a, b):
         more = a > b
         return bool(more.all() if hasattr(more, "all") else more)

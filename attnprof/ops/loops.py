@@ -1,7 +1,7 @@
-"""Loops and branches of a text: torch runs every turn, the counter each different one once.
+"""Loops and branches of a text: torch runs every turn, the counter one turn for all equal ones.
 
-So does what follows a run of torch's whose sizes are symbols: its number of turns has no number.
-What a turn makes must be gone when it ends.
+A symbolic run of torch (:mod:`attnprof.trace`) does as the counter, since its number of turns is a
+symbol (:func:`followed_by`). Memory that a turn allocates must be free when it ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +14,13 @@ from attnprof.ops.tensor import Tensor
 
 T = TypeVar("T")
 
-#: What follow runs on symbolic sizes, the innermost last: a list, as torch.compile reads lists.
+#: Recorders of runs on symbolic sizes, the innermost last; a list, which torch.compile can read.
 _FOLLOWERS: list[Any] = []
 
 
 @contextmanager
 def followed_by(follower: Any) -> Iterator[None]:
-    """Meanwhile torch, too, runs one of those turns that are alike: ``follower.repeat`` is told."""
+    """Let torch run one turn for all equal ones inside, too; ``follower.repeat`` counts them."""
     _FOLLOWERS.append(follower)
     try:
         yield
@@ -29,14 +29,14 @@ def followed_by(follower: Any) -> Iterator[None]:
 
 
 def _counter_of(like: Any) -> Any:
-    """Who is told of turns that are alike, of the loop of this tensor; None: every one runs."""
+    """Return who counts equal turns once, for the loop of this tensor; None: every turn runs."""
     if isinstance(like, Tensor):
         return like.counter
     return _FOLLOWERS[-1] if _FOLLOWERS else None
 
 
 def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
-    """``every`` turn of a loop for torch; for the counter one of those alike, times their number.
+    """Return ``every`` turn of a loop for torch; for the counter one per group of equal turns.
 
     ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
     a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
@@ -55,7 +55,7 @@ def _counted(counter: Any, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
 
 
 def _is_none(times: Any) -> bool:
-    """Whether there is no turn: a symbol of torch's then says so in the domain."""
+    """Return whether there is no turn: a symbol of torch's then says so in the domain."""
     return not times > 0 if _of_torch(times) else bool(getattr(times, "is_zero", False))
 
 
@@ -64,7 +64,7 @@ def _of_torch(size: Any) -> bool:
 
 
 def in_blocks(like: Any, count: Any, rows: Any, *, backwards: bool = False) -> Iterator[slice]:
-    """Slices of at most so many of ``count`` rows, one after the other; or the last one first."""
+    """Yield slices of at most ``rows`` of ``count`` rows, in order; or with the last one first."""
     counter = _counter_of(like)
     if counter is None:
         return _blocks(count, rows, backwards)
@@ -82,11 +82,12 @@ def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
 
 
 def _not_empty(rest: Any) -> Any:
-    """The length of a last block; one where there is none: no shape is empty in what is not run."""
+    """Return the last block's length; 1 if there is none, since no shape may be empty."""
     return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
 
 
-#: Two turns that stand for half of all whole blocks each, where work is linear in their place.
+#: Two turns, the first and the last of the whole blocks, that stand for half of these each: work is
+#: linear in a block's place.
 _HALVES = ("first of whole blocks", "last of whole blocks")
 
 
@@ -98,10 +99,10 @@ def _whole_blocks(full: Any, rows: Any, first: Any, last: Any) -> tuple[Any, ...
 
 
 def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
-    """The same slices, of at most ``count`` rows, each with its end: no block sees later rows.
+    """Yield slices of at most ``rows`` of ``count`` rows, each with its end, the rows it may see.
 
-    Work is linear in that, so for the counter the mean stands for the early blocks; the latest
-    stand alone, for the memory and for a whole mean.
+    Work is linear in the end, so the counter runs one block of mean length for all early ones. The
+    last two are run themselves: they decide the peak, and the mean of the others is a whole number.
     """
     counter = _counter_of(like)
     if counter is None:
@@ -123,10 +124,10 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
 
 
 def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
-    """The same slices, of at most ``count`` rows, each with what is left from its start on.
+    """Yield slices of at most ``rows`` of ``count`` rows, each with the number of rows from it on.
 
-    Work is linear in that, so for the counter the mean stands for the later blocks; the first
-    stand alone, for the memory and for a whole mean.
+    Work is linear in that number, so the counter runs one block of mean length for all later ones.
+    The first two are run themselves: they decide the peak, and the others' mean is a whole number.
     """
     counter = _counter_of(like)
     if counter is None:
@@ -149,7 +150,7 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
 
 
 def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
-    """Whole blocks; beside one of them, how many stand alone and how many have a whole mean."""
+    """Return the whole blocks; of all but one, how many run alone and how many as their mean."""
     full = floor_div(count, rows)
     more = 0 if is_symbolic(full) else full % 2 * at_least_one(full - 1)
     return full, more, full - 1 - more
@@ -158,7 +159,7 @@ def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
 def other_blocks(
     like: Any, count: Any, rows: Any, here: slice, *, than: str = "last"
 ) -> Iterator[None]:
-    """Once in a turn over :func:`in_blocks`, except for the last block, or the first."""
+    """Yield once within a turn over :func:`in_blocks`, except in the last block (or the first)."""
     counter = _counter_of(like)
     del like
     if counter is None:
@@ -179,7 +180,7 @@ def other_blocks(
 
 
 def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
-    """Indices from start to stop."""
+    """Yield indices from start to stop; the counter runs one of them for all."""
     counter = _counter_of(like)
     if counter is None:
         return iter(range(start, stop))
@@ -187,10 +188,10 @@ def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
 
 
 def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Callable[[], T]) -> T:
-    """What that of two functions gives whose flag is 1: the other's is 0.
+    """Return the result of the one of two functions whose flag is 1; the other's flag is 0.
 
-    Where symbols or arrays decide, each is counted under its flag, and a result lies in the
-    memory of both.
+    If flags are symbols or arrays, both run, each counted times its flag, and the result lies in
+    the memory of both.
     """
     if is_plain(*flags):
         return first() if flags[0] else second()

@@ -1,4 +1,4 @@
-"""What only torch is asked for: functions with their own backward pass."""
+"""Run a :class:`attnprof.ops.function.Function` on torch's autograd."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,12 @@ class OwnBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: "Function", settings: dict[str, Any], *operands: Any) -> Any:
-        """Its results."""
+        """Return the function's results."""
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)
+        if isinstance(results, tuple) and not all(x.is_floating_point() for x in results):
+            ctx.set_materialize_grads(False)  # whole numbers get no zeros for a gradient
         if _LOSES_WRITTEN and torch.compiler.is_compiling():
             return tuple(map(clone, results)) if isinstance(results, tuple) else clone(results)
         return results
@@ -30,13 +32,15 @@ class OwnBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """A gradient for each operand."""
+        """Return a gradient for each operand."""
         run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
+        if all(grad is None for grad in grads):  # nothing came of its results
+            return None, None, *(None for _ in needs)
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
 def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """The function's result; where autocast is on, of operands in its number format.
+    """Return the function's result; where autocast is on, of operands in its number format.
 
     Inside a function with its own backward pass autocast would cast some operands and not the
     places they are written to, so it is off there.

@@ -1,6 +1,6 @@
-"""Methods of counting tensors that give other shapes, new tensors, and entries by their places.
+"""Methods of counting tensors for reshaping, making tensors, and indexing.
 
-Whole numbers are 8 bytes each unless said otherwise, masks one; work on them is no FLOP.
+Integers take 8 bytes each by default, masks one byte; operations on them count no FLOPs.
 """
 
 from dataclasses import replace
@@ -12,12 +12,12 @@ from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout, Shape, is_literally, product
 
-#: Bytes of a place.
+#: Bytes of an index.
 PLACE = 8
 
 
 class Ordered(NamedTuple):
-    """Entries in another order, or the largest ones, and the places where they stood."""
+    """Sorted or largest entries, and the places where they stood."""
 
     values: Any
     indices: Any = None
@@ -30,27 +30,27 @@ class Shaped(Base):
 
     # -- shapes ----------------------------------------------------------------------------
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one size of it."""
+        """Return the shape, or one size of it."""
         return self.shape if dim is None else self.shape[dim]
 
     def reshape(self, *shape: Any) -> Self:
-        """Another shape; a copy where the layout does not allow a view."""
+        """Return the tensor in another shape; a copy if the layout allows no view."""
         return shapes.reshape(variable("reshape"), self, shapes.sizes(shape))
 
     view = reshape
 
     def flatten(self, start: int = 0, end: int = -1) -> Self:
-        """Some dimensions as one."""
+        """Return the tensor with some dimensions as one."""
         start, end = start % self.dim(), end % self.dim()
         shape = (*self.shape[:start], -1, *self.shape[end + 1 :])
         return shapes.reshape(variable("flatten"), self, shape)
 
     def contiguous(self) -> Self:
-        """Laid out row by row: itself, or a copy."""
+        """Return it laid out row by row: itself, or a copy."""
         return shapes.in_rows(variable("contiguous"), self, 2)
 
     def unsqueeze(self, dim: int) -> Self:
-        """One more dimension, of one entry; its gradient has one fewer."""
+        """Return the tensor with one more dimension, of one entry; its gradient has one fewer."""
         dim = dim % (self.dim() + 1)
         shape = (*self.shape[:dim], 1, *self.shape[dim:])
 
@@ -61,27 +61,27 @@ class Shaped(Base):
         return self.alias(shape, layout, lambda grad: [grad.squeeze(dim)])
 
     def squeeze(self, dim: int) -> Self:
-        """Without a dimension of one entry."""
+        """Return the tensor without a dimension of one entry."""
         dim = dim % self.dim()
         kept = [place for place in range(self.dim()) if place != dim]
         shape = tuple(self.shape[place] for place in kept)
         return self.alias(shape, self.layout.permuted(kept), lambda grad: [grad.unsqueeze(dim)])
 
     def permute(self, *dims: Any) -> Self:
-        """The dimensions in another order."""
+        """Return the dimensions in another order."""
         order = [place % self.dim() for place in shapes.sizes(dims)]
         back = [order.index(place) for place in range(len(order))]
         shape = tuple(self.shape[place] for place in order)
         return self.alias(shape, self.layout.permuted(order), lambda grad: [grad.permute(back)])
 
     def transpose(self, a: int, b: int) -> Self:
-        """Two dimensions exchanged."""
+        """Return two dimensions exchanged."""
         order = list(range(self.dim()))
         order[a], order[b] = order[b], order[a]
         return self.permute(order)
 
     def t(self) -> Self:
-        """A matrix transposed."""
+        """Return a matrix transposed."""
         return self.transpose(0, 1)
 
     @property
@@ -90,7 +90,7 @@ class Shaped(Base):
         return self.transpose(-2, -1)
 
     def expand(self, *sizes: Any) -> Self:
-        """Stretched along new dimensions in front and those of one entry, without memory."""
+        """Return it expanded, without memory, along new dimensions and those of one entry."""
         old, shape = self.shape, shapes.sizes(sizes)
         padded = (1,) * (len(shape) - self.dim()) + old
         full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, padded, strict=True))
@@ -100,11 +100,11 @@ class Shaped(Base):
         )
 
     def select(self, dim: int, _index: Any) -> Self:
-        """One entry of a dimension, which is gone then."""
+        """Return one entry of a dimension, which is then gone."""
         return self[(slice(None),) * (dim % self.dim()) + (0, ...)]
 
     def diagonal(self, _offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The entries at equal places of two dimensions, as the last one; no gradient.
+        """Return the entries at equal places of two dimensions, as the last one; no gradient.
 
         Or ``offset`` further in the second one, which reaches as far: it is as long as the first.
         """
@@ -118,7 +118,7 @@ class Shaped(Base):
         return self.alias(shape, self.layout.with_strides(lines))
 
     def unfold(self, dim: int, size: Any, step: Any) -> Self:
-        """Windows of a dimension, each as a last dimension; no gradient."""
+        """Return windows of a dimension, each as a last dimension; no gradient."""
         dim = dim % self.dim()
         before, after = self.shape[:dim], self.shape[dim + 1 :]
         shape = (*before, floor_div(self.shape[dim] - size, step) + 1, *after, size)
@@ -128,11 +128,11 @@ class Shaped(Base):
         return self.alias(shape, layout)
 
     def as_strided(self, shape: Any, strides: Any, _offset: Any = 0) -> Self:
-        """The same memory under other strides; no gradient."""
+        """Return the same memory under other strides; no gradient."""
         return self.alias(tuple(shape), Layout((((), tuple(strides)),)))
 
     def split(self, lengths: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Parts of a dimension of these lengths; their gradients are joined."""
+        """Return parts of a dimension of these lengths; their gradients are joined."""
         dim, whole = dim % self.dim(), self.shape
         layout = replace(self.layout, cut=1)
         parts = [self.alias((*whole[:dim], n, *whole[dim + 1 :]), layout) for n in lengths]
@@ -145,11 +145,11 @@ class Shaped(Base):
         return tuple(parts)
 
     def chunk(self, parts: int, dim: int = 0) -> tuple[Self, ...]:
-        """So many equal parts of a dimension."""
+        """Return so many equal parts of a dimension."""
         return self.split([exact_div(self.shape[dim], parts)] * parts, dim)
 
     def __getitem__(self, places: Any) -> Self:
-        """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
+        """Return part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
         given = list(places) if isinstance(places, tuple) else [places]
         for at in [at for at, part in enumerate(given) if part is Ellipsis]:
             given[at : at + 1] = [slice(None)] * (self.dim() - len(given) + 1)
@@ -160,7 +160,7 @@ class Shaped(Base):
         return out
 
     def __setitem__(self, places: Any, value: Any) -> None:
-        """Entries, or one number, put into a part."""
+        """Write entries, or one number, to a part."""
         part = self[places]
         if isinstance(value, Base):
             part.result(variable("put"), part.shape, Cost(), [value], into=part)
@@ -170,46 +170,46 @@ class Shaped(Base):
 
     # -- new tensors -----------------------------------------------------------------------
     def copy_(self, other: Self) -> Self:
-        """Another tensor's entries, in place."""
+        """Write another tensor's entries, in place."""
         return self.result(variable("copy"), self.shape, Cost(), [other], into=self)
 
     def fill_(self, value: float) -> Self:
-        """One number everywhere, in place."""
+        """Write one number everywhere, in place."""
         return self.result(variable("fill"), self.shape, Cost(), [], into=self)
 
     def zero_(self) -> Self:
-        """Zeros, in place."""
+        """Return zeros, in place."""
         return self.result(variable("zero"), self.shape, Cost(), [], into=self)
 
     def clone(self) -> Self:
-        """A copy laid out row by row; the gradient passes as it is."""
+        """Return a copy laid out row by row; the gradient passes as it is."""
         name = variable("clone")
         return self.result(name, self.shape, Cost(), [self], backward=lambda grad: [grad])
 
     def flip(self, _dim: int) -> Self:
-        """A copy with the places of a dimension turned around; no gradient."""
+        """Return a copy with the places of a dimension turned around; no gradient."""
         return self.result(variable("flipped"), self.shape, Cost(), [self], layout=self.layout)
 
     def repeat(self, *times: Any) -> Self:
-        """A copy so many times over in each dimension, new ones in front; no gradient."""
+        """Return a copy so many times over in each dimension, new ones in front; no gradient."""
         padded = (1,) * (len(times) - self.dim()) + self.shape
         shape = tuple(many * size for many, size in zip(times, padded, strict=True))
         return self.result(variable("repeated"), shape, Cost(), [self])
 
     def new_empty(self, *shape: Any) -> Self:
-        """Memory of this shape, written by nobody yet."""
+        """Return memory of this shape, written by nobody yet."""
         return shapes.empty(variable("empty"), self, shapes.sizes(shape))
 
     def new_zeros(self, *shape: Any) -> Self:
-        """A tensor of zeros."""
+        """Return a tensor of zeros."""
         return self.result(variable("zeros"), shapes.sizes(shape), Cost(), [])
 
     def new_full(self, shape: Any, value: float) -> Self:
-        """A tensor of one number."""
+        """Return a tensor of one number."""
         return self.result(variable("constant"), shapes.sizes([shape]), Cost(), [])
 
     def new_ones(self, *shape: Any, dtype: type | None = None) -> Self:
-        """A tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
+        """Return a tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
         mask = dtype is bool
         return self.result(
             variable("ones"), shapes.sizes(shape), Cost(), [],
@@ -218,7 +218,7 @@ class Shaped(Base):
 
     # -- whole numbers and places; none of these has a gradient -------------------------------
     def long(self) -> Self:
-        """In whole numbers of 8 bytes: a copy of what is not."""
+        """Return the tensor in whole numbers of 8 bytes: a copy if it had others."""
         if self.whole and self.item_size == PLACE:
             return self
         size, name = self.counter.bytes_of(PLACE), variable("whole")
@@ -231,44 +231,44 @@ class Shaped(Base):
         return self.result(name, shape, Cost(), [], item_size=size, whole=True, workspace=workspace)
 
     def sort(self, *, dim: int, stable: bool = False, descending: bool = False) -> Ordered:
-        """Numbers in order along an axis, and where they stood: comparisons, no FLOPs."""
+        """Return numbers in order along an axis, and where they stood: comparisons, no FLOPs."""
         line = self.shape[dim] * self.counter.bytes_of(PLACE)
         name = variable("sort")
         values = self.result(name, self.shape, Cost(), [self])
         return Ordered(values, self._places(f"{name}: places", self.shape, line))
 
     def max(self, dim: int, keepdim: bool = False) -> Ordered:
-        """The largest entry along an axis, and where it stands."""
+        """Return the largest entry along an axis, and where it stands."""
         dim, name = dim % self.dim(), variable("largest")
         shape = (*self.shape[:dim], *[1] * keepdim, *self.shape[dim + 1 :])
         values = self.result(name, shape, Cost(other=self.count), [self])
         return Ordered(values, self._places(f"{name}: places", shape))
 
     def gather(self, dim: int, index: Self) -> Self:
-        """An entry for each place of ``index`` along an axis."""
+        """Return an entry for each place of ``index`` along an axis."""
         return self.result(variable("gathered"), index.shape, Cost(), [self, index])
 
     def index_select(self, dim: int, index: Self) -> Self:
-        """Rows at these places of an axis: only they are read."""
+        """Return rows at these places of an axis: only they are read."""
         dim = dim % self.dim()
         shape = (*self.shape[:dim], index.count, *self.shape[dim + 1 :])
         read = Cost(bytes_moved=product(shape) * self.item_size)
         return self.result(variable("selected"), shape, read, [index])
 
     def index_copy_(self, dim: int, index: Self, rows: Self) -> Self:
-        """Rows put to these places of an axis: only they are written."""
+        """Return rows put to these places of an axis: only they are written."""
         written = self.alias(rows.shape, Layout.rows(rows.shape))
         written.result(variable("stored"), rows.shape, Cost(), [rows, index], into=written)
         return self
 
     def index_add_(self, dim: int, index: Self, rows: Self) -> Self:
-        """Rows added to what stands at these places of an axis: only that is read and written."""
+        """Add rows to those at these places of an axis; only these are read and written."""
         written = self.alias(rows.shape, Layout.rows(rows.shape))
         cost = Cost(additions=rows.count)
         written.result(variable("added"), rows.shape, cost, [rows, written, index], into=written)
         return self
 
     def scatter_(self, dim: int, index: Self, entries: Self | float) -> Self:
-        """Entries, or one number, put to these places along an axis."""
+        """Return entries, or one number, put to these places along an axis."""
         reads = [self, index, *([entries] if isinstance(entries, Base) else [])]
         return self.result(variable("scattered"), self.shape, Cost(), reads, into=self)

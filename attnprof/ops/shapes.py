@@ -1,4 +1,4 @@
-"""Other shapes of the same entries: views where the layout allows them, copies else."""
+"""Reshape, cut and join counting tensors: a view if the layout allows it, else a copy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +12,12 @@ T = TypeVar("T", bound=Base)
 
 
 def _same(one: costs.Number, size: costs.Number) -> bool:
-    """One size, or equal arrays; sizes that decide branches are not compared for nothing."""
+    """Return whether sizes are one object or equal arrays; comparing symbols adds a condition."""
     return one is size or (hasattr(one, "dtype") and costs.same_size(one, size))
 
 
 def _left(shape: Shape, fixed: Sequence[costs.Number]) -> costs.Number:
-    """One more size beside those told; an array of lengths over itself is left out, no 1."""
+    """Return the size that -1 stands for; equal sizes cancel, so that arrays need no division."""
     sizes, by = list(shape), list[costs.Number]()
     for size in fixed:
         same = next((place for place, other in enumerate(sizes) if _same(other, size)), None)
@@ -29,13 +29,13 @@ def _left(shape: Shape, fixed: Sequence[costs.Number]) -> costs.Number:
 
 
 def sizes(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Sizes one by one, or as one sequence."""
+    """Return sizes one by one, or as one sequence."""
     only = arguments[0] if len(arguments) == 1 else None
     return tuple(only) if isinstance(only, tuple | list) else tuple(arguments)
 
 
 def stretched(*shapes: Shape) -> Shape:
-    """The shape that shapes broadcast to."""
+    """Return the shape that shapes broadcast to."""
     if len(shapes) == 1:
         return tuple(shapes[0])
     longest = max(map(len, shapes))
@@ -50,7 +50,7 @@ def empty(
     name: str, like: T, shape: Shape, layout: Layout | None = None, cost: costs.Cost | None = None,
     *, item_size: int = 0, whole: bool | None = None,
 ) -> T:  # fmt: skip
-    """Memory that nothing is written to yet, or at the cost of what is."""
+    """Return memory that nothing is written to yet, or at the cost of what is."""
     out = like.made(like.counter, shape, layout, item_size or like.item_size)
     out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
@@ -60,7 +60,7 @@ def empty(
 
 
 def reshape(name: str, x: T, shape: Shape) -> T:
-    """Another shape, one size of which may be -1; its gradient takes the old one again.
+    """Return another shape, one size of which may be -1; its gradient takes the old one again.
 
     Where it copies, the stage is called after the one that made the entries, if one did.
     """
@@ -76,13 +76,13 @@ def reshape(name: str, x: T, shape: Shape) -> T:
 
 
 def in_rows(name: str, x: T, group: costs.Number) -> T:
-    """Itself, or for a group above one a copy if it is not laid out row by row."""
+    """Return x laid out row by row: itself, or (for a group above one) a copy."""
     flag, layout = x.layout.in_rows(x.shape, group)
     return x.where(flag, name, x.shape, layout, backward=lambda grad: [grad])
 
 
 def summed_to(name: str, x: T, shape: Shape) -> T:
-    """Summed over dimensions that were stretched or added in front; itself where none was."""
+    """Return x summed over dimensions that were expanded or added in front, if there are any."""
     added = x.dim() - len(shape)
     lines = zip(shape, x.shape[added:], strict=True)
     stretched = [large for small, large in lines if not costs.same_size(small, large)]
@@ -97,7 +97,7 @@ def summed_to(name: str, x: T, shape: Shape) -> T:
 
 
 def cut_at(x: T, place: int, part: Any) -> T:
-    """One dimension sliced, or one entry of it; its gradient is put among zeros."""
+    """Return one dimension sliced, or one entry of it; its gradient is put among zeros."""
     old, before, after = x.shape, x.shape[:place], x.shape[place + 1 :]
     cut: costs.Number = 1
     if isinstance(part, slice):
@@ -138,7 +138,7 @@ def _length(size: costs.Number, part: slice) -> costs.Number:
 
 
 def _bound(at: costs.Number | None, size: costs.Number) -> costs.Number:
-    """Where a slice begins or ends; counted from the end if negative."""
+    """Return where a slice begins or ends; counted from the end if negative."""
     if at is None:
         return size
     if costs.is_plain(at) and at < 0:

@@ -1,4 +1,4 @@
-"""A tensor that counts: torch's names, shapes that may be symbols, no values."""
+"""The counting tensor: torch's method names, shapes that may be symbols, no values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ def _function(
     name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
     saves: str = "result", **made: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A method: a function of each entry, and of those of other tensors; numbers change no count.
+    """Return a method that computes each entry from those of its operands; numbers cost nothing.
 
     The stage has that name. The gradient costs ``grad_cost`` an entry of x (or the result) that it
     is made from; without one there is none.
@@ -42,7 +42,7 @@ def _function(
 def _operation(
     name: str, run: Callable[..., Any], *, in_place: bool = False, **settings: Any
 ) -> Callable[..., Any]:
-    """A method: what a function of a stage's name and the tensor does with the other arguments."""
+    """Return a method that calls ``run`` with the stage's name, the tensor and arguments."""
 
     def method(self: "Tensor", *others: Any, **more: Any) -> Any:
         into = {"into": self} if in_place else {}
@@ -53,7 +53,7 @@ def _operation(
 
 
 class Tensor(Shaped):
-    """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
+    """The tensor with which a mechanism's text is run to be counted; its methods are torch's.
 
     A stage is called as the variable that its result is stored in, else as the operation. A
     method with an underscore at its end writes where the tensor lies. What torch computes in a
@@ -64,7 +64,7 @@ class Tensor(Shaped):
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Any, named: Any = None) -> Any:
-        """What torch calls for one of its functions: the method of that name."""
+        """Run the method named like a torch function; torch calls this for its functions."""
         name = "join" if function.__name__ in ("cat", "concat") else function.__name__
         if not hasattr(cls, name):
             raise RequestError(
@@ -76,7 +76,7 @@ class Tensor(Shaped):
 
     @staticmethod
     def join(parts: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
-        """Tensors one after the other along an axis (torch.cat); gradients are slices."""
+        """Return tensors one after the other along an axis (torch.cat); gradients are slices."""
         first = parts[0]
         dim = dim % first.dim()
         before, after = first.shape[:dim], first.shape[dim + 1 :]
@@ -94,13 +94,13 @@ class Tensor(Shaped):
     matmul = __matmul__ = _operation("matmul", arithmetic.matmul)
 
     def baddbmm(self, a: "Tensor", b: "Tensor") -> "Tensor":
-        """The same of two others, added to itself, which broadcasts; no gradient."""
+        """Add the batched product of two others to this tensor, which broadcasts; no gradient."""
         shape, cost = arithmetic.product_cost(a.shape, b.shape)
         cost = cost + Cost(additions=product(shape))
         return self.result(variable("baddbmm"), shape, cost, [self, a, b])
 
     def linear(self, weight: "Tensor", bias: "Tensor | None" = None, name: str = "") -> "Tensor":
-        """(…, k) times weight (n, k) transposed, plus bias."""
+        """Return (…, k) times weight (n, k) transposed, plus bias."""
         return arithmetic.linear(name or variable("linear"), self, weight, bias)
 
     # -- arithmetic ------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Tensor(Shaped):
     gt_ = _function("is larger", arithmetic.OTHER, in_place=True)  # than a number: 1, else 0
 
     def norm(self, *, dim: int, keepdim: bool = False) -> "Tensor":
-        """The root of the sum of squares along an axis; no gradient."""
+        """Return the root of the sum of squares along an axis; no gradient."""
         shape, count = arithmetic.without(self.shape, dim, keepdim), self.count
         rows = product(shape)
         cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
@@ -163,7 +163,7 @@ class Tensor(Shaped):
 
     # -- along axes --------------------------------------------------------------------------
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Tensor":
-        """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
+        """Return the sum over one or several axes; ``dtype=int`` counts a mask's True entries."""
         if dtype is int:
             shape, name = arithmetic.without(self.shape, dim, keepdim), variable("count")
             size = self.counter.bytes_of(arithmetic.NUMBER)
@@ -171,26 +171,26 @@ class Tensor(Shaped):
         return arithmetic.summed(variable("sum"), self, dim, keepdim)
 
     def mean(self, dim: Any, keepdim: bool = False) -> "Tensor":
-        """The mean over an axis, or over several."""
+        """Return the mean over an axis, or over several."""
         return arithmetic.summed(variable("mean"), self, dim, keepdim, mean=True)
 
     def amax(self, dim: Any, keepdim: bool = False) -> "Tensor":
-        """The largest entry along an axis: a comparison an entry; no gradient."""
+        """Return the largest entry along an axis: a comparison an entry; no gradient."""
         shape = arithmetic.without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
     def cumsum(self, dim: int) -> "Tensor":
-        """Running sums along an axis: an addition an entry; no gradient."""
+        """Return running sums along an axis: an addition an entry; no gradient."""
         cost = Cost(additions=self.count)
         return self.result(variable("running sum"), self.shape, cost, [self])
 
     def cummax(self, dim: int) -> Ordered:
-        """Running maximum; the positions that torch gives with it live while it runs."""
+        """Return the running maximum; torch's positions beside it live while it is computed."""
         positions = self.count * self.counter.bytes_of(8)
         cost = Cost(other=self.count, bytes_moved=positions)
         name = variable("running maximum")
         return Ordered(self.result(name, self.shape, cost, [self], workspace=positions))
 
 
-#: Arguments that torch's functions hand on and that change no count.
+#: Arguments of torch's functions that change no count.
 _WITHOUT = ("inplace", "_stacklevel", "dtype")

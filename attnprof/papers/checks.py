@@ -29,7 +29,7 @@ VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
 COMPUTED, MEASURED, READING = "computed", "measured", "reading"
 
 Agree = Callable[[Any, Any], bool]
-#: What a module computes for claims, what their tables print, and numbers for the texts.
+#: Dicts by claim: our values, printed values, and numbers for the texts.
 Ours = dict[str, Callable[[], Any]]
 Printed = dict[str, Any]
 Facts = dict[str, Callable[[Any, Any], Mapping[str, Any]]]
@@ -43,9 +43,8 @@ def _identical(a: Any, b: Any) -> bool:
 class Agreement:
     """Two values agree if all their leaves do; values in lists and dicts are walked through.
 
-    ``near`` is asked of two numbers that are not equal, ``alike`` of everything else. ``slack`` is
-    how far a printed number may be off and still agree: half of its last digit where it was
-    rounded, nothing where it is exact.
+    ``near`` compares two unequal numbers, ``alike`` all other values. ``slack`` is the error that a
+    printed number may have: half of its last digit if it was rounded, 0 if it is exact.
     """
 
     near: Agree = lambda *_: False
@@ -53,7 +52,7 @@ class Agreement:
     alike: Agree = _identical
 
     def __call__(self, published: Any, ours: Any) -> bool:
-        """Whether the two say the same."""
+        """Return whether the two say the same."""
         a, b = published, ours
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             return set(a) == set(b) and all(self(a[key], b[key]) for key in a)
@@ -75,12 +74,12 @@ exactly = Agreement()
 
 
 def rounded(digits: int) -> Agreement:
-    """Equal once ours is rounded to the printed number of decimals (halves either way)."""
+    """Accept ours if it rounds to the printed number of decimals (halves either way)."""
     return within(absolute=0.5 * 10.0**-digits * (1 + 1e-9))
 
 
 def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
-    """Numbers no further apart than this; the relative part is of ours."""
+    """Return numbers no further apart than this; the relative part is of ours."""
     return Agreement(
         lambda a, b: bool(abs(a - b) <= absolute + relative * abs(b)),
         lambda value: absolute + relative * abs(value),
@@ -88,13 +87,13 @@ def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
 
 
 def above(digits: int = 0) -> Agreement:
-    """Ours is what is printed or more, by less than one of its last digit: "more than 4 points"."""
+    """Accept ours if it is the printed number or less than one last digit more: "more than 4"."""
     step = 10.0**-digits
     return Agreement(lambda a, b: bool(a <= b < a + step), lambda _: step / 2)
 
 
 def between(published: Any, ours: Any) -> bool:
-    """What is printed lies between the two ends that ours has for it, by name."""
+    """Return whether each printed number lies in our interval (low, high) of that name."""
     return set(published) == set(ours) and all(
         low <= published[name] <= high for name, (low, high) in ours.items()
     )
@@ -102,7 +101,7 @@ def between(published: Any, ours: Any) -> bool:
 
 @lru_cache(maxsize=4096, typed=True)
 def formula(text: Any) -> Any:
-    """A formula's text as a sympy expression, every name a positive symbol."""
+    """Return a formula's text as a sympy expression, every name a positive symbol."""
     import sympy
 
     if not isinstance(text, str):
@@ -135,7 +134,7 @@ same_formula = Agreement(alike=_equal_formulas)
 
 
 def same_digits(digits: int) -> Agreement:
-    """Constants that agree to this many digits, of which the last is rounded."""
+    """Return constants that agree to this many digits, of which the last is rounded."""
     import sympy
 
     def agree(published: Any, ours: Any) -> bool:
@@ -198,7 +197,7 @@ class Check:
     tables: Sequence[str] = ()
 
     def answer(self) -> ReproduceRecord:
-        """The verdict on what is printed, and what it rests on."""
+        """Return the verdict on what is printed, and what it rests on."""
         said, ours = self.published, self.ours()
         agrees = self.agree(self._checked(said), self._checked(ours))
         matches = agrees and not self.lacking
@@ -211,11 +210,11 @@ class Check:
             why = why.format(published=said, ours=ours, **self.facts(said, ours))
         return ReproduceRecord(
             claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
-            why=why, how=self._told(),
+            why=why, how=self._how_text(),
         )  # fmt: skip
 
-    def _told(self) -> str:
-        """How it is checked, and which part is not."""
+    def _how_text(self) -> str:
+        """Return how it is checked, and which part is not."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():
             names.setdefault(why, []).append(name)

@@ -1,4 +1,4 @@
-"""Which documents are replayed, where each one's folder is, and what is asked for by name.
+"""The replayed documents: their folders, tables, figures and measurements by name.
 
 Measurements that checks and figures rest on are shipped as files, and made again by ``--measure``.
 """
@@ -40,14 +40,14 @@ class Document:
         return HERE / self.folder
 
     def part(self, name: str) -> Any:
-        """``TABLES``, ``FIGURES`` or ``MEASUREMENTS``, by their keys; empty where it has none."""
+        """Return ``TABLES``, ``FIGURES`` or ``MEASUREMENTS`` by their keys; empty without any."""
         module = "measurements" if name == "MEASUREMENTS" else "figures"
         place = f"attnprof.papers.{self.folder}.{module}"
         return getattr(import_module(place), name) if find_spec(place) else {}
 
     @cache  # noqa: B019 - there are five documents
     def checks(self) -> "dict[str, Check]":
-        """How each claim is answered, by its id: ``claims.toml`` and the modules ``checks*``."""
+        """Return each claim's check by its id, from ``claims.toml`` and the modules ``checks*``."""
         from attnprof.papers.checks import load_checks
 
         names = sorted(item.name for item in iter_modules([str(self.path)]))
@@ -56,7 +56,7 @@ class Document:
         return load_checks(self.path / "claims.toml", modules)
 
     def rows(self, table: str) -> list[dict[str, str]]:
-        """A table as printed, ``rows("table02_transition_points")``; RequestError lists them."""
+        """Return a table's printed rows ("table02_transition_points"); RequestError lists names."""
         path = self.path / "tables" / f"{table}.csv"
         if not path.is_file():
             names = sorted(item.stem for item in path.parent.glob("*.csv"))
@@ -78,7 +78,7 @@ DOCUMENTS = {
 
 
 def document(number: str) -> Document:
-    """A document; :class:`RequestError` lists those there are."""
+    """Return a document; :class:`RequestError` lists those there are."""
     if number not in DOCUMENTS:
         raise RequestError(f"document '{number}': {closest(number, list(DOCUMENTS))}")
     return DOCUMENTS[number]
@@ -91,7 +91,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def reason(error: Exception) -> str:
-    """Why something could not be made, in a line."""
+    """Return why something could not be made, in one line."""
     if isinstance(error, AttnprofError):
         return str(error)
     line = str(error).split("\n", 1)[0]
@@ -99,13 +99,13 @@ def reason(error: Exception) -> str:
 
 
 def number(text: str) -> float:
-    """A printed number; whole numbers stay whole."""
+    """Return a printed number; whole numbers stay whole."""
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One checkable thing a document says, and where."""
+    """A checkable statement of a document, with its place."""
 
     claim: str
     document: str
@@ -120,12 +120,12 @@ class Claim:
 
 @cache
 def claims() -> dict[str, Claim]:
-    """All claims by id, in the documents' order."""
+    """Return all claims by id, in the documents' order."""
     return {row[0]: Claim(*row) for row in _read(HERE / "claims.csv")[1:]}
 
 
 def find_documents(names: Iterable[str]) -> list[Document]:
-    """Documents by number or folder, all where none is named; RequestError for unknown names."""
+    """Return documents by number or folder, all without a name; RequestError if unknown."""
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
     numbers = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
     for name, number in numbers.items():
@@ -136,7 +136,7 @@ def find_documents(names: Iterable[str]) -> list[Document]:
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
-    """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
+    """Return claims by id; :class:`RequestError` with the closest ids for one that is not there."""
     ids, chosen = {claim.casefold(): claim for claim in claims()}, []
     for name in names:
         if name.casefold() not in ids:
@@ -149,12 +149,12 @@ def find_claims(names: Iterable[str]) -> list[str]:
 
 
 def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
-    """A table's own key and how it is made again; :class:`RequestError` lists those there are."""
+    """Return a table's key and a function that recomputes it; RequestError lists the tables."""
     return _named(document(number), "tables", name)
 
 
 def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
-    """A figure's own key and the figure; :class:`RequestError` lists those there are.
+    """Return a figure's own key and the figure; :class:`RequestError` lists those there are.
 
     Raises :class:`CannotRunError` with the reason for one that cannot be made again.
     """
@@ -166,7 +166,7 @@ def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
 
 
 def not_made(number: str) -> dict[str, str]:
-    """A document's figures that cannot be made again, with the reason (``not_made.csv``)."""
+    """Return a document's figures that cannot be made again, with the reason (``not_made.csv``)."""
     path = document(number).path / "not_made.csv"
     return {row[0]: row[1] for row in _read(path)[1:]} if path.is_file() else {}
 
@@ -183,7 +183,7 @@ def _named(its: Document, kind: str, name: str) -> tuple[str, Any]:
 
 
 def claims_of_table(number: str, name: str) -> list[str]:
-    """The claims that are about a table, as their place or their check says."""
+    """Return the claims that are about a table, as their place or their check says."""
     checks = document(number).checks()
     return [
         claim
@@ -193,18 +193,18 @@ def claims_of_table(number: str, name: str) -> list[str]:
 
 
 def claims_of_figure(number: str, name: str) -> list[str]:
-    """The claims whose place names a figure."""
+    """Return the claims whose place names a figure."""
     words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
     of_document = [its for its in claims().values() if its.document == number]
     return [its.claim for its in of_document if words.search(its.place)]
 
 
-#: Documents that are measured in this run: who hears of it, and what was measured so far.
+#: Documents measured in this run: a function that reports progress, and results so far.
 _ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 
 def measured(number: str, name: str) -> Any:
-    """A measurement's value: as shipped, or of this run inside :func:`fresh`.
+    """Return a measurement's value: as shipped, or of this run inside :func:`fresh`.
 
     The file ``measured/<name>.json`` holds ``environment`` and ``value``. Raises
     :class:`CannotRunError` where it is not there.
@@ -227,7 +227,7 @@ def measured(number: str, name: str) -> Any:
 
 @contextmanager
 def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Inside, each measurement of a document is made once, when :func:`measured` is asked for it.
+    """Make each measurement of a document once inside, when :func:`measured` is asked for it.
 
     ``tell`` hears its name before it starts. Gives the values by name, as they are made.
     """

@@ -1,4 +1,4 @@
-"""Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
+"""Recompute a document's tables and figures: printed values with ours, in plain values for JSON."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from attnprof.papers.documents import document, not_made, number, reason
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table: as printed and ours; None for ours where it is not recomputed.
+    """A value of a table, as printed and as recomputed (None if it is not).
 
-    ``bound`` says that ours is a bound of what is printed, as "at least", not the same made again.
+    ``bound``: ours is a bound on the printed value ("at least"), not the value itself.
     """
 
     printed: Any
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Described:
-    """Something the document says of its figure, and what our data says to that."""
+    """A statement of the document about its figure, and whether our data agrees."""
 
     what: str
     printed: str
@@ -108,7 +108,7 @@ def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) 
 
 
 def described(number: str, statements: Iterable[Statement]) -> tuple[Described, ...]:
-    """What a document says of its figures, in the words of its ``figures.toml``."""
+    """Return a document's statements about its figures, worded as in its ``figures.toml``."""
     descriptions = []
     for name, agrees, gaps in statements:
         texts = {part: " ".join(text.split()) for part, text in _texts(number)[name].items()}
@@ -140,7 +140,7 @@ class PaperFigure:
 
 @dataclass
 class Regenerated:
-    """Tables and figures, reasons by what ``failed``, and by what nobody can make: ``not_made``."""
+    """Recomputed tables and figures, and reasons for those that ``failed`` or cannot be made."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     figures: dict[str, tuple[PaperFigure, FigureData]] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Regenerated:
 
 
 def regenerate(number: str) -> Regenerated:
-    """Every table and figure of a document."""
+    """Return every table and figure of a document."""
     its, made = document(number), Regenerated(not_made=not_made(number))
 
     @contextmanager
@@ -169,7 +169,7 @@ def regenerate(number: str) -> Regenerated:
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
-    """A table for JSON: a recomputed cell is ``{printed, ours, differs}``, maybe with ``bound``."""
+    """Return a table for JSON; a recomputed cell has ``printed``, ``ours`` and ``differs``."""
     columns = list(table.columns)
     rows = [{column: _cell(row.get(column, "")) for column in columns} for row in table.rows]
     notes = list(table.notes)
@@ -186,7 +186,7 @@ def _cell(value: Any) -> Any:
 
 
 def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A table's rows for CSV: a recomputed column has ours beside it, named ``<column> (ours)``."""
+    """Return a table's rows for CSV; ours follow in columns named ``<column> (ours)``."""
     rows = values["rows"]
     both = {name for row in rows for name, cell in row.items() if isinstance(cell, Mapping)}
     flat: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def figure_values(name: str, figure: PaperFigure, data: FigureData) -> dict[str, Any]:
-    """A figure's data for JSON."""
+    """Return a figure's data for JSON."""
     return {
         "name": name,
         "title": figure.title,

@@ -1,4 +1,4 @@
-"""Claims answered, one record each whatever happens to a check, beside the verdicts that ship.
+"""Answer a document's claims, a record each, and compare the verdicts with the committed ones.
 
 An erratum's severity lets a reader see first what changes a conclusion: numbers are compared by
 their ratio, formulas by that of their values at one point, statements count as a factor of 2.
@@ -22,7 +22,7 @@ FILE = "verdicts.csv"
 
 
 def committed(number: str) -> dict[str, str]:
-    """A document's verdicts by claim; empty where none were ever accepted."""
+    """Return a document's verdicts by claim; empty where none were ever accepted."""
     path = document(number).path / FILE
     if not path.is_file():
         return {}
@@ -66,16 +66,16 @@ def replay(
     A claim without a check, and a check
     that breaks, is a record with verdict ``error`` and the reason.
     """
-    asked = list(claims()) if ids is None else list(ids)
+    wanted = list(claims()) if ids is None else list(ids)
     records = []
-    for done, claim in enumerate(asked):
-        tell(f"replaying {claim}", done, len(asked))
+    for done, claim in enumerate(wanted):
+        tell(f"replaying {claim}", done, len(wanted))
         records.append(answered(claims()[claim]))
     return Report("reproduce", records, summary_of(records), environment or {})
 
 
 def answered(claim: Claim) -> ReproduceRecord:
-    """One claim's record."""
+    """Return one claim's record."""
     its: dict[str, Any] = {
         "claim": claim.claim, "document": claim.document, "place": claim.place, "says": claim.says,
         "committed": committed(claim.document).get(claim.claim),
@@ -90,13 +90,13 @@ def answered(claim: Claim) -> ReproduceRecord:
 
 
 def only(report: Report, verdicts: Sequence[str]) -> Report:
-    """The report with the records of these verdicts; its summary still counts all."""
+    """Return the report with the records of these verdicts; its summary still counts all."""
     kept = [r for r in report.records if getattr(r, "verdict", None) in verdicts]
     return replace(report, records=kept)
 
 
 def answer(verdicts: Sequence[str]) -> str:
-    """How claims came out, in a sentence."""
+    """Return how claims came out, in a sentence."""
     words = {"match": ("matches", "match"), "erratum": ("is an erratum", "are errata"),
              "not-reproducible": ("cannot be reproduced",) * 2, ERROR: ("has no verdict",
              "have no verdict")}  # fmt: skip
@@ -106,7 +106,7 @@ def answer(verdicts: Sequence[str]) -> str:
 
 
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
-    """Counts by document, and where the verdicts are not the committed ones."""
+    """Return counts by document, and the claims whose verdicts differ from the committed ones."""
     counts: dict[str, Any] = {}
     for number, its in DOCUMENTS.items():
         of_document = [record for record in records if record.document == number]

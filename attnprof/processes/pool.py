@@ -53,9 +53,9 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
         if not end.exists():
             return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
         ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
-        given = ended.code == 0 and value.exists()
-        result = json.loads(value.read_text(encoding="utf-8")) if given else None
-        return Outcome(ended, result, given)
+        has_value = ended.code == 0 and value.exists()
+        result = json.loads(value.read_text(encoding="utf-8")) if has_value else None
+        return Outcome(ended, result, has_value)
 
 
 def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""How far long work is: told by the code that does it, shown by the command that waits for it.
+"""Progress of long work: reported by the code that does it, shown by the command that waits.
 
 Code of any room calls :func:`tell`. The command line enters :func:`waiting` and shows the last
 step. Where nobody waits (from Python, in a child process) nothing is kept or written. Loading torch

@@ -136,7 +136,7 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
 
 
 def _become_keeper(subject: str, ending: mmap.mmap, requests_in: int) -> int:
-    """Be the keeper until the command ends; return only in the command, with the keeper's id."""
+    """Become the keeper until the command ends; the command returns, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
     keeper = os.getpid()

@@ -16,9 +16,9 @@ from attnprof.errors import RequestError
 from attnprof.record.recognition import check_unlost, is_stream, note_input
 
 MIB = 1 << 20
-#: Bytes that are read at most: of suites, grids and tables, of saved reports, of a sweep's results.
+#: Largest files that are read, in bytes: suites, grids, tables; saved reports; sweeps' results.
 TEXT_LIMIT, REPORT_LIMIT, JOURNAL_LIMIT = MIB, 32 * MIB, 256 * MIB
-#: Objects and lists within each other, digits of a number, rows of a table, parts of a TOML key.
+#: Limits on files: nesting of JSON, digits of a number, rows of a table, parts of a TOML key.
 DEPTH, DIGITS, ROWS, PARTS = 32, 100, 2000, 100
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),

@@ -8,7 +8,7 @@ from attnprof.record.base import Record, column
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismRecord(Record, commands=("list",)):
-    """``list``: a mechanism, what it costs in order, its parameters, where it comes from."""
+    """``list``: a mechanism, its orders of growth, its parameters and its source."""
 
     mechanism: str = column("mechanism")
     title: str = column("title")

@@ -11,16 +11,17 @@ from attnprof.units import setting_text
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRecord(Record, commands=("profile", "sweep")):
-    """``profile`` and ``sweep``: one point, its closed form beside the measured numbers.
+    """``profile`` and ``sweep``: one point, its predicted and its measured numbers.
 
-    Sizes are the module's; null if it has fixed sizes that are not known. ``contradicted`` is an
-    unexplained difference, for which nothing is computed from the predicted counts. ``checked`` is
-    what the output was compared with before it was timed. ``activations_bytes`` is what
-    a forward pass leaves for the backward one, its output included; ``optimizer_bytes`` AdamW's two
-    moments, computed and no part of the peak; ``kv_cache_bytes`` the storage of a decoder's token
-    caches, room to grow included, ``state_bytes`` that of its whole state. ``measured_s`` went into
-    warming up, timing and memory, ``compile_s`` into the first call of compiled code, ``start_s``
-    into starting a process, ``overhead_s`` into the rest.
+    Sizes are those of the measured module; null if the module fixes a size and does not say which.
+    ``contradicted`` says where prediction and measurement differ for no known reason; rates such as
+    FLOP/s, computed from the prediction, are then null. ``checked`` names the reference that the
+    output was compared with before it was timed. ``activations_bytes``: kept by the forward pass
+    for the backward pass, output included. ``optimizer_bytes``: AdamW's two moments, computed, not
+    in the peak. ``kv_cache_bytes``: storage of a decoder's token caches, room to grow included;
+    ``state_bytes``: storage of its whole state. Seconds spent: ``measured_s`` on warming up, timing
+    and memory, ``compile_s`` on the first call of compiled code, ``start_s`` on starting a process,
+    ``overhead_s`` on the rest.
     """
 
     mechanism: str = column("mechanism")
@@ -85,12 +86,13 @@ class ProfileRecord(Record, commands=("profile", "sweep")):
 class TradeoffRecord(Record, commands=("tradeoff",)):
     """``tradeoff``: how far a mechanism is from softmax attention on one input, and its cost.
 
-    Errors are shares of the exact output's norm, in float64, medians over ``seeds`` draws of the
-    mechanism's weights with the least and the largest: of all rows together, and of the worst row.
-    ``error_distribution`` is the mean total variation of the rows' weights, of the first draw;
-    where it is null, ``weights`` says why. ``relation`` says what the mechanism is to softmax
-    attention. Counts are by the closed forms of the core, times measured in turns. ``pareto``: no
-    other setting on this input has both fewer FLOPs and a smaller error.
+    An error is a share of the norm of softmax attention's output, in float64, over all rows or for
+    the worst row: the median over ``seeds`` draws of the mechanism's weights, with minimum and
+    maximum. ``error_distribution``: total variation between both attention distributions, mean over
+    rows, of the first draw; if null, ``weights`` says why. ``relation``: whether the mechanism
+    approximates softmax attention or is another function. FLOPs and peaks are closed forms without
+    projections; times of all mechanisms are taken in turns. ``pareto``: no other setting on this
+    input has both fewer FLOPs and a smaller error.
     """
 
     mechanism: str = column("mechanism")
@@ -129,11 +131,11 @@ class TradeoffRecord(Record, commands=("tradeoff",)):
 class DistillRecord(Record, commands=("tradeoff --distill",)):
     """``tradeoff --distill``: one model of document 003's experiment at one length.
 
-    ``setting`` is ``fair`` or ``printed``. Errors are medians over ``seeds`` repetitions, with the
-    least and the largest: cross-entropy in nats and share of right tokens on the examples,
-    Kullback-Leibler divergence from the teacher, and mean squared error of the logits to the
-    teacher's. ``mse_ratio`` is that error over the one at the trained length, as the document has
-    it.
+    ``setting``: ``printed`` as in the document, or ``fair``. Errors are medians over ``seeds``
+    repetitions, with minimum and maximum: cross-entropy (nats) and share of right tokens on the
+    examples, Kullback-Leibler divergence from the teacher, mean squared error of the logits to the
+    teacher's. ``mse_ratio``: that squared error over the one at the trained length, which is the
+    number that the document prints.
     """
 
     setting: str = column("setting")
@@ -188,11 +190,11 @@ class DoctorRecord(Record, commands=("doctor",)):
 class CheckRecord(Record, commands=("check",)):
     """``check``: one metric of one case, before and now.
 
-    Values are exact integers, seconds (metric ``time``) or a formula's text (``formula:flops`` …);
-    ``ratio`` is current / baseline with its bounds, ``why`` the change or the reason for having no
-    verdict, ``place`` a line of the user's code. Of times, ``noise`` is half the bounds' distance
-    as a share, ``wall_ratio`` the ratio by the wall clock, ``log_ratios`` the raw values of the
-    ``pairs``.
+    Values are exact integers, seconds (metric ``time``) or a formula's text (``formula:flops`` …).
+    ``ratio``: current / baseline, with its bounds. ``why``: the change, or why there is no verdict.
+    ``place``: a line of the user's code. For times, ``noise`` is half the width of the interval as
+    a share of the ratio, ``wall_ratio`` the ratio of wall-clock times, ``log_ratios`` the logarithm
+    of the ratio in each of the ``pairs``.
     """
 
     case: str = column("case")
@@ -216,10 +218,11 @@ class CheckRecord(Record, commands=("check",)):
 class BaselineRecord(Record, commands=("baseline",)):
     """``baseline``: what one case counted and how long it took.
 
-    ``request`` is the case as asked, ``rule`` what its times are judged by, ``metrics`` exact
-    integers by name, ``formulas`` closed forms by quantity, ``operations`` rows of op, part, line,
-    times, bytes_moved, flops, and dtype and shape of the result, ``times_s`` processor seconds a
-    call, one list a process. ``error`` says why there is nothing.
+    ``request``: sizes and options of the case. ``rule``: thresholds by which its times are judged.
+    ``metrics``: exact integers by name. ``formulas``: closed forms by quantity. ``operations``:
+    rows of op, part, line, number of calls, bytes_moved, flops, dtype and shape of the result.
+    ``times_s``: processor seconds of each call, one list per process. ``error``: why the case has
+    no counts.
     """
 
     case: str = column("case")
@@ -237,8 +240,8 @@ class BaselineRecord(Record, commands=("baseline",)):
 class SelfTestRecord(Record, commands=("check --self-test",)):
     """``check --self-test``: how often the gate noticed code slower by ``slowdown`` here.
 
-    ``regressed`` of ``trials`` are false alarms where ``slowdown`` is 0. ``ratio``, ``noise`` and
-    ``case_s`` are medians over the trials.
+    ``regressed`` of ``trials`` were judged slower; with ``slowdown`` 0 these are false alarms.
+    ``ratio``, ``noise`` and ``case_s`` (seconds of one check) are medians over the trials.
     """
 
     slowdown: float = column("slower by", fmt="percent")
@@ -297,7 +300,7 @@ class ReproduceRecord(Record, commands=("reproduce",)):
     committed: str | None = column("committed")
 
 
-#: Fields of a point's conditions, besides its mechanism and sequence length.
+#: Fields that tell two points apart if mechanism and sequence length do not.
 CONDITIONS = (
     "phase", "causal", "compiled", "scope", "batch_size", "d_model", "num_heads", "dtype", "device",
 )  # fmt: skip

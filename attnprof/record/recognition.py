@@ -23,7 +23,7 @@ MAKER = "attnprof"
 _ENDS = 4096
 _SCHEMA = r'\A\s*\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*'
 _JOURNAL = re.compile(_SCHEMA + r'"key"\s*:')
-#: Signs in the first or last bytes of a file of ours, and its writer, or "" where a group has it.
+#: Patterns in the first or last bytes of a file of ours, with its writer; "" if a group has that.
 _SIGNS = [(re.compile(pattern), writer) for pattern, writer in (
     (_SCHEMA + r'"ceilings"', "calibrate --file"),
     (_SCHEMA + r'"command"\s*:\s*(?:"([a-z -]+)")?', ""),
@@ -72,7 +72,7 @@ def writers_of(path: Path) -> set[str]:
         if sign := _MARK.fullmatch(line.strip()):
             names.add((sign[1] or sign[2]).partition(" --")[0])
     names |= set(_commands_with_header(head.partition("\n")[0].rstrip("\r")))
-    page = path.with_name("README.md")  # of ours, beside a regenerated table or figure it names
+    page = path.with_name("README.md")  # our page of the folder names its tables and figures
     if _REGENERATED.fullmatch(path.name) and page.is_file():
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
         if any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in row for row in rows):
@@ -113,7 +113,7 @@ def _commands_with_header(line: str) -> list[str]:
         cells = next(csv.reader([line]), [])
     except csv.Error:
         return []
-    # columns that a later version added are missing in an older file
+    # an older file lacks columns that a later version added
     known = {name: [field for field, _ in kind.columns()] for name, kind in record_kinds().items()}
     return [
         name.split()[0] for name, header in known.items()
@@ -244,7 +244,7 @@ def note_output(path: Path, flag: str, *, force: bool, extended: bool = False) -
 def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
     """Check an output again just before it is written: a file may have appeared since."""
     if (command := _COMMAND.get()) and not is_stream(path):
-        # by its place first: a replaced file may have left its number to another
+        # by path first: the number of a replaced file may now be another file's
         ids = (os.path.realpath(path), *identities(path))
         names = [command.outputs[one] for one in ids if one in command.outputs]
         command.check(path, names[0] if names else str(path), only_inputs=only_inputs)

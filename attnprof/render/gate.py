@@ -10,16 +10,16 @@ from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value, joined, plural
 
-#: Cases that an annotation names; annotations of a level in a step: GitHub loses more.
+#: Most cases that an annotation names; most annotations of a step: GitHub drops more.
 MOST, MOST_ANNOTATIONS = 6, 10
 
 
 class Fate(NamedTuple):
-    """A verdict in words, for one case and for many, and its look in each output.
+    """The wording and look of a verdict in each output.
 
-    ``style`` is the terminal's, ``level`` a GitHub annotation's, ``ending`` a JUnit test's; the
-    badge has the ``color`` of the worst case. A verdict without annotation or ending passes.
-    ``word`` is a comment's, "" where that is the verdict itself.
+    ``style``: on the terminal. ``level``: of a GitHub annotation. ``ending``: element of a JUnit
+    test. ``color``: of the badge, for the worst case. A verdict without level and ending passes.
+    ``word``: in a comment; "" for the verdict's own name.
     """
 
     words: str
@@ -134,7 +134,9 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     """
     summary, records = report.summary, report.of(CheckRecord)
     counts: Mapping[str, int] = summary.get("counts") or {}
-    found = [f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)]
+    totals = [
+        f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)
+    ]
     cases = plural(len({record.case for record in records}), "case")
     rule, noise, spent, budget, code = map(
         summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
@@ -143,7 +145,7 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     ratios = [r.ratio for r in records if r.metric == rules.TIME and r.ratio is not None]
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
-        f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
+        f"metrics of {cases}: {', '.join(totals)}" if totals else "nothing was checked",
         f"times {rules.span_text(min(ratios), max(ratios))}" if ratios else "",
         f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
@@ -201,10 +203,10 @@ def render_annotations(report: Report) -> str:
     Empty if no case got worse or failed.
     """
     amiss = (cause for cause in causes_of(report) if OUTCOMES[cause.verdict].level)
-    found = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
-    shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+    causes = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
+    shown = causes if len(causes) <= MOST_ANNOTATIONS else causes[: MOST_ANNOTATIONS - 1]
     lines = [_annotation(cause) for cause in shown]
-    if left := found[len(shown) :]:
+    if left := causes[len(shown) :]:
         rest = f"{len(left)} more causes are in the summary and in the JSON"
         lines.append(f"::{OUTCOMES[left[0].verdict].level}::{rest}")
     return "".join(f"{line}\n" for line in lines)

@@ -166,12 +166,12 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
         values, data = table_values(name, table), f"table{_padded(name)}.csv"
         write_whole(folder / data, _rows_as_csv(table_rows(values)))
         tables[name] = SimpleNamespace(data=data, values=values)
-    for name, (figure, found) in made.figures.items():
-        values, stem = figure_values(name, figure, found), f"figure{_padded(name)}"
+    for name, (figure, points) in made.figures.items():
+        values, stem = figure_values(name, figure, points), f"figure{_padded(name)}"
         write_whole(folder / f"{stem}.csv", _rows_as_csv(values["rows"]))
         image: str | None = f"{stem}.png"
         try:
-            plot_figure(number, name, found, folder / f"{stem}.png")
+            plot_figure(number, name, points, folder / f"{stem}.png")
         except AttnprofError as error:
             image, failed[f"figure {name}, drawn"] = None, str(error)
         figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)

@@ -152,7 +152,7 @@ class FittedTable:
 
 
 class Hanging:
-    """A text whose lines, but for the first, are indented."""
+    """A text whose lines after the first are indented."""
 
     def __init__(self, text: str | Text, indent: int = 2) -> None:
         self.text, self._indent = Text(text) if isinstance(text, str) else text, indent
@@ -260,7 +260,7 @@ LEAST_WIDTH = 20
 #: Formats of which all digits can be shown, with the unit that stands in each cell.
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
           "number": "", "ratio": "", "length": ""}  # fmt: skip
-#: Whether numbers are shown with all their digits, while a report is drawn.
+#: Whether the report that is drawn shows numbers with all digits (``--exact``).
 _exact = ContextVar("exact", default=False)
 
 
@@ -380,7 +380,7 @@ def new_console(**how: Any) -> Console:
 
 
 class _Shown:
-    """An item to draw without control characters in its texts; only rich may set colours."""
+    """An item drawn without the control characters of its texts; only rich sets colours."""
 
     def __init__(self, item: RenderableType) -> None:
         self._item = item

@@ -1,1 +1,1 @@
-"""Whether a printed formula is what the code does: read, matched against ours, told apart."""
+"""Decide whether a printed formula is what the code does: read it, derive ours, compare both."""

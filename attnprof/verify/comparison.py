@@ -1,4 +1,8 @@
-"""Two formulas side by side: equal, or by how much not, and how both grow."""
+"""Compare a printed formula with ours: equality, leading terms, or growth (O, Ω, Θ).
+
+Algebra decides where it can. Otherwise both are evaluated at lengths up to 2**2048: a ratio that
+settles or grows without end is told by values that far apart.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,21 +20,21 @@ from attnprof.trace.sizes import RULES, evaluate
 
 SizeValues = Mapping[str, int]
 Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes
-#: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
-#: so that steps of a ratio that settles shrink, and those of one that grows do not.
+#: Exponents of two of the lengths at which a ratio is evaluated. The logarithm of the length
+#: grows fourfold each time: then steps of a bounded ratio shrink, those of log N do not.
 BITS = (2**5, 2**7, 2**9, 2**11)
-#: The same where sizes are exponents, which takes much longer and tells sooner.
+#: Exponents for formulas with sizes as exponents, whose values are far longer and differ sooner.
 FEWER = (2**3, 2**5, 2**7, 2**9)
-#: Bits of a number beyond three times those of the longest size, whose cube is a whole number.
+#: Bits of mpmath's numbers beyond those of the longest size cubed.
 DIGITS = 64
-#: What sizes are that do not grow, where our formula holds for that: a logarithm leads the sooner.
+#: The value of sizes that do not grow, if our formula holds there: small, so that growth shows.
 FEW = 2
-#: A ratio that goes to one is this near to it at the longest length.
+#: Distance from 1 at the longest length, below which a ratio is taken to tend to 1.
 ONE = 1e-2
 
 
 def value(expression: Any, shape: SizeValues) -> int | float:
-    """The expression at sizes: an int where it is whole, nan where it has no value."""
+    """Return the expression at sizes: an int where it is whole, nan where it has no value."""
     try:
         result = evaluate(expression, shape)
         return int(result) if result == int(result) else float(result)
@@ -41,7 +45,7 @@ def value(expression: Any, shape: SizeValues) -> int | float:
 def growth_bounds(
     ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> tuple[bool | None, bool | None]:
-    """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
+    """Return whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
     below, above = list[bool | None](), list[bool | None]()
     for ratios in _all_ratios(ours, printed, growing, shape, holds):
         below.append(_settles(ratios))
@@ -54,7 +58,7 @@ def growth_bounds(
 def same_limit(
     a: Any, b: Any, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> bool | None:
-    """Whether a / b goes to one while all the sizes grow together; None if undecided."""
+    """Return whether a / b goes to one while all the sizes grow together; None if undecided."""
     rays = _all_ratios(a, b, growing, shape, holds, alone=False)
     return _every([_goes_to_one(ratios) for ratios in rays])
 
@@ -69,7 +73,7 @@ def _all_ratios(
     top: Any, bottom: Any, growing: Sequence[str], shape: SizeValues, holds: Holds, *,
     alone: bool = True,
 ) -> Iterator[list[Any]]:  # fmt: skip
-    """Ratios at ever longer lengths, a list a ray and a way to end a length."""
+    """Yield ratios at ever longer lengths: a list for each ray and each ending of a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
     if any(map(_exponents, exponents)):  # no number holds the value of such a tower
         yield []
@@ -84,7 +88,7 @@ def _all_ratios(
 
 
 def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
-    """The expression at mpmath's numbers, each part evaluated once; ValueError without a rule."""
+    """Return a function that evaluates the expression in mpmath; ValueError without a rule."""
     rules = {
         **RULES, "Add": lambda *parts: mpmath.fsum(parts), "Pow": mpmath.power,
         "Mul": lambda *parts: mpmath.fprod(parts), "log": mpmath.log, "exp": mpmath.exp,
@@ -94,11 +98,11 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
     def evaluated(*sizes: Any) -> Any:
         known: dict[Any, Any] = {}
-        given = dict(zip(names, sizes, strict=True))
+        by_name = dict(zip(names, sizes, strict=True))
         for node in nodes:
             kind = type(node).__name__
             if node.is_Symbol:
-                known[node] = given[node.name]
+                known[node] = by_name[node.name]
             elif kind in rules:
                 known[node] = rules[kind](*(known[part] for part in node.args))
             elif node.is_Rational:
@@ -113,7 +117,7 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
-    """A floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
+    """Return a floor or a ceiling; a logarithm within rounding of a whole number is whole."""
     nearest = mpmath.nint(x)
     is_whole = abs(x - nearest) < mpmath.sqrt(mpmath.eps) * max(1, abs(x))
     return nearest if is_whole else to(x)
@@ -122,7 +126,7 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 def _lengths(
     shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
-    """SizeValues that grow along a ray, a list a way to end a length, where our formula holds."""
+    """Yield sizes that grow along a ray where our formula holds: a list per ending of a length."""
     most = max(ray.values())
     shapes = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
@@ -134,7 +138,7 @@ def _lengths(
 
 
 def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
-    """The powers with which sizes grow: each by itself, all alike, one faster than the others."""
+    """Yield the powers with which sizes grow: each alone, all alike, one faster than the others."""
     if alone or len(growing) == 1:
         yield from ({name: 1} for name in growing)
     if len(growing) > 1:
@@ -144,26 +148,26 @@ def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
             yield {**dict.fromkeys(growing, 2), name: 1}
 
 
-#: How lengths end, for what rounding does to them: 2**bits, what is near it, and a length with
-#: many divisors.
+#: Endings of lengths, as formulas with floors depend on divisors: 2**bits, numbers near it, and
+#: a length with many divisors.
 _ENDINGS: tuple[Callable[[int], int], ...] = (
     lambda _: 0, lambda _: 1, lambda _: -1, lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
 )  # fmt: skip
 
 
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:
-    """As a number of any size; None where it has no value."""
-    given = [mpmath.mpf(sizes[name]) for name in names]
+    """Return the ratio as a number of any size; None without a value."""
+    numbers = [mpmath.mpf(sizes[name]) for name in names]
     try:
-        below = mpmath.mpf(under(*given))
-        ratio = mpmath.mpf(over(*given)) / below if below else mpmath.inf
+        below = mpmath.mpf(under(*numbers))
+        ratio = mpmath.mpf(over(*numbers)) / below if below else mpmath.inf
     except (ArithmeticError, ValueError, TypeError):
         return None
     return ratio if ratio >= 0 else None
 
 
 def _exponents(expression: Any) -> list[Any]:
-    """Exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
+    """Return exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
     exponents = []
     for part in expression.atoms(sympy.Pow, sympy.exp):
         exponent = part.as_base_exp()[1]
@@ -174,7 +178,7 @@ def _exponents(expression: Any) -> list[Any]:
 
 
 def _settles(ratios: Sequence[Any]) -> bool | None:
-    """Whether ratios at lengths whose logarithms are four times as long each stay bounded."""
+    """Return whether ratios stay bounded at lengths whose logarithms grow fourfold each."""
     if not ratios or None in ratios:
         return None
     return not any(map(mpmath.isinf, ratios)) and settles(ratios)
@@ -191,7 +195,7 @@ def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
-#: Where growth is told from when there are no terms to compare.
+#: The basis of a verdict on growth without terms to compare, for its text.
 VALUES = "seen from values at lengths up to 2**2048"
 _CLOSE = 1e-12
 #: Operations of a formula with roundings and maxima beyond which algebra takes too long.
@@ -200,7 +204,7 @@ LONG = 150
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two formulas agree (None: undecided), and ours minus printed; ``why`` in words."""
+    """A verdict on two formulas: whether they agree (None: undecided), the difference, and why."""
 
     agrees: bool | None
     difference: str | None
@@ -214,10 +218,10 @@ def compared(
     printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """The two, up to equality or up to leading terms in the ``growing`` sizes.
+    """Compare two formulas exactly, or their leading terms in the ``growing`` sizes.
 
-    Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
-    ``holds`` says that our formula is for them.
+    If algebra does not decide, both are evaluated at the shapes, and at long lengths where our
+    formula ``holds``.
     """
     missing = sympy.sympify(ours) - printed
     missing = sympy.expand(missing) if _is_short(missing) else missing
@@ -246,7 +250,7 @@ def compared(
 
 
 def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
-    """A shape to start from, which has every size of both."""
+    """Return a shape to start from, which has every size of both."""
     names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
     return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
 
@@ -255,9 +259,9 @@ def ordered(
     printed: Any, ours: Any, kind: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
+    """Return whether the printed growth bounds ours: above (``O``), below (``Ω``), both (``Θ``).
 
-    By leading terms; where there are none to compare, by values at lengths where they tell.
+    Leading terms decide; without any to compare, values at long lengths.
     """
     shape = _sizes(shapes, printed, ours)
     if not any(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds)):
@@ -274,13 +278,13 @@ def ordered(
 def _bounded(
     kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
 ) -> Comparison:
-    """Whether a bound of this kind holds; ``how`` says what it was told from."""
-    asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
-    if False in asked:
+    """Return whether a bound of this kind holds; ``how`` is the basis of that verdict."""
+    sides = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
+    if False in sides:
         words = "faster" if below is False and kind != "Ω" else "slower"
         said = f"ours grows {words} than the printed one: {how}"
         return Comparison(False, None, said, *leading)
-    if None in asked:
+    if None in sides:
         said = "undecided: neither terms nor values tell how the two grow"
         return Comparison(None, None, said, *leading)
     said = f"the bound holds: {how}" if how == VALUES else ""
@@ -294,18 +298,18 @@ def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
 
 def _is_short(expression: Any) -> bool:
-    """Polynomials of any length; of what rounds, chooses or switches, what algebra can bear."""
+    """Return whether algebra is fast: any polynomial; with rounding or branches, a short one."""
     plain = not expression.has(sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.Piecewise)
     return plain or bool(sympy.count_ops(expression) < LONG)
 
 
 def _has_rounding(terms: Sequence[Term]) -> bool:
-    """Whether a factor holds what rounding leaves."""
+    """Return whether a factor has the rest that rounding leaves."""
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
 def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) -> tuple[bool, str]:
-    """Equal by algebra; else, where there is more than powers, at all of the shapes."""
+    """Return whether both are equal, and the basis: algebra, or (beyond powers) all shapes."""
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
@@ -317,7 +321,7 @@ def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) 
 
 
 def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
-    """Whether both have the same value at a shape, to a float's last digits."""
+    """Return whether both have the same value at a shape, to a float's last digits."""
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
@@ -329,7 +333,7 @@ def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
 def _difference(
     missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]
 ) -> tuple[str | None, str]:
-    """Ours minus printed, and the same in words; an example where it is not a plain sum."""
+    """Return ours minus printed, and that in words; an example if it is not a plain sum."""
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
         shape = next(shape for shape in shapes if not alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
@@ -344,7 +348,7 @@ def _difference(
 
 
 def _rank(term: Any) -> tuple[Any, ...]:
-    """Largest growth first: by degree, then by the name's powers."""
+    """Return a sort key that puts the largest growth first: degree, then powers by name."""
     powers = {base.name: power for base, power in term.as_powers_dict().items() if base.is_Symbol}
     return -sum(powers.values()), sorted((name, -power) for name, power in powers.items())
 

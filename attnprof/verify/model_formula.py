@@ -1,9 +1,9 @@
-"""What a hand-written formula for a model's FLOPs a token gets wrong, term by term.
+"""Explain what a hand-written formula for a model's FLOPs a token gets wrong, term by term.
 
-The formula's part that grows with N is attention, the rest are products of parameters. Each is
-looked for among readings of ours that somebody may have meant: another mask, no recomputation, key
-heads for query heads; embeddings in, routers out, all experts. The reading with the fewest changes
-is told change by change, with the FLOPs of each, so that these add up to the difference.
+The part of the formula that grows with N is attention, the rest are products with parameters. Each
+is compared with *readings*: our count with changes that an author may have meant (another mask, no
+recomputation, key heads for query heads; embeddings in, routers out, all experts). The matching
+reading with the fewest changes is reported change by change; their FLOPs add up to the difference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +37,11 @@ from attnprof.trace.sizes import evaluate
 from attnprof.verify.printed import check_names, names_in, read_formula
 
 N = symbol("N")
-#: Lengths at which readings are compared: none is special to a mask of usual sizes.
+#: Lengths at which readings are compared: none is a window or chunk of a usual mask.
 _LENGTHS = (1, 3, 61, 1009, 5003, 70001, 1000003)
 #: The most changes that are tried to explain products.
 _CHANGES = 4
-#: FLOPs for each parameter that somebody may have meant, and what it then is.
+#: FLOPs per parameter that an author may have meant, and what each would be.
 _FACTORS = {
     "train": {6: "", 2: "forward pass alone (2x)", 4: "backward pass alone (4x)",
               8: "with a second forward pass (8x)"},
@@ -51,10 +51,10 @@ _FACTORS = {
 Values = tuple[Fraction, ...]
 
 
-# -- ways in which somebody may have counted attention ------------------------------------
+# -- readings of attention: ways in which an author may have counted it -------------------
 @dataclass(frozen=True)
 class AttentionReading:
-    """How somebody may have counted attention; the defaults are what is executed."""
+    """A way of counting attention that an author may have meant; the defaults are what runs."""
 
     backward: str = ""
     windows: str = ""
@@ -65,7 +65,7 @@ class AttentionReading:
     repeats: str = ""
 
     def changes(self) -> int:
-        """Return how far it is from what is executed: its changes, a repeat as three."""
+        """Return the number of changes against what is executed; a repeat counts as three."""
         return sum(map(bool, vars(self).values())) + 2 * bool(self.repeats)
 
 
@@ -86,7 +86,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 def attention_flops(
     sizes: ModelSizes, phase: str, reading: AttentionReading
 ) -> dict[Mask, Fraction]:
-    """Return FLOPs by mask of attention, read in a way."""
+    """Return FLOPs of attention by mask, counted by a reading."""
     total = dict[Mask, Fraction]()
     several = sum(x.layers for x in sizes.attention)
     for x in sizes.attention:
@@ -111,7 +111,7 @@ def _widths(key: int, value: int, phase: str, backward: str) -> int:
 
 
 def _mask(shape: AttentionShape, reading: AttentionReading) -> tuple[Mask, Fraction]:
-    """Return the mask, and by what its pairs are multiplied, of a layer read in a way."""
+    """Return a layer's mask by a reading, and the factor of its pairs."""
     mask = shape.mask
     if mask.kind in ("window", "chunk") and reading.windows:
         mask = Mask("causal")
@@ -256,9 +256,9 @@ def _changes(sizes: ModelSizes, theirs: Any, phase: str) -> Iterator[FormulaChan
 def _best_reading(
     sizes: ModelSizes, theirs: Any, phase: str, fixed: int
 ) -> AttentionReading | None:
-    """Return the reading that grows as the formula does, with the fewest changes in all.
+    """Return the reading that grows as the formula does, with the fewest changes in all; or None.
 
-    One that leaves products which can be explained comes before others. None if none grows so.
+    Readings whose remaining products can be explained come first.
     """
     values = _at(theirs)
     apart = tuple(x - values[0] for x in values[1:])

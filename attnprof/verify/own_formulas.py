@@ -87,7 +87,7 @@ class Formulas:
         return {match[1]: int(match[2]) for match in matches if match}
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
-        """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
+        """Return sizes to compare at: the runs', usual ones, every mix of small and large."""
         mixes = product((2, 8192), repeat=len(self.symbols))
         corners = (dict(zip(self.symbols, mix, strict=True)) for mix in mixes)
         usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
@@ -99,7 +99,7 @@ class Formulas:
         return shapes
 
     def fits(self, shape: Mapping[str, int]) -> bool:
-        """Whether it is a shape that the formula holds for."""
+        """Return whether it is a shape that the formula holds for."""
         try:
             return self.holds(shape)
         except (KeyError, ArithmeticError, TypeError):
@@ -107,17 +107,18 @@ class Formulas:
 
 
 def symbols_of(source: Source) -> tuple[str, ...]:
-    """The sizes our formula is over."""
+    """Return the sizes in our formula."""
     if source.way == FORMULA:
         return tuple(SYMBOLS)
     return tuple(_target(source).symbols)
 
 
 def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
-    """Our formulas by phase; RequestError for what cannot be asked of this target."""
+    """Return our formulas by phase; RequestError if this target has no such formula."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
-            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
+            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived: leave "
+            "--kind out"
         )
     if source.convention == "operations" and source.way == DERIVED:
         raise RequestError(
@@ -126,8 +127,8 @@ def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
         )
     if source.way == DERIVED:
         return _derived(source, phases)
-    for flag, given in (("--arg", source.args), ("--input", source.inputs)):
-        if given:
+    for flag, texts in (("--arg", source.args), ("--input", source.inputs)):
+        if texts:
             raise RequestError(
                 f"{flag} is for your own modules; {source.target} takes --set name=value"
             )
@@ -169,7 +170,7 @@ def _value_of(expressions: Mapping[str, Any], quantity: str, shape: Mapping[str,
 
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
-    """The same with multiply-accumulates, where products are known."""
+    """Return the formulas, with multiply-accumulates added if matrix products are known."""
     products = forms.get("matmul_flops")
     return forms if products is None else {**forms, MACS: sympy.sympify(products) / 2}
 
@@ -177,10 +178,10 @@ def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
 # -- closed forms ----------------------------------------------------------------------
 def _closed_form(source: Source, phase: str) -> Formulas:
     mechanism = registry.configured([source.target], dict(source.params))[0]
-    asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
+    workload = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
-    mechanism.check(asked, scope)
-    sizes = _sized(cost_records.symbolic(asked), source.fixed)
+    mechanism.check(workload, scope)
+    sizes = _sized(cost_records.symbolic(workload), source.fixed)
 
     @cache
     def counted(sizes: Workload, quantity: str) -> Any:
@@ -203,7 +204,7 @@ def _closed_form(source: Source, phase: str) -> Formulas:
     names: tuple[str, ...] = (*DEFINED, "parameters")
     if source.convention == "flops":
         state = ["state_entries"] if mechanism.abilities.decode else []
-        defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
+        defined = ["operations"] if defined_total(mechanism, workload, scope) is not None else []
         names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
     return Formulas(names, form, at, tuple(SYMBOLS))
 

@@ -26,8 +26,8 @@ _HOW = (
 #: Longer formulas stand in no table.
 LONGEST = 4000
 _BOUND = re.compile(r"\s*(?P<kind>[OΘΩ])\s*\((?P<inside>.*)\)\s*", re.DOTALL)
-#: What a row may say; what it leaves out is said by the flags. Those that make a target (--arg,
-#: --input, --set) hold for rows about the target of the command line.
+#: Columns of a table of formulas; options give what a row leaves out. Options that make a target
+#: (--arg, --input, --set) hold for rows on the command line's target.
 COLUMNS = (
     "place", "formula", "quantity", "phase", "target", "where", "up_to", "in", "kind", "convention",
     "scope", "causal", "arg", "input", "set",
@@ -43,7 +43,7 @@ _BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed formula and what it speaks of.
+    """A printed formula, and the cost that it claims to be.
 
     ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
     fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
@@ -65,13 +65,13 @@ class Printed:
 
 # -- its formula -----------------------------------------------------------------------
 def without_bound(text: str) -> tuple[str, str]:
-    """What stands inside ``O(…)``, ``Θ(…)`` or ``Ω(…)``, and that letter; none without a bound."""
+    """Return the text inside ``O(…)``, ``Θ(…)`` or ``Ω(…)`` and that letter, "" without a bound."""
     match = _BOUND.fullmatch(text)
     return (match["inside"], match["kind"]) if match else (text, "")
 
 
 def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
-    """A formula as a sympy expression, names as positive symbols or what they stand for.
+    """Return a formula as a sympy expression, names as positive symbols or what they stand for.
 
     Raises :class:`RequestError` that says what cannot be read and what can.
     """
@@ -90,7 +90,7 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
 
 
 def names_in(expression: Any) -> set[str]:
-    """The names it uses."""
+    """Return the names in an expression."""
     return {str(symbol.name) for symbol in expression.free_symbols}
 
 
@@ -105,7 +105,7 @@ def check_names(expression: Any, known: Sequence[str], text: str) -> None:
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
-    """``n=N; D=h*d`` as a mapping; several add up; RequestError for what is no name and formula."""
+    """Return ``n=N; D=h*d`` as a mapping; several texts add up; RequestError for other texts."""
     symbols = {}
     for text in (part for whole in texts for part in _BETWEEN.split(whole)):
         if not text.strip():
@@ -121,7 +121,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
 
 # -- a table of them -------------------------------------------------------------------
 def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
-    """A file's rows, and columns that say nothing here; RequestError names a row that is wrong."""
+    """Return a file's rows and the columns that are ignored; RequestError names a wrong row."""
     lines = read_table(path)
     if not lines or "formula" not in lines[0]:
         raise RequestError(
@@ -165,7 +165,7 @@ def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
 
 
 def with_phase(row: Printed, phase: str) -> Printed:
-    """The row with a phase; ``prefill`` is a causal forward pass."""
+    """Return the row with a phase; ``prefill`` is a causal forward pass."""
     if phase != "prefill":
         return replace(row, phase=phase)
     return replace(row, phase="forward", source=replace(row.source, causal=True))
@@ -174,21 +174,21 @@ def with_phase(row: Printed, phase: str) -> Printed:
 def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
     if said.get("target", source.target) != source.target:
         source = replace(source, args=(), inputs=(), params=())
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: said[name] for name in ("target", "kind", "convention", "scope") if name in said
     }
     if "causal" in said:
-        given["causal"] = said["causal"] == "yes"
+        fields["causal"] = said["causal"] == "yes"
     if "set" in said:
         pairs = [tuple(map(str.strip, part.split("="))) for part in _parts(said["set"])]
         if not all(len(pair) == 2 and all(pair) for pair in pairs):
             text = said["set"]
             raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
-        given["params"] = tuple(pairs)
+        fields["params"] = tuple(pairs)
     for column, name in (("arg", "args"), ("input", "inputs")):
         if column in said:
-            given[name] = _parts(said[column])
-    return replace(source, **given)
+            fields[name] = _parts(said[column])
+    return replace(source, **fields)
 
 
 def _parts(text: str) -> tuple[str, ...]:

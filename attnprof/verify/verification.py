@@ -38,21 +38,21 @@ class _Ready:
 
 
 def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
-    """An answer for every row; what is asked of one target is derived once.
+    """Return an answer for every row; what is asked of one target is derived once.
 
     RequestError for a formula that cannot be read, and for unknown names and quantities.
     """
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
     formulas: dict[Source, dict[str, Formulas]] = {}
     for source in dict.fromkeys(row.printed.source for row in ready):
-        asked = [row.printed for row in ready if row.printed.source == source]
-        phases = list(dict.fromkeys(row.phase for row in asked))
-        formulas[source] = in_row(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
+        group = [row.printed for row in ready if row.printed.source == source]
+        phases = list(dict.fromkeys(row.phase for row in group))
+        formulas[source] = in_row(group[0].line, lambda s=source, p=phases: own_formulas(s, p))
     return [_record(row, formulas[row.printed.source][row.printed.phase]) for row in ready]
 
 
 def answer(records: Sequence[VerificationRecord]) -> str:
-    """How many of the printed formulas are right, and which are not, in a sentence."""
+    """Return how many of the printed formulas are right, and which are not, in a sentence."""
     if len(records) == 1:
         verbs = {MATCH: "matches", ERRATUM: "differs from", None: "was not compared with"}
         return f"the printed formula {verbs[records[0].verdict]} the code's"
@@ -106,7 +106,7 @@ def _ready(row: Printed) -> _Ready:
 def _growing(
     names: Sequence[str], meanings: Mapping[str, Any], symbols: Sequence[str]
 ) -> tuple[str, ...]:
-    """The sizes that grow, in the names of our formula."""
+    """Return the sizes that grow, in the names of our formula."""
     growing: dict[str, None] = {}
     for name in (name_of(name) or name for name in names):
         if name not in symbols and name not in meanings:
@@ -116,22 +116,22 @@ def _growing(
 
 
 def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
-    asked, source = row.printed, row.printed.source
-    if asked.quantity not in ours.quantities:
-        near = closest(asked.quantity, list(ours.quantities))
-        raise RequestError(f"{asked.line}quantity '{asked.quantity}': {near}")
-    form = ours.form(asked.quantity)
+    printed, source = row.printed, row.printed.source
+    if printed.quantity not in ours.quantities:
+        near = closest(printed.quantity, list(ours.quantities))
+        raise RequestError(f"{printed.line}quantity '{printed.quantity}': {near}")
+    form = ours.form(printed.quantity)
     about = VerificationRecord(
-        place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
-        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=asked.up_to,
-        convention=source.convention, where=dict(asked.where), printed=asked.formula,
+        place=printed.place, of=source.target, scope=source.layer, phase=printed.phase,
+        causal=source.causal, quantity=printed.quantity, kind=source.way, up_to=printed.up_to,
+        convention=source.convention, where=dict(printed.where), printed=printed.formula,
         domain=list(ours.domain), method=ours.method, verified_at=list(ours.verified_at),
         notes=[*row.notes, *ours.notes],
     )  # fmt: skip
     if form is None:
-        return _counted(about, row, ours.numbers.get(asked.quantity))
+        return _counted(about, row, ours.numbers.get(printed.quantity))
     alone = {name: size for name, size in ours.pinned.items() if name not in dict(source.fixed)}
-    if asked.up_to != EXACT and set(alone) & set(asked.growing or ours.symbols):
+    if printed.up_to != EXACT and set(alone) & set(printed.growing or ours.symbols):
         where = sizes_text(alone)
         return replace(about, skipped=f"our formula holds for {where} alone, for no growth")
     return _compared(about, row, ours, form, {**alone, **dict(source.fixed)})
@@ -140,7 +140,7 @@ def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
 def _compared(
     about: VerificationRecord, row: _Ready, ours: Formulas, form: Any, fixed: Mapping[str, int]
 ) -> VerificationRecord:
-    """Both with the sizes that are numbers put in."""
+    """Compare both formulas, with numbers for sizes that are fixed."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes, at, up_to = ours.shapes(fixed), row.printed.at, row.printed.up_to
     if at:  # what is asked for comes first
@@ -175,7 +175,7 @@ def _compared(
 
 
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
-    """Where there is no formula: the two numbers at the shape asked for."""
+    """Return the two numbers at the shape asked for; there is no formula."""
     shape = {**row.printed.at, **dict(row.printed.source.fixed)}
     what = f"no formula of {about.quantity} was found"
     if ours is None or row.printed.up_to != EXACT or names_in(row.expression) - set(shape):
@@ -204,7 +204,7 @@ def _hint(
     printed: Any, form: Any, asked: str, ours: Formulas, fixed: Mapping[str, int],
     shapes: Sequence[dict[str, int]],
 ) -> str:  # fmt: skip
-    """What a formula that differs is instead: another quantity, that of one head, a multiple."""
+    """Return what a wrong formula counts instead: another quantity, one head's, a multiple."""
     for name in ours.quantities:
         values = (ours.at(name, shape) == value(printed, shape) for shape in shapes[:2])
         if name == asked or not all(values):

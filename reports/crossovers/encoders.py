@@ -94,9 +94,9 @@ def costs(
     config = load(f"{preset}-{form}").with_(num_heads=heads, seq_len=LONGEST)
     model = WholeModel(preset, partial(build, config), input_texts(config), dtype=dtype)
     sizes = {"B": batch, "N": tokens}
-    found = totals(count(model.target(), sizes, "forward"), "forward")
+    sums = totals(count(model.target(), sizes, "forward"), "forward")
     width = {"float32": 4, "float16": 2}[dtype]
-    return found["peak_bytes"] + width * found["parameters"], found["flops"]
+    return sums["peak_bytes"] + width * sums["parameters"], sums["flops"]
 
 
 def by_heads(heads: int) -> Heads:
@@ -129,9 +129,9 @@ def main() -> None:
     rows = earlier(path, Heads) or [by_heads(heads) for heads in PRINTED]
     save(path, Heads, rows)
     path = path.with_name("encoder_lengths.csv")
-    found = earlier(path, Lengths)
-    found = found or [Lengths(name, first(name, 0), first(name, 1)) for name in ENCODERS]
-    save(path, Lengths, found)
+    lengths = earlier(path, Lengths)
+    lengths = lengths or [Lengths(name, first(name, 0), first(name, 1)) for name in ENCODERS]
+    save(path, Lengths, lengths)
     heads = table(
         ">h | >direct, printed | >direct | >of it 2N²h·16·4 | >beside | >efficient, printed "
         "| >float32 | >float16",
@@ -142,7 +142,7 @@ def main() -> None:
             for r in rows
         ),
     )  # fmt: skip
-    cells = ((each.encoder, f"{each.memory:,}", f"{each.flops:,}") for each in found)
+    cells = ((each.encoder, f"{each.memory:,}", f"{each.flops:,}") for each in lengths)
     page = PAGE.format(
         heads="\n".join(heads), lengths="\n".join(table("encoder | >memory | >FLOPs", cells)),
         TOKENS=TOKENS, BATCH=BATCH, WIDTH=WIDTH,

@@ -403,14 +403,14 @@ def row_of_thing(
     from attnprof.trace.solve.derive import derived
 
     try:
-        found = target_of(thing, arguments, inputs)
-        derivation = derived(found, (phase,), at or {})
+        lookup = target_of(thing, arguments, inputs)
+        derivation = derived(lookup, (phase,), at or {})
     except AttnprofError as error:
         return Row(target, version(target), phase, seconds=spent(), refused=str(error))
     seconds, forms = spent(), derivation.phases[phase]
     shapes = list(compared_shapes(derivation, phase))
-    told = [
-        difference(found, derivation, phase, shape, peak=not n) for n, shape in enumerate(shapes)
+    differences = [
+        difference(lookup, derivation, phase, shape, peak=not n) for n, shape in enumerate(shapes)
     ]
     flops = forms.formulas["flops"].expression
     return Row(
@@ -419,8 +419,8 @@ def row_of_thing(
         ", ".join(n for n, form in forms.formulas.items() if form.expression is None),
         "; ".join(forms.domain),
         "; ".join(",".join(f"{n}={size}" for n, size in shape.items()) for shape in shapes),
-        f"{sum(products for products, _ in told)} of {len(told)}",
-        told[0][1] if told else "",
+        f"{sum(products for products, _ in differences)} of {len(differences)}",
+        differences[0][1] if differences else "",
     )  # fmt: skip
 
 
@@ -434,9 +434,9 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
     """Two random shapes of the domain that no formula was verified at."""
     forms = derivation.phases[phase]
     chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
-    found = 0
+    compared = 0
     for turn in range(20_000):
-        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500, "H": 130, "W": 130}
+        most = MOST if turn < 10_000 or compared else {**MOST, "N": 1500, "H": 130, "W": 130}
         shape = {
             name: round(2 * (most.get(name, 20) / 2) ** chance.random())
             for name in derivation.symbols
@@ -444,8 +444,8 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
         if shape not in known and forms.holds(shape):
             known.append(shape)
             yield shape
-            found += 1
-        if found == 2:
+            compared += 1
+        if compared == 2:
             return
 
 
@@ -468,13 +468,13 @@ def difference(
     subject = subject_of(module, positional, named, phase)
     off = ""
     if peak:
-        seen, told = (
+        seen, counted = (
             measure_peak(subject, "cpu", torch).bytes,
             derivation.at("peak_bytes", phase, **sizes),
         )
         bound = derivation.phases[phase].bound("peak_bytes")
-        share = abs(told - seen) / seen if seen and abs(told - seen) > SCALARS else 0
-        off = "equal" if not share else f"{100 * (told - seen) / seen:+.3f} % ({bound})"
+        share = abs(counted - seen) / seen if seen and abs(counted - seen) > SCALARS else 0
+        off = "equal" if not share else f"{100 * (counted - seen) / seen:+.3f} % ({bound})"
     subject.reset()
     # a view made without gradients has none, which torch's counter asks for
     for leaf in subject.leaves:
@@ -520,10 +520,10 @@ def evenly_routed() -> Any:
     return Even()
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(all_rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    done = [row for row in found if not row.refused and row.method != "counted"]
-    targets = grouped(found, lambda row: row.target)
+    done = [row for row in all_rows if not row.refused and row.method != "counted"]
+    targets = grouped(all_rows, lambda row: row.target)
     both = [t for t in targets if sum(row.target == t for row in done) == len(PHASES)]
     yield "# Modules of public packages: derived by the plainest command, and run for real"
     yield (
@@ -562,6 +562,8 @@ def _line(target: str, rows: list[Row]) -> tuple[str, ...]:
 
 def _result(row: Row) -> str:
     """How the formulas were found, or why there are none."""
-    told = f"no formula: {row.refused.removeprefix(row.target).lstrip(': ')}" if row.refused else ""
+    result = (
+        f"no formula: {row.refused.removeprefix(row.target).lstrip(': ')}" if row.refused else ""
+    )
     less = f", but for {row.without}" if row.without else ""
-    return (told or f"{row.method}{less}").replace("|", "\\|").replace("\n", " ")[:300]
+    return (result or f"{row.method}{less}").replace("|", "\\|").replace("\n", " ")[:300]

@@ -66,13 +66,13 @@ def cases() -> dict[str, tuple[str, str, bool]]:
     """Return every mechanism, scope and mask, by name."""
     from attnprof import registry
 
-    found: dict[str, tuple[str, str, bool]] = {}
+    by_label: dict[str, tuple[str, str, bool]] = {}
     for name in registry.names():
         can = registry.get(name).abilities
         for scope in SCOPES if can.attend else SCOPES[:1]:
             for causal in (False, True) if can.causal else (False,):
-                found[f"{name} {scope}{' causal' * causal}"] = name, scope, causal
-    return found
+                by_label[f"{name} {scope}{' causal' * causal}"] = name, scope, causal
+    return by_label
 
 
 def rows(_: str, case: tuple[str, str, bool]) -> Iterator[Row]:
@@ -93,20 +93,22 @@ def rows(_: str, case: tuple[str, str, bool]) -> Iterator[Row]:
         start = time.process_time()
         known: dict[str, Any] = {"mechanism": name, "scope": scope, "causal": causal}
         try:
-            found = derived(mechanism_target(spec, scope, causal=causal), phases)
+            derivation = derived(mechanism_target(spec, scope, causal=causal), phases)
         except AttnprofError as error:
             for phase in phases:
                 yield Row(**known, phase=phase, seconds=since(start), refused=str(error))
             continue
         seconds = since(start)
         for phase in phases:
-            yield _row({**known, "phase": phase, "seconds": seconds}, spec, found.phases[phase])
+            yield _row(
+                {**known, "phase": phase, "seconds": seconds}, spec, derivation.phases[phase]
+            )
 
 
 def _row(known: dict[str, Any], spec: Any, forms: Any) -> Row:
     gone = [q for q, formula in forms.formulas.items() if formula.expression is None]
     compared = list(comparisons(spec, known["scope"], known["causal"], forms))
-    wrong = [told for told, _ in compared if told]
+    wrong = [difference for difference, _ in compared if difference]
     peaks = sorted({by for _, by in compared if abs(by) > SMALL})
     return Row(
         **known, method=forms.method, compared=len(compared), equal=len(compared) - len(wrong),

@@ -52,14 +52,14 @@ def rows(name: str, case: Any) -> Iterator[Row]:
 
     start = time.process_time()
     try:
-        found = attnprof.derive(case, None, **asked_of(case))
+        derivation = attnprof.derive(case, None, **asked_of(case))
     except AttnprofError as error:
         yield Row(name, "refused", "", str(error), 0, 0, since(start))
         return
-    seconds, forms = since(start), found.phases["forward"]
-    shapes, wrong = compared(case, found, SHAPES)
+    seconds, forms = since(start), derivation.phases["forward"]
+    shapes, wrong = compared(case, derivation, SHAPES)
     yield Row(
-        name, forms.method, str(found.expression("matmul_flops")), "; ".join(forms.domain),
+        name, forms.method, str(derivation.expression("matmul_flops")), "; ".join(forms.domain),
         len(shapes), len({str(shape) for shape, *_ in wrong}), seconds,
     )  # fmt: skip
 

@@ -181,16 +181,18 @@ def rows(name: str, case: Case) -> Iterator[Row]:
     for phase in ("forward", "train"):
         start = time.process_time()
         try:
-            found = attnprof.derive(
+            derivation = attnprof.derive(
                 case.make, args=case.args, inputs=case.inputs, phases=[phase], at=_used(case)
             )
         except AttnprofError as error:
             yield Row(name, phase, "", "", 0, 0, since(start), str(error))
             continue
-        seconds, forms = since(start), found.phases[phase]
+        seconds, forms = since(start), derivation.phases[phase]
         formula = forms.formulas["matmul_flops"]
         has_formula = formula.expression is not None
-        value = found.at("matmul_flops", phase, **_used(case)) if has_formula else formula.value
+        value = (
+            derivation.at("matmul_flops", phase, **_used(case)) if has_formula else formula.value
+        )
         text = str(formula.expression) if has_formula else ""
         yield Row(name, phase, forms.method, text, value, counted(case, phase), seconds)
 

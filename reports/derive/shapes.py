@@ -146,23 +146,23 @@ def rows(name: str, case: tuple[str, Callable[[], Target]]) -> Iterator[Row]:
     for phase in PHASES:
         start = time.process_time()
         try:
-            found = derived(target, (phase,))
+            derivation = derived(target, (phase,))
         except AttnprofError as error:
             yield Row(kind, name, phase, "", "", "", 0, "", "", f"refused: {error}", since(start))
             continue
-        seconds, forms = since(start), found.phases[phase]
+        seconds, forms = since(start), derivation.phases[phase]
         gone = [q for q, formula in forms.formulas.items() if formula.expression is None]
-        for sizes, counted in runs(found, forms, SEED):
+        for sizes, counted in runs(derivation, forms, SEED):
             wrong = differences(forms, sizes, counted)
             real, differing = _really(target, forms, sizes, counted)
             yield Row(
-                kind, name, phase, forms.method, "; ".join(forms.domain), _told(sizes),
+                kind, name, phase, forms.method, "; ".join(forms.domain), _sizes_text(sizes),
                 len(counted) - len(gone), ", ".join(gone), real, "; ".join([*wrong, *differing]),
                 seconds,
             )  # fmt: skip
 
 
-def _told(sizes: Mapping[str, int]) -> str:
+def _sizes_text(sizes: Mapping[str, int]) -> str:
     return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
@@ -182,13 +182,13 @@ def differences(
 
 
 def runs(
-    found: Derivation, forms: PhaseForms, seed: int
+    derivation: Derivation, forms: PhaseForms, seed: int
 ) -> Iterator[tuple[dict[str, int], Mapping[str, Any]]]:
     """Yield random shapes of the domain at which the code runs, and what it counts there."""
-    chance = random.Random(f"{found.name} {forms.phase} {seed}")  # noqa: S311 - no secret
+    chance = random.Random(f"{derivation.name} {forms.phase} {seed}")  # noqa: S311 - no secret
     seen, left = [dict(shape) for shape in forms.verified_at], SHAPES
     for attempt in range(DRAWS):
-        shape = _drawn(found.symbols, forms, chance, attempt)
+        shape = _drawn(derivation.symbols, forms, chance, attempt)
         if not left or shape in seen or not forms.holds(shape):
             continue
         seen.append(shape)
@@ -296,14 +296,14 @@ RULES = {
 # -- the table ------------------------------------------------------------------------------
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    drawn = [pair for pair in found if pair.sizes]
+    drawn = [pair for pair in rows if pair.sizes]
     wrong = [pair for pair in drawn if pair.wrong]
-    phases = grouped(found, lambda pair: (pair.module, pair.phase))
+    phases = grouped(rows, lambda pair: (pair.module, pair.phase))
     real = sum(bool(pair.real) for pair in drawn)
     values = sum(pair.compared for pair in drawn)
-    refused = [pair for pair in found if not pair.sizes]
+    refused = [pair for pair in rows if not pair.sizes]
     yield "# Derived formulas at random shapes of their domains"
     yield (
         f"Each phase is derived with all sizes free and compared at {SHAPES} random shapes of the "

@@ -111,13 +111,13 @@ def _row(model: str, kind: str, phase: str) -> Row:
     start = time.perf_counter()
     try:
         target = target_of(build, name=model, inputs=["input_ids: B, N int64"])
-        found = derived(target, (phase,), {})
+        derivation = derived(target, (phase,), {})
     except AttnprofError as error:
         told = time.perf_counter() - start
         return Row(model, kind, phase, "", "", 0, 0, "", 0, 0.0, round(told, 1), "", str(error))
     seconds = time.perf_counter() - start
-    forms = found.phases[phase]
-    runs = [_compared(build(), found, phase, sizes) for sizes in _shapes(found, phase)]
+    forms = derivation.phases[phase]
+    runs = [_compared(build(), derivation, phase, sizes) for sizes in _shapes(derivation, phase)]
     told = forms.bound("peak_bytes")
     if forms.formulas["peak_bytes"].expression is None:
         told = "no formula"
@@ -144,14 +144,14 @@ def is_settable(config: Any, name: str) -> bool:
     return hasattr(config, name) and not isinstance(getattr(type(config), name, None), property)
 
 
-def _shapes(found: Derivation, phase: str) -> list[dict[str, int]]:
+def _shapes(derivation: Derivation, phase: str) -> list[dict[str, int]]:
     """Random shapes of the domain; lengths evenly by their logarithm."""
-    chance = random.Random(found.name)  # noqa: S311 - no secret
+    chance = random.Random(derivation.name)  # noqa: S311 - no secret
     shapes: list[dict[str, int]] = []
     for _ in range(4000):
         length = round(2 * (MOST_N / 2) ** chance.random())
         shape = {"B": chance.randint(1, MOST_B), "N": length}
-        if found.phases[phase].holds(shape) and shape not in shapes:
+        if derivation.phases[phase].holds(shape) and shape not in shapes:
             shapes.append(shape)
         if len(shapes) == SHAPES:
             break
@@ -159,7 +159,7 @@ def _shapes(found: Derivation, phase: str) -> list[dict[str, int]]:
 
 
 def _compared(
-    module: Any, found: Derivation, phase: str, sizes: dict[str, int]
+    module: Any, derivation: Derivation, phase: str, sizes: dict[str, int]
 ) -> tuple[bool, float]:
     """Whether the products are those that ran, and how far the peak is off, in bytes.
 
@@ -171,8 +171,8 @@ def _compared(
     subject.reset()
     with FlopCounterMode(display=False, custom_mapping=OWN_RULES) as counter:
         subject.call()
-    products = found.at("matmul_flops", phase, **sizes) == counter.get_total_flops()
-    return products, found.at("peak_bytes", phase, **sizes) - peak
+    products = derivation.at("matmul_flops", phase, **sizes) == counter.get_total_flops()
+    return products, derivation.at("peak_bytes", phase, **sizes) - peak
 
 
 def _pairs(query: Any, key: Any, causal: bool) -> int:
@@ -219,7 +219,7 @@ OWN_RULES = {
 }
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Models of transformers: derived, and run for real"
     yield (
@@ -234,7 +234,7 @@ def page(found: list[Row]) -> Iterator[str]:
     )
     yield ""
     for kind in ("decoder", "encoder"):
-        mine = [row for row in found if row.kind == kind]
+        mine = [row for row in rows if row.kind == kind]
         done = [row for row in mine if not row.refused]
         classes = {row.model for row in done}
         shapes = sum(row.shapes for row in done)
@@ -251,10 +251,10 @@ def page(found: list[Row]) -> Iterator[str]:
         (
             (f"{row.model}Model", row.phase, row.method, row.shapes, row.products_right, row.peaks,
              row.peaks_right, f"{row.worst_peak:g}", f"{row.derive_s:g}")
-            for row in found if not row.refused
+            for row in rows if not row.refused
         ),
     )  # fmt: skip
-    refused = [row for row in found if row.refused]
+    refused = [row for row in rows if row.refused]
     if refused:
         yield ""
         yield "Refused, with the reason that was given:"

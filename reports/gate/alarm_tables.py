@@ -135,7 +135,7 @@ def compact(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
     base = {(row["case"], row["round"]): row["baseline_s"] for row in rows
             if (row["head"], row["rule"]) == ("same", "default")}  # fmt: skip
-    found = []
+    pairs = []
     for row in rows:
         kept = {name: row[name] for name in ("round", "head", "rule", "case", "verdict")}
         kept |= {name: f"{row[name]:.4f}" for name in ("ratio", "low", "high")}
@@ -147,5 +147,5 @@ def compact(rows: Sequence[Row]) -> list[dict[str, Any]]:
         for column, (_, alarm) in STORED_RULES.items():
             said = "alarm" if stored and alarm(stored, row["current_s"]) else "quiet"
             kept[column] = said if stored else ""
-        found.append(kept)
-    return found
+        pairs.append(kept)
+    return pairs

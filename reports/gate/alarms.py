@@ -75,14 +75,14 @@ def _reworded(folder: Path) -> None:
 def sides() -> Iterator[dict[str, RunningTree]]:
     """A running side of each revision."""
     with ExitStack() as stack:
-        found = {}
+        trees = {}
         for name, slowdown in SLOWER.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             write_revision(folder, slowdown)
             if name != "base":
                 _reworded(folder)
-            found[name] = stack.enter_context(RunningTree(folder, name))
-        yield found
+            trees[name] = stack.enter_context(RunningTree(folder, name))
+        yield trees
 
 
 def _spin() -> None:
@@ -107,20 +107,20 @@ def competing(busy: bool) -> Iterator[None]:
 
 
 def _row(
-    key: str, number: int, item: tuple[str, ...], request: PointRequest, found: Race
+    key: str, number: int, item: tuple[str, ...], request: PointRequest, trees: Race
 ) -> dict[str, Any]:
-    judged = found.judgement
+    judged = trees.judgement
     assert judged is not None
     columns = {
-        "log_ratios": found.log_ratios, "wall_log_ratios": found.wall_log_ratios,
-        "baseline_s": found.baseline_s, "current_s": found.current_s,
+        "log_ratios": trees.log_ratios, "wall_log_ratios": trees.wall_log_ratios,
+        "baseline_s": trees.baseline_s, "current_s": trees.current_s,
     }  # fmt: skip
     return {
         "key": key, "round": number, "head": item[0], "rule": item[1],
         "case": f"{request.mechanism} N={request.seq_len} {request.phase}",
         "verdict": judged.verdict, "ratio": judged.ratio,
         "low": judged.low, "high": judged.high,
-        "processes": judged.processes, "spent_s": round(found.spent_s, 3),
+        "processes": judged.processes, "spent_s": round(trees.spent_s, 3),
         "load": os.getloadavg()[0], "at": round(time.time()),
         **{name: [float(f"{x:.4g}") for x in values] for name, values in columns.items()},
     }  # fmt: skip
@@ -147,11 +147,11 @@ def run(condition: str, rounds: int = ROUNDS) -> None:
 
 
 def _round(path: Path, number: int, plan: list[Any]) -> None:
-    with sides() as found:
+    with sides() as trees:
         for key, item, request in plan:
             seed = sum(key.encode())
             try:
-                raced = race(found["base"], found[item[0]], request, RULES[item[1]],
+                raced = race(trees["base"], trees[item[0]], request, RULES[item[1]],
                              limit_s=LIMIT_S, seed=seed)  # fmt: skip
             except TreeError as error:
                 sys.stderr.write(f"{key}: {error}\n")
@@ -175,8 +175,8 @@ def table() -> dict[str, list[Any]]:
 
     rows = {name: compact(load(name)) for name in ("quiet", "busy")}
     if all(rows.values()):
-        found = [{"condition": name, **row} for name, some in rows.items() for row in some]
-        pd.DataFrame(found).to_csv(TABLE, index=False)
+        lines = [{"condition": name, **row} for name, some in rows.items() for row in some]
+        pd.DataFrame(lines).to_csv(TABLE, index=False)
     kept = pd.read_csv(TABLE, keep_default_na=False)
     groups = kept.groupby("condition", sort=False)
     return {str(name): some.to_dict("records") for name, some in groups}

@@ -63,11 +63,11 @@ class Place:
 
     def left(self) -> list[str]:
         """Processes, files and folders that are there and should not be."""
-        found = [f"process {pid}" for pid in marked(f"ATTNPROF_MARK={self.folder}", PATIENCE_S)]
+        remains = [f"process {pid}" for pid in marked(f"ATTNPROF_MARK={self.folder}", PATIENCE_S)]
         end = time.monotonic() + PATIENCE_S
         while (odd := self._odd()) and time.monotonic() < end:
             time.sleep(0.05)
-        return found + odd
+        return remains + odd
 
     def _odd(self) -> list[str]:
         """Files of nobody; torch keeps a cache of its own."""
@@ -130,8 +130,8 @@ def checked(how: str) -> Trial:
         said: dict[str, str] = {}
         for row in json.loads(out)["records"]:
             name = row["case"].partition("[")[0]
-            told = row["verdict"] + (f": {row['why']}" if row["verdict"] != "ok" else "")
-            said[name] = max(said.get(name, ""), told)
+            verdict = row["verdict"] + (f": {row['why']}" if row["verdict"] != "ok" else "")
+            said[name] = max(said.get(name, ""), verdict)
         spent = time.monotonic() - start
         return Trial(f"check {how}", child.returncode, spent, said, here.left())
 

@@ -65,7 +65,7 @@ def rows(pair: str, point: PointRequest) -> Iterator[Row]:
     for _ in range(PROCESSES):
         for run in chance.sample((0, 1), 2):
             times[run].append(measure_apart(point).times_s)
-    a, b = (estimate_over_processes(found) for found in times)
+    a, b = (estimate_over_processes(seconds) for seconds in times)
     yield Row(
         int(pair), point.mechanism, a.low_s, a.median_s, a.high_s, b.low_s, b.median_s, b.high_s,
         a.low_s <= b.high_s and b.low_s <= a.high_s, a.half_width, b.half_width, bool(a.noisy),
@@ -73,17 +73,17 @@ def rows(pair: str, point: PointRequest) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
     runs = [
-        run for row in found
+        run for row in rows
         for run in ((row.half_width_a, row.noisy_a), (row.half_width_b, row.noisy_b))
     ]  # fmt: skip
     narrow = sum(width <= 0.1 for width, _ in runs)
     said = sum(width > 0.1 and noisy for width, noisy in runs)
     yield "# The same against the same"
     yield (
-        f"{len(found)} pairs of runs of one point, {PROCESSES} fresh processes a run, in turns and "
+        f"{len(rows)} pairs of runs of one point, {PROCESSES} fresh processes a run, in turns and "
         "in random order; the interval is the 95 % one over the processes' medians, as "
         f"`sweep --processes {PROCESSES}` prints it. Points: standard with 256 tokens and linear "
         "with 1024, 4 heads of 32, one thread."
@@ -92,7 +92,7 @@ def page(found: list[Row]) -> Iterator[str]:
     yield from table(
         " | >of | >",
         (
-            ("pairs whose intervals overlap", len(found), sum(row.overlap for row in found)),
+            ("pairs whose intervals overlap", len(rows), sum(row.overlap for row in rows)),
             ("runs with a half-width of 10 % or less", len(runs), narrow),
             ("wider runs that say `noisy`", len(runs) - narrow, said),
         ),

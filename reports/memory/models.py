@@ -140,16 +140,16 @@ def _row(
         return Row(*about, 0, 0, 0.0, "", "", str(error))
     if isinstance(allocator, str):
         return Row(*about, 0, 0, 0.0, "", "", allocator)
-    told = peak(trace, phase)
+    predicted = peak(trace, phase)
     cause = ""
-    if abs(told - allocator) > SCALARS:
+    if abs(predicted - allocator) > SCALARS:
         cause = "unexplained"
         if trace.routes:
             cause = "experts that were not chosen evenly"
-        if (reasons := at_least(trace, phase)) and told <= allocator:
+        if (reasons := at_least(trace, phase)) and predicted <= allocator:
             cause = reasons[0]
     is_bound = bound(trace, phase, "peak_bytes")
-    return Row(*about, told, allocator, told / allocator - 1, is_bound, cause)
+    return Row(*about, predicted, allocator, predicted / allocator - 1, is_bound, cause)
 
 
 # -- in a process of its own --------------------------------------------------------------
@@ -161,7 +161,7 @@ def peaks_seen(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     subject = subject_of(name)
     module = subject.build()
-    called, found = list[str](), dict[str, Any]()
+    called, peaks = list[str](), dict[str, Any]()
     with quiet_stderr(), torch.autograd.profiler.profile(use_kineto=True, profile_memory=True) as p:
         for phase in PHASES:
             for shape in SHAPES:
@@ -169,8 +169,8 @@ def peaks_seen(name: str) -> dict[str, Any]:
                     _called_twice(subject, module, phase, shape)
                     called.append(f"{phase} {shape}")
                 except Exception as error:  # noqa: BLE001 - a model may raise anything
-                    found[f"{phase} {shape}"] = f"{type(error).__name__}: {error}"
-    return found | dict(zip(called, _peaks(p.kineto_results.events()), strict=True))
+                    peaks[f"{phase} {shape}"] = f"{type(error).__name__}: {error}"
+    return peaks | dict(zip(called, _peaks(p.kineto_results.events()), strict=True))
 
 
 def _peaks(events: Any) -> Iterator[int]:
@@ -245,9 +245,9 @@ def _token(subject: WholeModel, module: Any, shape: dict[str, int], mark: Any) -
 # -- the page -----------------------------------------------------------------------------
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    ran = [row for row in found if not row.skipped]
+    ran = [row for row in rows if not row.skipped]
     yield "# Peaks of whole models: told, and those of a fresh process"
     yield "One thread. Tiny configurations with random weights, in float32."
     sizes = " and ".join(f"{shape['B']} x {shape['N']}" for shape in SHAPES)
@@ -273,7 +273,7 @@ def page(found: list[Row]) -> Iterator[str]:
             yield ""
             yield f'Told as "{bound_text}": {", ".join(models)}.'
     reasons: dict[str, list[str]] = {}
-    for row in found:
+    for row in rows:
         if row.skipped:
             why = row.skipped.replace(row.model, "it", 1)
             reasons.setdefault(f"{row.phase}, {why}", []).append(row.model)

@@ -86,10 +86,10 @@ def _mechanism(name: str, params: dict[str, Any], dtype: str = "float32") -> Ite
         sizes = core.checked_sizes(spec, h * d, h, n)
         return core.build_layer(spec, registry.module_of(name), sizes)
 
-    told = " ".join(f"{key}={value}" for key, value in params.items())
+    settings = " ".join(f"{key}={value}" for key, value in params.items())
     for causal in (False, True) if spec.abilities.causal else (False,):
         target = mechanism_target(spec, causal=causal, dtype=dtype)
-        yield Case(name, told, build, causal, dtype, target=target)
+        yield Case(name, settings, build, causal, dtype, target=target)
 
 
 class SelfAttention(nn.Module):

@@ -112,22 +112,22 @@ def _allocator(case: Case, shape: tuple[int, int, int, int], phase: str) -> int:
     return measure_peak(subject_of(module, (x,), named, phase), "cpu", torch).bytes
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    ran = [row for row in found if not row.skipped]
+    ran = [row for row in rows if not row.skipped]
     known = [row for row in ran if not row.cause.startswith("at least")]
     plain = [row for row in known if not row.workspace]
     inside = [row for row in known if row.workspace]
     yield "# Peak memory: derived, and the CPU allocator's"
     yield f"{THREADS} threads."
     yield ""
-    for told, part, limit in (
+    for title, part, limit in (
         ("without memory inside kernels", plain, EXACT),
         ("with predicted memory inside kernels", inside, OTHERS),
     ):
         worst = max((abs(row.share) for row in part), default=0)
         within = sum(abs(row.share) <= limit for row in part)
-        yield f"- {told}: {within} of {len(part)} within {limit:.1%}, the worst {worst:.3%}"
+        yield f"- {title}: {within} of {len(part)} within {limit:.1%}, the worst {worst:.3%}"
     rest = [row for row in ran if row not in known]
     low = min((row.share for row in rest), default=0)
     yield f"- with memory that is named, not predicted: {len(rest)}, derived down to {low:+.1%}"
@@ -136,11 +136,11 @@ def page(found: list[Row]) -> Iterator[str]:
     yield ""
     heads = "subject | settings | causal | phase | >derived | >allocator, bytes | >apart | why"
     yield from table(heads, map(_line, _worst(ran)))
-    there = {name_of(row) for row in found}
+    there = {name_of(row) for row in rows}
     if lacking := [case for name, case in cases().items() if name not in there]:
-        told = dict.fromkeys(f"{case.name} {case.settings}".strip() for case in lacking)
-        yield f"\nNot measured in this run of the script: {', '.join(told)}."
-    for row in found:
+        names = dict.fromkeys(f"{case.name} {case.settings}".strip() for case in lacking)
+        yield f"\nNot measured in this run of the script: {', '.join(names)}."
+    for row in rows:
         if row.skipped:
             yield f"\nNot run: {row.subject} {row.settings} at {row.seq_len} tokens: {row.skipped}"
 

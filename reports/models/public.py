@@ -226,9 +226,9 @@ def page(rows: list[Row]) -> Iterator[str]:
 
 
 def _line(row: Row, source: Mapping[str, str]) -> tuple[str, ...]:
-    beside = row.verdict == MATCH and not row.why.startswith("right")
+    explained = row.verdict == MATCH and not row.why.startswith("right")
     percent = re.match(r"within [\d.]+ %", source["checked"])
-    said = [percent[0] if percent else "", row.why if beside else ""]
+    said = [percent[0] if percent else "", row.why if explained else ""]
     more = "".join(f", {text}" for text in said if text and row.verdict == MATCH)
     fitted = re.search(r"fitted: ([^;]+)", source["checked"])
     chosen = f"; not stated there: {fitted[1]}" if fitted else ""

@@ -69,8 +69,8 @@ HEADS_OF_PARTS = " | ".join(f"{phase}, {allocator}" for allocator, phase in PART
 
 def medians(rows: list[Row]) -> list[float]:
     """Median ratios for each allocator and phase; nan where nothing was measured."""
-    found = [[r.ratio for r in rows if (r.allocator, r.phase) == part] for part in PARTS]
-    return [median(some) if some else float("nan") for some in found]
+    ratios = [[r.ratio for r in rows if (r.allocator, r.phase) == part] for part in PARTS]
+    return [median(some) if some else float("nan") for some in ratios]
 
 
 def ratios(columns: list[float]) -> list[str]:

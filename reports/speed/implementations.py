@@ -60,8 +60,8 @@ def rows(_: str, case: tuple[str, int, str]) -> Iterator[Row]:
     """Yield both phases; the C library reads its settings when a process starts."""
     name, n, allocator = case
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    found = fresh(measured, name, n, allocator, SECONDS, **threads, **ALLOCATORS[allocator])
-    for values in found:
+    times = fresh(measured, name, n, allocator, SECONDS, **threads, **ALLOCATORS[allocator])
+    for values in times:
         yield Row(*values)
 
 
@@ -85,7 +85,7 @@ def compared(
     calls = [prepared(side, pair[2], phase) for side in pair[:2]]
     peaks = [peak_bytes(call) for call in calls]
     times = timed(calls, seconds, thread_time)
-    ratios = [own / reference for own, reference in zip(*times, strict=True)]
+    ratios = [ours / reference for ours, reference in zip(*times, strict=True)]
     low, middle, high = quantiles(ratios, n=4)
     return Row(
         case.mechanism, case.reference, case.settings, n, phase, allocator,
@@ -138,9 +138,9 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     """Largest sum of live allocations during a call, from the profiler's memory events."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         call()
-    events = found.profiler.kineto_results.events()
+    events = profiled.profiler.kineto_results.events()
     steps = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     live = peak = 0
     for _, size in steps:

@@ -82,7 +82,7 @@ def rows(_: str, case: tuple[int, bool, str]) -> Iterator[Row]:
     yield Row(d, causal, phase, boxed, symmetric, middle, low, high, *held)
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Efficient TaylorShift: symmetric features against boxed ones"
     yield (
@@ -97,6 +97,6 @@ def page(found: list[Row]) -> Iterator[str]:
             (r.head_dim, "yes" if r.causal else "no", r.phase, f"{r.boxed_ms:.1f}",
              f"{r.symmetric_ms:.1f}", f"{r.ratio:.2f} ({r.ratio_q1:.2f}-{r.ratio_q3:.2f})",
              f"{r.boxed_mib:.0f}", f"{r.symmetric_mib:.0f}")
-            for r in found
+            for r in rows
         ),
     )  # fmt: skip

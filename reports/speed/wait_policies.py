@@ -67,11 +67,11 @@ def rows(_: str, case: tuple[int, str, str]) -> Iterator[Row]:
         time.sleep(3)
     try:
         chosen = None if policy == "default" else policy.upper()
-        found = fresh(timed, count, OMP_WAIT_POLICY=chosen)
+        times = fresh(timed, count, OMP_WAIT_POLICY=chosen)
     finally:
         if other:
             other.kill()
-    for mechanism, (ours, theirs) in found.items():
+    for mechanism, (ours, theirs) in times.items():
         yield Row(turn, situation, policy, mechanism, ours, theirs)
 
 
@@ -86,7 +86,7 @@ def timed(threads_asked: int) -> dict[str, tuple[float, float]]:
     from attnprof.measure.subject import build_subject
 
     torch.empty(KEPT, dtype=torch.uint8)
-    found = {}
+    times = {}
     budget = Budget(samples=15, min_time_s=0.3, max_time_s=1.5)
     for name in NAMES:
         subject = build_subject(PointRequest(name, *SHAPE, threads=threads_asked))
@@ -94,8 +94,8 @@ def timed(threads_asked: int) -> dict[str, tuple[float, float]]:
         with threads(threads_asked):
             taken = sample(Clock(), subject.prepare, subject.call, budget)
         ours = estimate_median([one.wall_s for one in taken]).median_s
-        found[name] = ours, timer.blocked_autorange(min_run_time=0.5).median
-    return found
+        times[name] = ours, timer.blocked_autorange(min_run_time=0.5).median
+    return times
 
 
 def page(rows: list[Row]) -> Iterator[str]:

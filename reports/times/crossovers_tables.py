@@ -164,9 +164,9 @@ def crossings_table(rows: Sequence[Crossing], calibrations: int = 3) -> list[str
         "|---|---|--:|---|---|--:|---|--:|--:|--:|",
     ]
     for row in rows:
-        told = ", ".join(map(_tokens, row.predictions[:calibrations]))
+        lengths = ", ".join(map(_tokens, row.predictions[:calibrations]))
         head.append(
-            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {told} | "
+            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {lengths} | "
             f"{_tokens(row.low)} to {_tokens(row.high)} | {_tokens(row.measured)} | "
             f"{_tokens(row.measured_low)} to {_tokens(row.measured_high)} | {_tokens(row.again)} | "
             f"{row.calls} | {row.lengths} |"
@@ -181,7 +181,7 @@ def _tokens(value: float) -> str:
 def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
     """Mean and worst error of each answer against the truth, and how well that repeats itself."""
     known = [row for row in rows if not isnan(row.measured)]
-    found = [f"{len(known)} of {len(rows)} have a measured crossing."]
+    sentences = [f"{len(known)} of {len(rows)} have a measured crossing."]
     ways: dict[str, Any] = {
         f"predicted, calibration {n}": lambda row, n=n: row.predictions[n - 1] for n in (1, 2, 3)
     }
@@ -199,7 +199,7 @@ def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
             table.append(f"| {name} | {fmean(errors):.1%} | {max(errors):.1%} | {len(errors)} |")
     inside = [row for row in known if _inside(row)]
     return [
-        *found,
+        *sentences,
         *table,
         "",
         f"The predicted interval has the truth in {len(inside)} of {len(known)}.",

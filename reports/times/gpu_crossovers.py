@@ -91,10 +91,10 @@ class Run:
     def _add(self, name: str, kind: type, rows: Iterable[Any]) -> None:
         """Rows at the end of a table, each kept at once."""
         table = self.folder / f"{name}.csv"
-        found = earlier(table, kind)
+        before = earlier(table, kind)
         for row in rows:
-            found.append(row)
-            save(table, kind, found)
+            before.append(row)
+            save(table, kind, before)
 
     def _cases(self) -> Iterator[Case]:
         for dtype, case in product(DTYPES, taylor_cases()):
@@ -109,17 +109,17 @@ class Run:
 
     def _measured(self, case: Case, most_s: float) -> Any:
         terms = TimeTerms(self.device, None, self.calibrations()[0], most_s=most_s)
-        found = crossover_report(
+        report = crossover_report(
             Meeting(*case.sides, case.workload, case.scope), [case.workload.head_dim], ["measured"],
             ["time"], terms=terms, with_curves=True, environment={},
         )  # fmt: skip
         curves = [
             Curve(case.name, case.workload.phase, curve["mechanism"].split(":")[-1], n, seconds)
-            for curve in found.summary["curves"]
+            for curve in report.summary["curves"]
             for n, seconds in zip(curve["seq_len"], curve["value"], strict=True)
         ]
         self._add("curves", Curve, curves)
-        return found.records[0]
+        return report.records[0]
 
     def _rows(
         self, cases: Iterable[Case], known: Sequence[tuple[str, str]],
@@ -210,11 +210,11 @@ class Run:
         table = self.folder / "taylor.csv"
         crossings = []
         for row in earlier(table, Crossing):
-            found = [self._predicted(cases[row.case], path) for path in devices]
-            at = [number(one.crossover_seq_len) for one in found] + [nan] * 3
+            predictions = [self._predicted(cases[row.case], path) for path in devices]
+            at = [number(one.crossover_seq_len) for one in predictions] + [nan] * 3
             crossings.append(replace(
                 row, predicted=at[0], predicted_2=at[1], predicted_3=at[2],
-                low=number(found[0].ci_low), high=number(found[0].ci_high),
+                low=number(predictions[0].ci_low), high=number(predictions[0].ci_high),
             ))  # fmt: skip
         save(table, Crossing, crossings)
         (known,) = calibration.entries(devices[0])
@@ -228,14 +228,14 @@ class Run:
         fused = []
         timed = {(x.case, x.phase): x for x in earlier(self.folder / "fused.csv", Fused)}
         for case in self._rivals():
-            found = self._predicted(case, devices[0])
+            cost = self._predicted(case, devices[0])
             row = timed.get((case.name, case.workload.phase)) or Fused(
                 case.name, case.workload.phase, "not measured", nan, nan, nan, 0, 0
             )
             fused.append(replace(
-                row, predicted=number(found.crossover_seq_len), predicted_low=number(found.ci_low),
-                predicted_high=number(found.ci_high), predicted_verdict=found.verdict or "",
-                predicted_to=max(found.lengths),
+                row, predicted=number(cost.crossover_seq_len), predicted_low=number(cost.ci_low),
+                predicted_high=number(cost.ci_high), predicted_verdict=cost.verdict or "",
+                predicted_to=max(cost.lengths),
             ))  # fmt: skip
         save(self.folder / "fused.csv", Fused, fused)
         curves = earlier(self.folder / "curves.csv", Curve)

@@ -68,9 +68,14 @@ def page(
     lines = [f"# {known['name']}: crossovers in time", "", *_how(folder, known), ""]
     lines += ["![crossovers](crossovers.png)", ""]
     for dtype in dict.fromkeys(row.case.rsplit(", ", 1)[1] for row in crossings):
-        own = [row for row in crossings if row.case.endswith(f", {dtype}")]
+        same_format = [row for row in crossings if row.case.endswith(f", {dtype}")]
         lines += [f"## Direct against efficient TaylorShift, forward, {dtype}", ""]
-        lines += [*crossings_table(own, calibrations), "", *errors_table(own, law=True), ""]
+        lines += [
+            *crossings_table(same_format, calibrations),
+            "",
+            *errors_table(same_format, law=True),
+            "",
+        ]
     lines += ["## Against fused attention: layers of 16 heads of 64, one sequence", ""]
     lines += [f"- {_sentence(row)}" for row in fused]
     lines += ["", "![times of layers](layers.png)", "", *_points(points)]
@@ -104,13 +109,13 @@ def _sentence(row: Fused) -> str:
         f"{row.measured:,.0f} tokens ({_ends(row.low, row.high)})",
         "not measured": "not measured",
     }[row.verdict]
-    told = {
+    sentences = {
         "crosses": f"from {row.predicted:,.0f} ({_ends(row.predicted_low, row.predicted_high)})",
         "never": f"never up to {row.predicted_to:,}",
         "always": "always",
         "several": f"several crossings, the last at {row.predicted:,.0f}",
     }.get(row.predicted_verdict, "nothing")
-    return f"**{name}**, {row.phase}, {dtype}: {said}; predicted: {told}."
+    return f"**{name}**, {row.phase}, {dtype}: {said}; predicted: {sentences}."
 
 
 def _ends(low: float, high: float) -> str:
@@ -127,13 +132,13 @@ def _points(points: Sequence[TimedPoint]) -> list[str]:
     errors = sorted(point.error for point in points)
     tenth = errors[int(0.9 * len(errors))]
     worst = sorted(points, key=lambda point: -point.error)[:8]
-    told = ", ".join(
+    texts = ", ".join(
         f"{x.mechanism} {x.phase} {x.dtype} at {x.seq_len:,} ({1e6 * x.predicted_s:,.0f} against "
         f"{1e6 * x.measured_s:,.0f} µs)" for x in worst
     )  # fmt: skip
     said = (
         f"{len(points)} points: median error {errors[len(errors) // 2]:.1%}, nine in ten within "
-        f"{tenth:.0%}. Farthest off: {told}."
+        f"{tenth:.0%}. Farthest off: {texts}."
     )
     return ["## Single layers of 8 heads of 64: predicted against measured", "", said]
 
@@ -145,14 +150,20 @@ def _draw_crossings(to: Path, rows: Sequence[Crossing]) -> None:
     figure, axes = plt.subplots(figsize=(4.2, 3.6), layout="constrained")
     dtypes = list(dict.fromkeys(row.case.rsplit(", ", 1)[1] for row in rows))
     for dtype, marker in zip(dtypes, "os", strict=False):
-        own = [row for row in rows if row.case.endswith(f", {dtype}") and not isnan(row.measured)]
+        measured = [
+            row for row in rows if row.case.endswith(f", {dtype}") and not isnan(row.measured)
+        ]
         axes.loglog(
-            [r.measured for r in own], [r.predicted for r in own], marker, ms=4, label=dtype
+            [r.measured for r in measured],
+            [r.predicted for r in measured],
+            marker,
+            ms=4,
+            label=dtype,
         )
-    own = [row for row in rows if not isnan(row.measured)]
-    axes.loglog([r.measured for r in own], [r.formula for r in own], "x", ms=4, color="0.6",
+    timed = [row for row in rows if not isnan(row.measured)]
+    axes.loglog([r.measured for r in timed], [r.formula for r in timed], "x", ms=4, color="0.6",
                 label="where FLOPs are equal")  # fmt: skip
-    ends = min(r.measured for r in own) / 1.5, max(r.measured for r in own) * 1.5
+    ends = min(r.measured for r in timed) / 1.5, max(r.measured for r in timed) * 1.5
     axes.loglog(ends, ends, color="0.7", lw=0.8, zorder=0)
     axes.set(xlabel="measured crossing, tokens", ylabel="predicted crossing, tokens")
     axes.set_title("Direct against efficient TaylorShift", fontsize=9)

@@ -268,13 +268,13 @@ def wait_until_calibrated_speed(known: calibration.Calibration) -> None:
 
 def groups() -> dict[str, list[str]]:
     """Mechanisms that are raced together; extractors, which beat all others, are left out."""
-    found: dict[str, list[str]] = {"softmax attention": [], "other functions": []}
+    kinds: dict[str, list[str]] = {"softmax attention": [], "other functions": []}
     for name in registry.names():
         spec = registry.get(name)
         if not isinstance(spec, Extractor):
             exact = spec.to_softmax[0] == "same"
-            found["softmax attention" if exact else "other functions"].append(name)
-    return found
+            kinds["softmax attention" if exact else "other functions"].append(name)
+    return kinds
 
 
 def raced(
@@ -298,7 +298,9 @@ def raced(
                         build_subject(made(name))
                         seconds[name] = predictor.point(made(name), 1.0).time_s or 0.0
             best = min(seconds, key=seconds.__getitem__)
-            near = [name for name, own in seconds.items() if own <= CONTENDERS * seconds[best]]
+            near = [
+                name for name, time_s in seconds.items() if time_s <= CONTENDERS * seconds[best]
+            ]
             subjects = [build_subject(made(one)) for one in near]
             taken = time_in_turns(subjects, BUDGET, Clock(), threads)
             times = dict(zip(near, map(median, taken), strict=True))
@@ -341,14 +343,14 @@ def page(
         "# Predicted times against measured ones", "", made, "",
         "| setting | points | median error | nine in ten | at best | in the interval |",
         "|---|--:|--:|--:|--:|--:|",
-        *(settings_row(name, own) for name, own in grouped(points, setting)),
+        *(settings_row(name, group) for name, group in grouped(points, setting)),
         "", "## Farthest off", "",
         "| setting | layer | predicted | measured, by pass | dearest operation |",
         "|---|---|--:|---|---|",
         *map(farthest_row, worst),
         "", "## By mechanism", "",
         "| mechanism | points | median error | predicted / measured |", "|---|--:|--:|--:|",
-        *(mechanism_row(name, own) for name, own in grouped(points, lambda row: row.mechanism)),
+        *(mechanism_row(name, group) for name, group in grouped(points, lambda row: row.mechanism)),
         "", "## Which is fastest", "", ran, "",
         "| setting | shape | predicted | measured | winner takes more |", "|---|---|---|---|--:|",
         *map(race_row, races),
@@ -365,16 +367,19 @@ def grouped(
     points: Sequence[Point], key: Callable[[Point], str]
 ) -> Iterator[tuple[str, list[Point]]]:
     """Points by a key, in its order."""
-    for name, own in groupby(sorted(points, key=key), key=key):
-        yield name, list(own)
+    for name, group in groupby(sorted(points, key=key), key=key):
+        yield name, list(group)
 
 
-def settings_row(name: str, own: Sequence[Point]) -> str:
+def settings_row(name: str, group: Sequence[Point]) -> str:
     """A line of the first table."""
-    errors, best = sorted(row.error for row in own), median(row.least_error for row in own)
-    ninth, covered = errors[int(0.9 * (len(own) - 1))], sum(row.covered for row in own) / len(own)
+    errors, best = sorted(row.error for row in group), median(row.least_error for row in group)
+    ninth, covered = (
+        errors[int(0.9 * (len(group) - 1))],
+        sum(row.covered for row in group) / len(group),
+    )
     numbers = f"{median(errors):.1%} | {ninth:.1%} | {best:.1%} | {covered:.0%}"
-    return f"| {name} | {len(own)} | {numbers} |"
+    return f"| {name} | {len(group)} | {numbers} |"
 
 
 def farthest_row(row: Point) -> str:
@@ -386,10 +391,10 @@ def farthest_row(row: Point) -> str:
     return f"| {setting(row)} | {layer} | {predicted_ms} ms | {times} ms | {row.dearest} |"
 
 
-def mechanism_row(name: str, own: Sequence[Point]) -> str:
+def mechanism_row(name: str, group: Sequence[Point]) -> str:
     """A line of the third."""
-    ratio = exp(median(log(row.predicted_s / median(row.passes)) for row in own))
-    return f"| {name} | {len(own)} | {median(row.error for row in own):.0%} | {ratio:.2f} |"
+    ratio = exp(median(log(row.predicted_s / median(row.passes)) for row in group))
+    return f"| {name} | {len(group)} | {median(row.error for row in group):.0%} | {ratio:.2f} |"
 
 
 def race_row(race: Race) -> str:

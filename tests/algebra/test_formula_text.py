@@ -45,8 +45,8 @@ def test_sizes_have_their_exact_value(text, expected):
 @given(st.integers(1, 2**40), st.integers(1, 2**40))
 def test_whole_numbers_agree_with_python(a, b):
     for text in ("a+b*2-a", "a*b", "a//b", "a%b", "(a+b)**3", "-a*-b", "a*b/b"):
-        found = evaluate(parse(text), {"a": a, "b": b}.__getitem__, EXACT)
-        assert found == Fraction(eval(text.replace("/b", "//b") if text == "a*b/b" else text))
+        value = evaluate(parse(text), {"a": a, "b": b}.__getitem__, EXACT)
+        assert value == Fraction(eval(text.replace("/b", "//b") if text == "a*b/b" else text))
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def test_a_maximum_among_others_is_part_of_one():
     ],
 )
 def test_sums_that_are_never_the_largest_are_left_out(sides, most):
-    found = maximum_of(sides)
-    kept = found.args if isinstance(found, sympy.Max) else [found]
+    largest = maximum_of(sides)
+    kept = largest.args if isinstance(largest, sympy.Max) else [largest]
     assert len(kept) <= most
     for point in itertools.product((1, 2, 3, 9), repeat=4):
         at = dict(zip((B, N, h, d), point, strict=True))
@@ -63,8 +63,8 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "growing", "leading"), CASES)
 def test_leading_terms_are_those_of_the_limit(text, growing, leading):
-    found = leading_terms(read_formula(text), growing.split())
-    assert sympy.expand(total(found) - read_formula(leading)) == 0
+    terms = leading_terms(read_formula(text), growing.split())
+    assert sympy.expand(total(terms) - read_formula(leading)) == 0
 
 
 @pytest.mark.parametrize("text", ["Max(N**2, N*d)", "1/(N + d)", "N**2 - Max(N, d)"])

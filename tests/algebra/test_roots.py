@@ -31,13 +31,13 @@ def solved(polynomial):
 def test_positive_roots_are_those_sympy_finds(values):
     x = sympy.Symbol("x")
     polynomial = sympy.Poly(list(reversed(values)), x)
-    found = positive_roots(values)
+    roots = positive_roots(values)
     if polynomial.is_zero:
-        assert found == ()
+        assert roots == ()
         return
     wanted = sorted({root for root in sympy.real_roots(polynomial) if root > 0}, key=sympy.N)
-    assert len(found) == len(wanted)
-    for ours, theirs in zip(found, wanted, strict=True):
+    assert len(roots) == len(wanted)
+    for ours, theirs in zip(roots, wanted, strict=True):
         assert float(ours.at) == pytest.approx(float(theirs), rel=1e-12)
         assert ours.ceiling == sympy.ceiling(theirs)
         assert (ours.at.denominator == 1) == (theirs == sympy.floor(theirs))
@@ -54,52 +54,56 @@ def test_signs_over_integers_give_the_same_first_length(places, flip):
             value = value * (2 * n - 2 * place + 1)
         return value
 
-    found = solved(polynomial)
+    crossings = solved(polynomial)
     signs = [polynomial(n) > 0 for n in range(1, 500)]
     changes = [n + 2 for n in range(len(signs) - 1) if signs[n] != signs[n + 1]]
-    assert [root.ceiling for root in found.roots] == changes
-    assert found.first == changes[-1]
-    assert found.verdict == ("crosses" if len(changes) == 1 else "several")
+    assert [root.ceiling for root in crossings.roots] == changes
+    assert crossings.first == changes[-1]
+    assert crossings.verdict == ("crosses" if len(changes) == 1 else "several")
 
 
 def test_a_root_at_an_integer_counts_that_integer():
-    found = solved(lambda n: n - 10)
-    assert (found.first_seq_len, found.roots) == (10, [exactly(10)])
+    crossings = solved(lambda n: n - 10)
+    assert (crossings.first_seq_len, crossings.roots) == (10, [exactly(10)])
 
 
 def test_touching_zero_is_no_crossing():
-    found = solved(lambda n: (n - 5) * (n - 5))
-    assert (found.verdict, found.first_seq_len) == ("always", 1)
+    crossings = solved(lambda n: (n - 5) * (n - 5))
+    assert (crossings.verdict, crossings.first_seq_len) == ("always", 1)
 
 
 def test_equal_everywhere_is_never():
-    found = solved(lambda n: n - n)
-    assert (found.verdict, found.first_seq_len, found.runs[0].sign) == ("never", None, 0)
+    crossings = solved(lambda n: n - n)
+    assert (crossings.verdict, crossings.first_seq_len, crossings.runs[0].sign) == (
+        "never",
+        None,
+        0,
+    )
 
 
 def test_two_roots_between_neighbouring_integers_are_seen():
-    found = solved(lambda n: (4 * n - 41) * (4 * n - 43))
-    assert [float(root.at) for root in found.roots] == [10.25, 10.75]
-    assert found.first_seq_len == 11
+    crossings = solved(lambda n: (4 * n - 41) * (4 * n - 43))
+    assert [float(root.at) for root in crossings.roots] == [10.25, 10.75]
+    assert crossings.first_seq_len == 11
 
 
 def test_a_maximum_changes_its_branch_where_it_must():
     def difference(n):
         return max(n * n, 40 * n) - max(30 * n, 1000)
 
-    found = solved(difference)
-    assert [float(root.at) for root in found.roots] == [25.0]
+    crossings = solved(difference)
+    assert [float(root.at) for root in crossings.roots] == [25.0]
     signs = [(difference(n) > 0) - (difference(n) < 0) for n in range(1, 200)]
-    assert signs.index(0) + 1 == found.first_seq_len
+    assert signs.index(0) + 1 == crossings.first_seq_len
 
 
 def test_a_switch_that_makes_costs_equal_is_a_crossing():
     def difference(n):
         return min(n * n, 30 * n + 7) - (30 * n + 7)
 
-    found = solved(difference)
-    assert [run.sign for run in found.runs] == [-1, 0]
-    assert found.first_seq_len == math.ceil((30 + math.sqrt(928)) / 2)
+    crossings = solved(difference)
+    assert [run.sign for run in crossings.runs] == [-1, 0]
+    assert crossings.first_seq_len == math.ceil((30 + math.sqrt(928)) / 2)
 
 
 @pytest.mark.parametrize("cost", [lambda n: n // 3, lambda n: 1.5 * n, lambda n: sum(range(n))])

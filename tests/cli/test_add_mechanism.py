@@ -30,13 +30,13 @@ def test_costs_of_every_phase_are_those_of_the_running_module(name):
     for scope, causal in (("layer", False), ("core", True)):
         target = mechanism_target(spec, scope, causal=causal, source=registry.module_of(name))
         phases = ("forward", "backward", "train") if causal else ("forward", "train", "decode")
-        found = derived(target, phases, shape)
+        derivation = derived(target, phases, shape)
         for phase in phases:
             work = Workload(96, 3, 8, 2, causal=causal, phase=phase)
             table = cost(name, work, scope)
-            assert found.at("flops", phase, **shape) == table.flops
-            assert found.at("bytes_moved", phase, **shape) == table.total.bytes_moved
-            held = table.peak() - found.at("peak_bytes", phase, **shape)
+            assert derivation.at("flops", phase, **shape) == table.flops
+            assert derivation.at("bytes_moved", phase, **shape) == table.total.bytes_moved
+            held = table.peak() - derivation.at("peak_bytes", phase, **shape)
             assert held in (0, NUMBER), (scope, causal, phase)
 
 

@@ -144,8 +144,10 @@ def test_what_cannot_be_measured_is_never_a_regression(attnprof, changed):
     )
     done = attnprof("check --baseline baseline.json --no-time --format json --junit junit.xml")
     assert done.code == 3, done.out
-    found = {r["case"].partition("[")[0]: r for r in done.json["records"] if r["verdict"] != "ok"}
-    broken, gone = found["own.py:Fragile"], found["own.py:Scores"]
+    verdicts = {
+        r["case"].partition("[")[0]: r for r in done.json["records"] if r["verdict"] != "ok"
+    }
+    broken, gone = verdicts["own.py:Fragile"], verdicts["own.py:Scores"]
     assert (broken["verdict"], gone["verdict"]) == ("error", "missing")
     assert "broken today" in broken["why"]
     assert "Scores" in gone["why"]
@@ -198,11 +200,11 @@ def test_a_change_can_be_accepted(attnprof, changed):
 # -- history -------------------------------------------------------------------------
 @pytest.fixture
 def folder(tmp_path):
-    found = tmp_path / "results"
-    found.mkdir()
+    results = tmp_path / "results"
+    results.mkdir()
     for run, value in enumerate(times(5, 20, 10)):
-        save(found, f"run{run:02}.json", value, 100 if run < 15 else 130, git=f"c{run:06}")
-    return found
+        save(results, f"run{run:02}.json", value, 100 if run < 15 else 130, git=f"c{run:06}")
+    return results
 
 
 def test_the_table_has_the_change_points(attnprof, folder):
@@ -214,9 +216,9 @@ def test_the_table_has_the_change_points(attnprof, folder):
 
 
 def test_json_has_every_run_and_markdown_the_changes(attnprof, folder):
-    found = attnprof("history --format json", (str(folder),)).json
-    assert found["command"] == "history"
-    assert len(found["records"]) == 40
+    report = attnprof("history --format json", (str(folder),)).json
+    assert report["command"] == "history"
+    assert len(report["records"]) == 40
     page = attnprof("history --format markdown", (str(folder),)).out
     assert len(page.splitlines()) == 2 + 2
     assert len(attnprof("history --format csv --metric time", (str(folder),)).csv) == 20

@@ -35,11 +35,11 @@ def forms_hold(records, **sizes):
 
 
 def total(records, quantity, kind="formula"):
-    found = [
+    matching = [
         r for r in records if (r["stage"], r["quantity"], r["kind"]) == ("total", quantity, kind)
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(matching) == 1
+    return matching[0]
 
 
 @pytest.mark.parametrize(("heads", "expected"), [(1, 20_947_008), (32, 21_710_848)])
@@ -192,8 +192,8 @@ def test_symbolic_and_latex_show_closed_forms(attnprof):
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", ["efficient", "sdpa", "taylor-efficient"])
 def test_shorter_closed_forms_have_the_same_values(name, batch):
-    asked = (registry.get(name), Workload(seq_len=70, num_heads=4, head_dim=8, batch_size=batch))
-    records = cost_records(*asked, "layer", Asked())
+    work = (registry.get(name), Workload(seq_len=70, num_heads=4, head_dim=8, batch_size=batch))
+    records = cost_records(*work, "layer", Asked())
     sizes = {SYMBOLS[name]: size for name, size in zip("BNhd", (batch, 70, 4, 8), strict=True)}
     for record in in_domain(records):
         if record.expression and record.stage == "total" and record.kind == "formula":

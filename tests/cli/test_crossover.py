@@ -29,17 +29,17 @@ PAIRS = [
 def test_published_crossovers_are_those_of_the_paper(attnprof):
     ended = attnprof("crossover --d 8,16,32,64,128 --kind published -f json")
     rows = ended.json["records"]
-    found = {(row["head_dim"], row["metric"]): row for row in rows}
+    by_width = {(row["head_dim"], row["metric"]): row for row in rows}
     for d, (flops, memory) in TABLE_2.items():
-        assert found[d, "flops"]["first_seq_len"] == flops
-        assert found[d, "memory"]["first_seq_len"] == memory
-        assert found[d, "flops"]["crossover_seq_len"] == d * d + d + 0.5
-        assert found[d, "flops"]["closed_form"] == "d**2 + d + 1/2"
-        form = sympy.sympify(found[d, "memory"]["closed_form"])
+        assert by_width[d, "flops"]["first_seq_len"] == flops
+        assert by_width[d, "memory"]["first_seq_len"] == memory
+        assert by_width[d, "flops"]["crossover_seq_len"] == d * d + d + 0.5
+        assert by_width[d, "flops"]["closed_form"] == "d**2 + d + 1/2"
+        form = sympy.sympify(by_width[d, "memory"]["closed_form"])
         root = "(d**2 + 2*d + 1 + sqrt(d**4 + 12*d**3 + 14*d**2 + 4*d + 1))/4"
         assert sympy.expand(form - sympy.sympify(root)) == 0
-        assert found[d, "memory"]["unit"] == "entries"
-        assert (found[d, "flops"]["verdict"], found[d, "flops"]["cheaper_above"]) == (
+        assert by_width[d, "memory"]["unit"] == "entries"
+        assert (by_width[d, "flops"]["verdict"], by_width[d, "flops"]["cheaper_above"]) == (
             "crosses",
             "taylor-efficient",
         )
@@ -65,22 +65,22 @@ def test_every_integer_agrees(case):
         more = {"flops": first.flops - second.flops, "memory": first.peak() - second.peak()}
         meeting = Meeting(*sides, workload.with_(seq_len=1), scope)
         for contest in contests(meeting, ["formula"]):
-            found, form = solved(meeting, contest, d)
+            crossings, form = solved(meeting, contest, d)
             signs = np.sign(np.broadcast_to(more[contest.metric], lengths.shape)).tolist()
-            expected = [_expected(found, n) for n in lengths.tolist()]
+            expected = [_expected(crossings, n) for n in lengths.tolist()]
             assert [s for s, e in zip(signs, expected, strict=True) if e is not None] == [
                 e for e in expected if e is not None
             ]
             if form:
                 value = float(sympy.sympify(form).subs(sympy.Symbol("d"), d))
-                assert value == pytest.approx(float(found.roots[-1].at), rel=1e-9)
+                assert value == pytest.approx(float(crossings.roots[-1].at), rel=1e-9)
 
 
-def _expected(found, length):
+def _expected(crossings, length):
     """The sign of the run a length lies in; None where it lies on a boundary."""
-    if length == 1 or any(root.at == length for root in found.roots):
+    if length == 1 or any(root.at == length for root in crossings.roots):
         return None  # a tie at length 1 belongs to what follows
-    inside = [run for run in found.runs if run.start.at <= length]
+    inside = [run for run in crossings.runs if run.start.at <= length]
     return inside[-1].sign
 
 
@@ -112,12 +112,12 @@ STUBS = {
 def test_answers_of_stub_costs(name):
     a, b, first = STUBS[name]
     meeting = Meeting(registry.get("standard"), registry.get("sdpa"), Workload(1, 1, 5))
-    costs = tuple(CostSource(lambda _, w, own=own: own(w)) for own in (a, b))
-    found, _ = solved(meeting, Contest("flops", "formula", costs), 5)
+    costs = tuple(CostSource(lambda _, w, cost=cost: cost(w)) for cost in (a, b))
+    crossings, _ = solved(meeting, Contest("flops", "formula", costs), 5)
     dearer = [n for n in range(1, 3000) if a(Workload(n, 1, 5)) < b(Workload(n, 1, 5))]
-    assert found.first_seq_len == first
+    assert crossings.first_seq_len == first
     if name in ("crosses", "never", "always", "several"):
-        assert found.verdict == name
+        assert crossings.verdict == name
     if name in ("crosses", "several", "floors"):
         assert first == max(dearer) + 1
 
@@ -190,12 +190,12 @@ def test_json_names_what_varies_and_keeps_keys_of_lengths_for_lengths(attnprof):
 
 
 def test_heads_share_a_models_width_unless_theirs_is_typed(attnprof):
-    asked = "crossover taylor-direct taylor-efficient --over heads --kind formula -f json"
-    shared = attnprof(asked, "--d-model 256").json["records"]
+    command = "crossover taylor-direct taylor-efficient --over heads --kind formula -f json"
+    shared = attnprof(command, "--d-model 256").json["records"]
     assert {(row["d_model"], row["head_dim"]) for row in shared} == {(256, None)}
     assert all(256 % row["first_value"] == 0 for row in shared)
-    own = attnprof(asked, "--d 32").json["records"]
-    assert {(row["d_model"], row["head_dim"], row["verdict"]) for row in own} <= {
+    derived_rows = attnprof(command, "--d 32").json["records"]
+    assert {(row["d_model"], row["head_dim"], row["verdict"]) for row in derived_rows} <= {
         (None, 32, "never"), (None, 32, "always"),
     }  # fmt: skip
 

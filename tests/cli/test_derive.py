@@ -76,15 +76,15 @@ def once():
 def formulas():
     """The contract's example, once: record by phase and quantity."""
     how = {"args": ["d_model=h*d", "num_heads=h"], "inputs": ["x: B, N, h*d"], "at": SHAPE}
-    found = package.derive(MINE, phases=("forward", "backward", "train"), **how)
-    return found, {(r.phase, r.quantity): r for r in found.report().records}
+    derivation = package.derive(MINE, phases=("forward", "backward", "train"), **how)
+    return derivation, {(r.phase, r.quantity): r for r in derivation.report().records}
 
 
 @pytest.mark.parametrize(("phase", "expected"), [("forward", FORWARD), ("backward", BACKWARD)])
 def test_formulas_are_those_counted_by_hand(formulas, phase, expected):
     for quantity, formula in expected.items():
-        found = read(formulas[1][phase, quantity].expression)
-        assert sympy.expand(found - formula) == 0, quantity
+        derived = read(formulas[1][phase, quantity].expression)
+        assert sympy.expand(derived - formula) == 0, quantity
 
 
 def test_a_training_step_is_both_passes(formulas):
@@ -146,17 +146,17 @@ def test_guesses_are_told_on_stderr_and_change_nothing(attnprof):
 
 def test_operations_add_up_to_the_total(attnprof):
     ended = attnprof(CONTRACT, AT, "--quantity flops,bytes_moved -f json")
-    for phase, found in ended.json["summary"]["phases"].items():
+    for phase, fields in ended.json["summary"]["phases"].items():
         flops, moved = (r for r in ended.json["records"] if r["phase"] == phase)
-        for rows in (found["operations"], found["lines"]):
+        for rows in (fields["operations"], fields["lines"]):
             assert (
                 sympy.expand(sum(read(r["flops"]) for r in rows) - read(flops["expression"])) == 0
             )
             assert sum(r["flops_value"] for r in rows) == flops["value"]
             assert sum(r["bytes_value"] for r in rows) == moved["value"]
-        calls = {r["operation"]: r["calls"] for r in found["operations"]}
+        calls = {r["operation"]: r["calls"] for r in fields["operations"]}
         assert calls["bmm"] == (2 if phase == "forward" else 4)
-        lines = [r["line"] for r in found["lines"] if r["flops"] != "0"]
+        lines = [r["line"] for r in fields["lines"] if r["flops"] != "0"]
         assert all(line.startswith("samples.py:") for line in lines)
 
 
@@ -175,12 +175,12 @@ def test_the_peak_names_its_moment_and_its_polynomial(attnprof):
 def test_the_table_says_formula_domain_and_method(attnprof, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     ended = attnprof(CONTRACT, AT, "--phase forward")
-    told = " ".join(ended.out.split())
-    assert "FLOPs grow with N**2, about 4*B*N**2*d*h + 6*B*N**2*h for long inputs" in told
-    assert "peak memory grows with N**2, about 8*B*N**2*h bytes" in told
+    text = " ".join(ended.out.split())
+    assert "FLOPs grow with N**2, about 4*B*N**2*d*h + 6*B*N**2*h for long inputs" in text
+    assert "peak memory grows with N**2, about 8*B*N**2*h bytes" in text
     assert "holds for: B, N, h, d >= 2" in ended.out
     assert "method: symbolic" in ended.out
-    assert re.search(r"runs agree at \d+ shapes: B from 2 to \d+, N from", told)
+    assert re.search(r"runs agree at \d+ shapes: B from 2 to \d+, N from", text)
     assert "by operation" in ended.out
     assert max(map(len, ended.out.splitlines())) <= int(width)
 
@@ -193,11 +193,11 @@ def test_costs_by_module_and_by_line(attnprof, monkeypatch):
     assert names[:4] == ["all", "  itself", "qkv", "out"]
     assert "Own peak: the most that is held at once of what it made itself." in shown
     assert max(map(len, by_module.out.splitlines())) <= 80
-    found = attnprof(CONTRACT, AT, "--phase forward -f json").json["summary"]["phases"]["forward"]
-    rows = {row["module"]: row for row in found["modules"]}
+    fields = attnprof(CONTRACT, AT, "--phase forward -f json").json["summary"]["phases"]["forward"]
+    rows = {row["module"]: row for row in fields["modules"]}
     assert rows["out"]["flops_value"] + rows["qkv"]["flops_value"] + rows[""][
         "flops_itself_value"
-    ] == sum(row["flops_value"] for row in found["operations"])
+    ] == sum(row["flops_value"] for row in fields["operations"])
     assert rows["qkv"]["parameters"] == "3*d**2*h**2 + 3*d*h"
     assert rows["out"]["peak_bytes"] == "4*B*N*d*h"
     by_line = attnprof(("derive", f"{FILE}:attention"), "--phase forward --by line")
@@ -254,18 +254,18 @@ def test_what_a_module_prints_is_no_data(attnprof, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("derive", MINE, "--at", "M=3"), "--at M=3"),
         (("derive", MINE, "--phase", "decode"), "has no decoding step"),
         (("derive", f"{FILE}:Broken"), "ValueError: no such width (samples.py:"),
     ],
 )
-def test_wrong_requests_are_one_line_and_no_data(attnprof, words, told):
+def test_wrong_requests_are_one_line_and_no_data(attnprof, words, message):
     ended = attnprof(words)
     assert ended.code == 2
     assert ended.out == ""
-    assert told in ended.err
+    assert message in ended.err
     assert "Traceback" not in ended.err
 
 
@@ -306,9 +306,9 @@ def test_what_cannot_be_symbolic_is_interpolated_and_says_so(attnprof):
     assert sympy.expand(read(records["flops"]["expression"]) - 2 * B * N * (h * d) ** 2) == 0
     assert records["flops"]["value"] == 2 * 2 * 16 * 8 * 8
     assert len(records["flops"]["verified_at"]) >= 3
-    found = ended.json["summary"]["phases"]["forward"]
-    assert found["peak"].get("bytes") in (None, records["peak_bytes"]["value"])
-    assert any("numpy" in note for note in found["notes"])
+    fields = ended.json["summary"]["phases"]["forward"]
+    assert fields["peak"].get("bytes") in (None, records["peak_bytes"]["value"])
+    assert any("numpy" in note for note in fields["notes"])
 
 
 def test_a_size_of_one_is_its_own_case_also_where_others_are_not_asked(attnprof):

@@ -13,11 +13,11 @@ def test_counters_are_tried_and_versions_told(attnprof):
 
     ended = attnprof("doctor", "--format", "json")
     assert ended.code == 0
-    found = rows(ended)
-    assert found["torch"]["found"].startswith(torch.__version__)
-    assert found["sympy"]["found"] == sympy.__version__
+    results = rows(ended)
+    assert results["torch"]["found"].startswith(torch.__version__)
+    assert results["sympy"]["found"] == sympy.__version__
     for check in ("torch's FLOP counter", "fvcore's counter", "memory on CPU", "figures"):
-        assert found[check]["status"] == "ok", found[check]
+        assert results[check]["status"] == "ok", results[check]
     assert ended.json["summary"]["problems"] == []
 
 

@@ -59,10 +59,10 @@ def test_debug_shows_the_traceback_of_a_bug(attnprof, monkeypatch):
 
 
 def test_an_unwritable_file_is_left_alone(attnprof, tmp_path):
-    kept = tmp_path / "folder"
-    kept.mkdir()
-    assert attnprof("cost", "--output", str(kept)).code == 2
-    assert list(tmp_path.iterdir()) == [kept]
+    path = tmp_path / "folder"
+    path.mkdir()
+    assert attnprof("cost", "--output", str(path)).code == 2
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_pipe_is_written_to_and_never_replaced(attnprof, tmp_path):
@@ -225,8 +225,8 @@ def test_names_are_kept_in_order_and_once():
 )
 def test_numbers_are_told_where_there_is_no_figure_of_them(attnprof, tmp_path, model, why):
     figure = tmp_path / "shares.png"
-    asked = ("model", model, "--phase", "forward", "--limit", "0", "--format", "csv")
-    ended = attnprof(asked, ("--plot", str(figure)))
+    command = ("model", model, "--phase", "forward", "--limit", "0", "--format", "csv")
+    ended = attnprof(command, ("--plot", str(figure)))
     assert ended.code == 2
     assert any(row["quantity"] == "flops" for row in ended.csv)
     assert why in ended.err

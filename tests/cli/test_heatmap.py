@@ -127,17 +127,17 @@ def test_the_suffix_of_a_file_chooses_its_format(attnprof, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_figure_has_its_csv_beside_it_and_repeats_byte_for_byte(attnprof, tmp_path, suffix):
-    asked = ["heatmap", "--seq", "1:64:x2", "--heads", "1,4"]
-    found = []
+    command = ["heatmap", "--seq", "1:64:x2", "--heads", "1,4"]
+    written = []
     for flag in ("--plot", "--output"):
         folder = tmp_path / flag
         folder.mkdir()
         path = folder / f"ratio.{suffix}"
-        assert attnprof(*asked, flag, str(path)).code == 0
+        assert attnprof(*command, flag, str(path)).code == 0
         assert sorted(p.name for p in folder.iterdir()) == ["ratio.csv", f"ratio.{suffix}"]
-        found.append((path.read_bytes(), path.with_suffix(".csv").read_text()))
-    assert found[0] == found[1]
-    assert len(found[0][1].splitlines()) == 1 + 7 * 11 * 2
+        written.append((path.read_bytes(), path.with_suffix(".csv").read_text()))
+    assert written[0] == written[1]
+    assert len(written[0][1].splitlines()) == 1 + 7 * 11 * 2
 
 
 SMALL = "heatmap --seq 8,16 --d-model 8,16 --heads 1"

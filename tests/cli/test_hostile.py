@@ -53,10 +53,10 @@ def attnprof(tmp_path, tmp_path_factory, request):
             )  # fmt: skip
             assert marked(mark) == []
         else:
-            process, own = request.getfixturevalue("forking")
+            process, folder = request.getfixturevalue("forking")
             outputs = tmp_path_factory.mktemp("outputs")
             done = process.run(arguments, tmp_path, outputs, TMPDIR=str(temporary))
-            assert marked(own) == [process.pid]
+            assert marked(folder) == [process.pid]
         left = {path.name for path in temporary.iterdir()}
         assert not {name for name in left if not name.startswith("torchinductor")}  # torch's own
         assert "Traceback" not in done.stderr
@@ -132,8 +132,8 @@ def test_a_sweep_over_hostile_modules_has_a_row_for_each(attnprof, tmp_path):
     ]
     places = copied(tmp_path, names)
     quick = ("--samples", "3", "--min-time", "0", "--max-time", "0.05", "--limit", "6")
-    asked = ",".join([*places, "linear"])
-    done = attnprof("sweep", "--attention", asked, *SMALL, *quick, "-o", "s.jsonl")
+    names = ",".join([*places, "linear"])
+    done = attnprof("sweep", "--attention", names, *SMALL, *quick, "-o", "s.jsonl")
     assert done.returncode == 0, done.stderr
     reasons = {e["record"]["mechanism"]: e["record"]["skipped"] for e in read(tmp_path / "s.jsonl")}
     assert list(reasons) == [*places, "linear"]

@@ -291,8 +291,8 @@ def test_a_wrong_member_of_a_report_is_refused(attnprof, tmp_path, name, value):
 )  # fmt: skip
 def test_a_wrong_type_in_a_grid_is_refused(attnprof, tmp_path, line):
     rest = {"attention": 'attention = "standard"', "seq": "seq = 8"}
-    own = line.split(" ")[0]
-    text = "\n".join(["[[grid]]", *(text for key, text in rest.items() if key != own), line])
+    field = line.split(" ")[0]
+    text = "\n".join(["[[grid]]", *(text for key, text in rest.items() if key != field), line])
     (tmp_path / "grid.toml").write_text(text)
     refused(attnprof("sweep --grid grid.toml -o new.jsonl"))
     (tmp_path / "suite.toml").write_text(text.replace("grid", "case"))

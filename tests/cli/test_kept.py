@@ -24,8 +24,8 @@ def config(tmp_path, monkeypatch):
 
 def read(*request):
     """What is kept of a request, and its notes."""
-    found = derive.KeptReport(*request)
-    return found.read(), found.notes
+    kept = derive.KeptReport(*request)
+    return kept.read(), kept.notes
 
 
 @pytest.mark.usefixtures("config")
@@ -65,10 +65,10 @@ def test_code_that_changed_is_derived_again(attnprof, tmp_path, monkeypatch):
     for lines, flops in ((code, "2*B*N**2*d"), (f"{code} + x @ x.mT", "4*B*N**2*d")):
         (tmp_path / "mine.py").write_text(lines)
         place = f"{tmp_path / 'mine.py'}:mine"
-        asked = ("derive", (place, "--input", "x: B, N, d"), "--phase forward --format json")
+        command = ("derive", (place, "--input", "x: B, N, d"), "--phase forward --format json")
         for _ in range(2):
-            found = json.loads(attnprof(*asked).out)["records"]
-            products = next(row for row in found if row["quantity"] == "matmul_flops")
+            rows = json.loads(attnprof(*command).out)["records"]
+            products = next(row for row in rows if row["quantity"] == "matmul_flops")
             assert products["expression"] == flops
         for name in [name for name in sys.modules if name.startswith("attnprof_file_mine_")]:
             del sys.modules[name]  # the next command is another process

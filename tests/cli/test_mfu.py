@@ -50,10 +50,10 @@ def test_tables_say_the_answer_the_terms_and_what_differs(attnprof, config):
 def test_the_python_file_runs_alone_and_is_written_again_without_force(attnprof, config):
     for _ in range(2):
         assert attnprof(f"model {config} --mfu --as-python flops.py").code == 0
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-I", "-S", "flops.py"], capture_output=True, text=True, check=True
     )
-    assert "shapes agree with attnprof" in told.stdout
+    assert "shapes agree with attnprof" in printed.stdout
 
 
 def test_a_formula_is_told_its_errors_and_the_command_ends_with_one(attnprof, config):
@@ -61,8 +61,8 @@ def test_a_formula_is_told_its_errors_and_the_command_ends_with_one(attnprof, co
     assert ended.code == 1
     assert ended.json["summary"]["conventions"] == ["palm (train)"]
     assert "palm (train)" in ended.err
-    told = [row["what"] for row in ended.json["records"]]
-    assert any("causal counted full" in what for what in told)
+    differences = [row["what"] for row in ended.json["records"]]
+    assert any("causal counted full" in what for what in differences)
 
 
 def test_a_right_formula_ends_with_zero_and_a_table_shows_it(attnprof, config):

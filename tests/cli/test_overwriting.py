@@ -126,8 +126,8 @@ KEPT = {
 
 
 def is_own(writer, content):
-    own = KEPT[content][1]
-    return writer.startswith(own) and not (content == "a badge" and writer != own[0])
+    written_by = KEPT[content][1]
+    return writer.startswith(written_by) and not (content == "a badge" and writer != written_by[0])
 
 
 FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], ())]

@@ -24,10 +24,10 @@ class Outline(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.links += [given[name] for name in ("src", "href", "xlink:href") if name in given]
-        self.ids += [given["id"]] if "id" in given else []
-        self.heads += [(tag, given)] if tag in ("th", "caption") else []
+        fields = dict(attributes)
+        self.links += [fields[name] for name in ("src", "href", "xlink:href") if name in fields]
+        self.ids += [fields["id"]] if "id" in fields else []
+        self.heads += [(tag, fields)] if tag in ("th", "caption") else []
         if tag not in VOID:
             self.open.append(tag)
 

@@ -45,15 +45,15 @@ def test_a_module_is_measured_beside_a_mechanism(attnprof, mine, phase):
     done = attnprof(f"profile --attention {mine}:Attention,standard --seq 24 --d-model 32 "
                     f"--heads 4 --batch 2 --phase {phase} {QUICK}")  # fmt: skip
     assert done.code == 0
-    own, standard = done.json["records"]
-    assert own["flops_formula"] is None
+    module, standard = done.json["records"]
+    assert module["flops_formula"] is None
     products = 2 * 2 * 24 * 32 * 96 + 2 * 2 * 2 * 24 * 24 * 32
-    assert own["matmul_flops_derived"] == products * (3 if phase == "train" else 1)
-    assert own["flops_torch"] == own["matmul_flops_derived"]
-    assert own["peak_bytes_measured"] == pytest.approx(own["peak_bytes_predicted"], rel=1e-3)
-    assert own["parameters"] == 32 * 96 + 96
-    assert own["median_s"] > 0
-    assert own["skipped"] is None
+    assert module["matmul_flops_derived"] == products * (3 if phase == "train" else 1)
+    assert module["flops_torch"] == module["matmul_flops_derived"]
+    assert module["peak_bytes_measured"] == pytest.approx(module["peak_bytes_predicted"], rel=1e-3)
+    assert module["parameters"] == 32 * 96 + 96
+    assert module["median_s"] > 0
+    assert module["skipped"] is None
     assert standard["flops_formula"] is not None
 
 
@@ -198,9 +198,9 @@ def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run
     monkeypatch.setattr("attnprof.measure.counters.peak_differences", lambda *_, **__: [
         "unexplained difference of +4 bytes in peak memory"
     ])  # fmt: skip
-    own, standard = attnprof.profile([f"{odd}:Blocks", "standard"], 64, **QUICKLY).records
-    assert own.contradicted
-    assert (own.flops_per_s, own.roofline_fraction) == (None, None)
+    module, standard = attnprof.profile([f"{odd}:Blocks", "standard"], 64, **QUICKLY).records
+    assert module.contradicted
+    assert (module.flops_per_s, module.roofline_fraction) == (None, None)
     assert standard.contradicted is None
     assert standard.flops_per_s > 0
     assert standard.roofline_fraction > 0

@@ -18,8 +18,8 @@ QUICK = ("cost", "compare", "heads", "verify-formula")
 
 
 def examples_of(command: str) -> list[str]:
-    told = inspect.getdoc(command_function(command)).partition("Examples:\n")[2]
-    return [line.strip() for line in told.splitlines()]
+    examples = inspect.getdoc(command_function(command)).partition("Examples:\n")[2]
+    return [line.strip() for line in examples.splitlines()]
 
 
 EXAMPLES = [(name, line) for name in COMMANDS for line in examples_of(name)]
@@ -130,8 +130,8 @@ def test_completing_imports_nothing_heavy():
         "    print('@' + json.dumps([*{'torch', 'sympy', 'numpy'} & {*sys.modules}]))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told, _, loaded = ended.stdout.partition("@")
-    assert '"flops"' in told
+    candidates, _, loaded = ended.stdout.partition("@")
+    assert '"flops"' in candidates
     assert json.loads(loaded) == []
 
 

@@ -76,9 +76,9 @@ def test_bytes_of_a_state_are_those_of_the_tensors_that_a_step_keeps():
         layer = build(name, 16, 2).bfloat16()
         with torch.no_grad():
             _, state = layer.step(torch.zeros(3, 1, 16, dtype=torch.bfloat16), layer.init_state(3))
-        kept = sum(x.nbytes for x in tensors_within(state))
+        held_bytes = sum(x.nbytes for x in tensors_within(state))
         spec = registry.get(name)
-        assert (name, state_bytes(spec, work, spec.cost(work).state_entries)) == (name, kept)
+        assert (name, state_bytes(spec, work, spec.cost(work).state_entries)) == (name, held_bytes)
 
 
 def test_latents_are_made_again_from_171_query_tokens_on(attnprof):
@@ -92,10 +92,10 @@ def test_latents_are_made_again_from_171_query_tokens_on(attnprof):
 def test_a_hybrid_costs_what_its_layers_do(attnprof):
     sizes = "--seq 512 --heads 4 --d 32 --scope layer --format json"
     for phase in ("forward", "train", "decode"):
-        asked = f"{sizes} --phase {phase} --quantity flops,bytes_moved,parameters,state_entries"
+        command = f"{sizes} --phase {phase} --quantity flops,bytes_moved,parameters,state_entries"
 
-        def totals(names, asked=asked):
-            rows = attnprof(f"cost -a {names} {asked}").json["records"]
+        def totals(names, command=command):
+            rows = attnprof(f"cost -a {names} {command}").json["records"]
             return {
                 (row["mechanism"], row["quantity"]): row["value"]
                 for row in rows if row["stage"] == "total"
@@ -117,8 +117,8 @@ def test_a_hybrid_runs_what_it_counts():
 
     name, work = "gated-deltanet@2+gqa@num_kv_heads=1", Workload(9, 4, 3, 2, causal=True)
     layer, x = build(name, 12, 4), torch.randn(2, 9, 12)
-    seen = {"forward": count_core(layer, (x,), "forward", causal=True)}
-    for phase, counts in {**seen, **count_training(layer, (x,), causal=True)}.items():
+    executed_counts = {"forward": count_core(layer, (x,), "forward", causal=True)}
+    for phase, counts in {**executed_counts, **count_training(layer, (x,), causal=True)}.items():
         table = cost(name, work.with_(phase=phase))
         assert (phase, table.flops) == (phase, counts.flops)
         assert (phase, table.total.bytes_moved) == (phase, counts.bytes_moved)
@@ -142,9 +142,9 @@ def test_the_peak_of_a_hybrid_is_the_allocators(name):
     layer, x = build(name, 32, 2), torch.randn(2, 70, 32)
     with torch.no_grad():
         layer(x, causal=True)
-        seen = allocator_peak(lambda: layer(x, causal=True))
+        peak = allocator_peak(lambda: layer(x, causal=True))
     ours = cost(name, Workload(70, 2, 16, 2, causal=True)).peak()
-    assert ours == pytest.approx(seen, abs=16, rel=0)
+    assert ours == pytest.approx(peak, abs=16, rel=0)
 
 
 def test_rows_between_a_hybrids_layers_die_unless_training_saves_them():
@@ -252,9 +252,9 @@ def test_the_decoding_table_of_step_3_replays(attnprof, layers, what, printed, r
     Products of latent attention are printed 5.9 % too high: weights meet c + r = 576 entries of a
     cached row there, and its values are the c = 512 latents alone: 1152/1088.
     """
-    asked = f"cost -a {layers} --phase decode --format json"
-    asked += " --quantity matmul_flops,parameters,state_entries"
-    rows = attnprof(asked).json["records"]
+    command = f"cost -a {layers} --phase decode --format json"
+    command += " --quantity matmul_flops,parameters,state_entries"
+    rows = attnprof(command).json["records"]
     of = {row["quantity"]: row["value"] for row in rows if row["stage"] == "total"}
     norms = 61 * (512 + 1536) if layers.startswith("mla") else 0
     linear = 2 * (of["parameters"] - norms)
@@ -286,3 +286,27 @@ def test_ratios_of_a_step_are_those_of_the_papers(attnprof):
     of = totals_of(attnprof, f"-a mla,mla@impl=reexpanded --seq 8192 {V3}")
     assert of["mla@impl=reexpanded"][0] / of["mla"][0] == pytest.approx(104, abs=0.5)
     assert of["mla@impl=reexpanded"][0] == pytest.approx(275.9e9, rel=2e-3)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(8192, 2048), (16384, 2560), (32768, 3584), (65536, 5632)])
+def test_the_decoding_table_of_native_sparse_attention_replays(attnprof, n, rows):
+    """Table 4 of its paper (arXiv:2502.11089): tokens that a step loads, 4 to 11.6 times fewer."""
+    sizes = f"--seq {n} --heads 4 --d 192 --value-dim 128 --scope core --dtype bfloat16"
+    of = totals_of(attnprof, f"-a nsa,standard {sizes}")
+    assert of["standard"][1] / of["nsa"][1] == n / rows
+
+
+def test_layers_that_share_an_indexer_cost_one(attnprof):
+    """Four layers of DeepSeek-V3.2's size; in GLM-5's they take turns so."""
+    sizes = f"{V3} --seq 131072 --quantity matmul_flops,parameters,state_entries --format json"
+    names = "dsa@4", "dsa@index=lent+dsa@index=shared@3"
+    for phase in ("prefill", "decode"):
+        totals = []
+        for name in names:
+            rows = attnprof(f"cost -a {name} --phase {phase} {sizes}").json["records"]
+            totals.append({x["quantity"]: x["value"] for x in rows if x["stage"] == "total"})
+        fewer = {name: totals[0][name] - totals[1][name] for name in totals[0]}
+        tokens, maps = 1 if phase == "decode" else 131072, 1536 * 8192 + 7168 * (128 + 64)
+        assert fewer["matmul_flops"] == 3 * 2 * tokens * (maps + 131072 * 64 * 129)
+        assert fewer["parameters"] == 3 * (maps + 2 * 128)
+        assert fewer.get("state_entries", 3 * 128 * 131072) == 3 * 128 * 131072

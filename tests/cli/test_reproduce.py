@@ -28,8 +28,8 @@ def settled(monkeypatch):
     others = {}
 
     def committed(number):
-        own = {claim: "match" for claim, its in claims().items() if its.document == number}
-        return {**own, WRONG: "erratum", "002-TELESCOPE": "erratum", **others}
+        verdicts = {claim: "match" for claim, its in claims().items() if its.document == number}
+        return {**verdicts, WRONG: "erratum", "002-TELESCOPE": "erratum", **others}
 
     monkeypatch.setattr(replaying, "committed", committed)
     return others.update

@@ -31,8 +31,8 @@ def test_a_grid_file(attnprof, tmp_path):
     )
     done = attnprof(f"sweep --grid {grid} -o {tmp_path}/r.jsonl {QUICK}")
     assert done.code == 0
-    found = {(r["params"]["window"], r["seq_len"], r["causal"]) for r in done.json["records"]}
-    assert found == {(w, n, c) for w in (4, 8) for n in (16, 32) for c in (False, True)}
+    points = {(r["params"]["window"], r["seq_len"], r["causal"]) for r in done.json["records"]}
+    assert points == {(w, n, c) for w in (4, 8) for n in (16, 32) for c in (False, True)}
 
 
 def test_a_table_beside_the_journal(attnprof, tmp_path):

@@ -26,8 +26,8 @@ def tensors(**shapes):
 def test_every_mechanism_has_a_row_on_every_input(attnprof):
     from attnprof import registry
 
-    found = attnprof(f"tradeoff {SMALL} --seeds 1 -f json").json
-    rows = found["records"]
+    report = attnprof(f"tradeoff {SMALL} --seeds 1 -f json").json
+    rows = report["records"]
     assert {row["mechanism"] for row in rows} == set(registry.names())
     assert {row["input"] for row in rows} == {"random", "peaked", "local", "low-rank"}
     for row in rows:
@@ -35,7 +35,7 @@ def test_every_mechanism_has_a_row_on_every_input(attnprof):
         assert compared is (row["skipped"] is None) is (row["error_relative"] is not None)
         assert compared or "no queries and keys" in row["skipped"]
         assert row["error_relative"] is None or row["relation"]
-    assert found["summary"]["answer"]
+    assert report["summary"]["answer"]
 
 
 def test_what_cannot_do_the_request_is_a_row_with_its_reason(attnprof):
@@ -55,9 +55,9 @@ def test_what_cannot_do_the_request_is_a_row_with_its_reason(attnprof):
 def test_a_file_gives_its_tensors_and_sizes(attnprof):
     from safetensors.torch import save_file
 
-    given = tensors()
-    save_file(given, "mine.safetensors")
-    torch.save({**given, "step": 3}, "mine.pt")
+    qkv = tensors()
+    save_file(qkv, "mine.safetensors")
+    torch.save({**qkv, "step": 3}, "mine.pt")
     one, other = (
         attnprof(f"tradeoff -a longformer --set window=1,6 --input {name} --no-time -f json").json
         for name in ("mine.safetensors", "mine.pt")
@@ -85,11 +85,11 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_file_is_refused_with_what_is_wrong(attnprof, what):
-    given, told = WRONG[what]
+    given, message = WRONG[what]
     torch.save(given, "mine.pt")
     ended = attnprof("tradeoff -a linear --input mine.pt --no-time")
     assert (ended.code, ended.out) == (2, "")
-    assert told in ended.err
+    assert message in ended.err
     assert ended.err.count("\n") == 1
 
 

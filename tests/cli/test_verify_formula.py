@@ -52,9 +52,9 @@ def test_a_table_is_answered_row_by_row(attnprof, table):
     assert [r["verdict"] for r in records] == ["erratum", "match", "erratum", "match"]
     assert [r["place"] for r in records] == ["Eq 4", "", "", ""]
     assert [r["up_to"] for r in records] == ["exact"] * 3 + ["order"]
-    told = "2 of 4 printed formulas match the code's; rows 1, 3 do not"
-    assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0, "answer": told}
-    assert told in ended.err
+    answer = "2 of 4 printed formulas match the code's; rows 1, 3 do not"
+    assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0, "answer": answer}
+    assert answer in ended.err
 
 
 def test_an_overview_stands_before_what_does_not_match(attnprof, table):

@@ -230,6 +230,13 @@ plot nosuch.jsonl
 plot nosuch.json --kind growth
 plot nosuch.jsonl --kind circle
 plot nosuch.jsonl -o figure.txt
+compare --attention standard sdpa --seq 8 :: --attention standard,sdpa
+plot :: attnprof plot sweep.jsonl -o growth.png
+cost --attention nowhere.py --seq 8 :: nowhere.py:MyAttention
+compare standard --seq 8 :: --attention standard
+compare --attention standard "a b" :: unexpected extra
+model --compare llama-3.1-8b qwen3-8b gemma-3-12b :: llama-3.1-8b --compare qwen3-8b,gemma
+model llama-3.1-8b --compare qwen3-8b gemma-3-12b :: --compare qwen3-8b,gemma-3-12b
 model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
 model config.json --convention palm :: type --mfu, too
 model config.json --lengths 5,6 :: type --mfu, too

@@ -128,16 +128,16 @@ def ring_backward(ranks):
     home = home + ranks.around(gathered)
     whole = [x.requires_grad_() for x in given()[:3]]
     attnprof.attend("gqa", *whole, causal=True).backward(given()[3])
-    found = q_grad, *home.split(WIDTH, -1)
+    gradients = q_grad, *home.split(WIDTH, -1)
     return torch.cat(
-        [(x - ranks.own(y.grad, 2)).flatten() for x, y in zip(found, whole, strict=True)]
+        [(x - ranks.own(y.grad, 2)).flatten() for x, y in zip(gradients, whole, strict=True)]
     )
 
 
 def heads_exchanged(ranks):
     """Tokens are exchanged for heads, and back."""
     q, k, v, _ = given()
-    own = [ranks.own(x, 2) for x in (q, k, v)]
+    columns = [ranks.own(x, 2) for x in (q, k, v)]
     each, group = HEADS // ranks.ranks, HEADS // KEY_HEADS
 
     def part(x, rank):
@@ -147,7 +147,7 @@ def heads_exchanged(ranks):
         return x[:, first : last + 1]
 
     here = []
-    for x in own:
+    for x in columns:
         parts = [part(x, rank) for rank in range(ranks.ranks)]
         received = ranks.exchange(parts, [parts[ranks.rank]] * ranks.ranks)
         here.append(torch.cat([received[rank] for rank in range(ranks.ranks)], 2))
@@ -168,17 +168,17 @@ def window(ranks, width, first):
         places = range(source * tokens, (source + 1) * tokens)
         return [at for at in places if at >= rank * tokens - reach or at < first]
 
-    own = torch.cat([k, v], -1)
+    both = torch.cat([k, v], -1)
     later = {
-        rank: ranks.send(own[:, :, places], rank)
+        rank: ranks.send(both[:, :, places], rank)
         for rank in range(ranks.rank + 1, ranks.ranks) if (places := needed(ranks.rank, rank))
     }  # fmt: skip
     places = {rank: needed(rank, ranks.rank) for rank in range(ranks.rank)}
-    rows = [ranks.receive(own[:, :, at], rank) for rank, at in places.items() if at]
+    rows = [ranks.receive(both[:, :, at], rank) for rank, at in places.items() if at]
     for one in later.values():
         one.wait()
     mine = list(range(ranks.rank * tokens, (ranks.rank + 1) * tokens))
-    keys, values = torch.cat([*rows, own[:, :, mine]], 2).split(WIDTH, -1)
+    keys, values = torch.cat([*rows, both[:, :, mine]], 2).split(WIDTH, -1)
     at = torch.tensor([*(place for some in places.values() for place in some), *mine])
     token = torch.tensor(mine).unsqueeze(1)
     hidden = (at > token) | ((at < token - reach) & (at >= first))
@@ -266,12 +266,12 @@ def work(rank, ranks, folder):
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks,
         timeout=timedelta(seconds=30),
     )  # fmt: skip
-    found = {}
+    results = {}
     for name, case in CASES.items():
         here = Ranks(rank, ranks)
         difference = case(here)
-        found[name] = here.sent, float(difference.detach().abs().max())
-    Path(folder, str(rank)).write_text(json.dumps(found))
+        results[name] = here.sent, float(difference.detach().abs().max())
+    Path(folder, str(rank)).write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -290,9 +290,9 @@ def main(ranks):
             worker.start()
         for worker in workers:
             worker.join()
-        found = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(ranks)]
-    cases = {name: {"sent": [found[rank][name][0] for rank in range(ranks)],
-                    "off": max(found[rank][name][1] for rank in range(ranks))}
+        results = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(ranks)]
+    cases = {name: {"sent": [results[rank][name][0] for rank in range(ranks)],
+                    "off": max(results[rank][name][1] for rank in range(ranks))}
              for name in CASES}  # fmt: skip
     sys.stdout.write(json.dumps(cases))
 

@@ -38,8 +38,8 @@ LLAMA = Workload(2**20, 32, 128, num_kv_heads=8, causal=True, dtype="bfloat16")
 
 
 def by_method(mechanism, workload, ranks):
-    found = transfers(registry.get(mechanism[0], **mechanism[1]), workload, ranks)
-    return {one.method: one for one in found if isinstance(one, Transfer)}
+    rows = transfers(registry.get(mechanism[0], **mechanism[1]), workload, ranks)
+    return {one.method: one for one in rows if isinstance(one, Transfer)}
 
 
 def sent(name, workload, ranks, method, phase="forward", **params):

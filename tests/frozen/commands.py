@@ -52,7 +52,7 @@ def files(only: str, *, measure: bool) -> Iterator[tuple[str, str]]:
 
     Commands that measure are left out unless they are to ``measure``.
     """
-    found = dict.fromkeys(" ".join(line.split()) for line in WRITTEN.findall(README))
+    commands = dict.fromkeys(" ".join(line.split()) for line in WRITTEN.findall(README))
     with tempfile.TemporaryDirectory() as made:
         folder, outputs = Path(made, "work"), Path(made, "out")
         folder.mkdir()
@@ -63,7 +63,7 @@ def files(only: str, *, measure: bool) -> Iterator[tuple[str, str]]:
             XDG_CACHE_HOME=str(Path(made, "cache")), HF_HUB_OFFLINE="1",
         )  # fmt: skip
         try:
-            for command in (*found, *MORE):
+            for command in (*commands, *MORE):
                 name = re.sub(r"[^\w.=,+-]+", "_", command.removeprefix("attnprof "))[:90]
                 asked = only in name and (measure or command.split()[1] not in MEASURING)
                 if asked and not command.startswith(LEFT_OUT):
@@ -90,11 +90,11 @@ def answer(command: str, forking: Forking, folder: Path, outputs: Path) -> str:
     shape_alone = words[0] in SHAPES_ALONE
     ended = forking.run([*words, "--format", "json", *forced(words)], folder, outputs)
     try:
-        told: Any = json.loads(ended.stdout)
+        output: Any = json.loads(ended.stdout)
     except ValueError:
-        told = ended.stdout
-    told = shape(told) if shape_alone else without_what_changes(told)
-    lines = [command, f"exit code {ended.returncode}", json.dumps(told, indent=1, sort_keys=True)]
+        output = ended.stdout
+    output = shape(output) if shape_alone else without_what_changes(output)
+    lines = [command, f"exit code {ended.returncode}", json.dumps(output, indent=1, sort_keys=True)]
     if ended.returncode not in (0, 1):
         lines += [line for line in ended.stderr.splitlines() if " done, " not in line]
     if not shape_alone:
@@ -132,7 +132,7 @@ def without_what_changes(value: Any) -> Any:
 
 def plain(text: str, folder: Path) -> str:
     """Return a text without this run's folder, this version and times."""
-    for own, named in ((str(folder), "FOLDER"), (str(ROOT), "ROOT"), (attnprof.__version__, "V")):
-        text = text.replace(own, named)
+    for path, named in ((str(folder), "FOLDER"), (str(ROOT), "ROOT"), (attnprof.__version__, "V")):
+        text = text.replace(path, named)
     text = re.sub(r"\b\d+(\.\d+)? (s|ms|µs|min)\b", "TIME", text)
     return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.+Z]*", "DATE", text)

@@ -51,13 +51,13 @@ MODELS = ("Nystromformer", "DebertaV2")
 
 def cases() -> dict[str, Callable[[], Iterator[str]]]:
     """Return what derives each case, by name."""
-    found: dict[str, Callable[[], Iterator[str]]] = {}
+    makers: dict[str, Callable[[], Iterator[str]]] = {}
     for name, scope, causal, phases in MECHANISMS:
         label = " ".join([name, scope, *["causal"] * causal, *phases])
-        found[label] = partial(mechanism, name, scope, causal, phases)
-    found |= {name: partial(written, name) for name in WRITTEN}
-    found |= {name: partial(foreign, name) for name in FOREIGN}
-    return found | {f"model {name}": partial(model, name) for name in MODELS}
+        makers[label] = partial(mechanism, name, scope, causal, phases)
+    makers |= {name: partial(written, name) for name in WRITTEN}
+    makers |= {name: partial(foreign, name) for name in FOREIGN}
+    return makers | {f"model {name}": partial(model, name) for name in MODELS}
 
 
 def files(only: str) -> Iterator[tuple[str, str]]:
@@ -87,7 +87,7 @@ def mechanism(name: str, scope: str, causal: bool, phases: tuple[str, ...]) -> I
     spec = registry.get(name, **(mechanisms.TO_DECODE.get(name, {}) if "decode" in phases else {}))
     target = mechanism_target(spec, scope, causal=causal)
 
-    def closed(_found: Any, forms: Any) -> Iterator[str]:
+    def closed(_derivation: Any, forms: Any) -> Iterator[str]:
         for off, by in mechanisms.comparisons(spec, scope, causal, forms):
             yield f"closed form: {off or 'equal'}" + (f", peak {by:+}" if by else "")
 
@@ -98,7 +98,7 @@ def written(name: str) -> Iterator[str]:
     """Yield what is said of code written for the reports."""
     from derive.shapes import listed
 
-    make = next(make for _, own, make in listed() if own == name)
+    make = next(make for _, names, make in listed() if names == name)
     yield from phase_lines(make(), BOTH, against_runs)
 
 
@@ -136,39 +136,41 @@ def phase_lines(
     for phase in phases:
         yield f"# {phase}"
         try:
-            found = derived(target, (phase,))
+            derivation = derived(target, (phase,))
         except AttnprofError as error:
             yield f"refused: {error}"
             continue
-        forms = found.phases[phase]
+        forms = derivation.phases[phase]
         yield f"method: {forms.method}"
         yield f"domain: {'; '.join(forms.domain)}"
         yield from (f"note: {note}" for note in forms.notes)
         for quantity, formula in forms.formulas.items():
             yield f"{quantity}: {forms.bound(quantity) if formula.expression is not None else None}"
-        yield from values(found, forms)
-        yield from held(found, forms)
+        yield from values(derivation, forms)
+        yield from held(derivation, forms)
 
 
-def values(found: Any, forms: Any) -> Iterator[str]:
+def values(derivation: Any, forms: Any) -> Iterator[str]:
     """Yield the values of all formulas of a phase at each of the points inside its domain."""
     from attnprof.trace.sizes import evaluate
 
     for place, other in enumerate(OTHERS):
-        sizes = {name: POINTS[name][place] if name in POINTS else other for name in found.symbols}
-        known = {
+        sizes = {
+            name: POINTS[name][place] if name in POINTS else other for name in derivation.symbols
+        }
+        values_by_quantity = {
             quantity: evaluate(formula.expression, sizes)
             for quantity, formula in (forms.formulas if forms.holds(sizes) else {}).items()
             if formula.expression is not None
         }
-        yield f"at {sizes}: {known or 'outside'}"
+        yield f"at {sizes}: {values_by_quantity or 'outside'}"
 
 
-def against_runs(found: Any, forms: Any) -> Iterator[str]:
+def against_runs(derivation: Any, forms: Any) -> Iterator[str]:
     """Yield what runs at two random shapes of the domain say of the formulas."""
     from derive import shapes as report
 
     report.SHAPES = 2
-    for sizes, counted in report.runs(found, forms, 7):
+    for sizes, counted in report.runs(derivation, forms, 7):
         wrong = report.differences(forms, sizes, counted)
         yield f"at {sizes}: {'; '.join(wrong) or f'{len(counted)} as counted'}"

@@ -47,20 +47,20 @@ def compare(asked: argparse.Namespace) -> int:
     """Print how the present files differ from those of the folder; return 1 if any does."""
     differing = total = 0
     for name, text in files(asked):
-        kept = asked.folder / name
-        if not kept.exists():
+        path = asked.folder / name
+        if not path.exists():
             sys.stdout.write(f"{name} is not in the folder\n")
             continue
         total += 1
-        before = kept.read_text(encoding="utf-8")
+        before = path.read_text(encoding="utf-8")
         if text == before:
             continue
         differing += 1
         lines = [*difflib.unified_diff(
             before.splitlines(), text.splitlines(), f"before/{name}", f"now/{name}", "", "", 1, ""
         )]  # fmt: skip
-        told = lines[:SHOWN] + [f"… and {len(lines) - SHOWN} lines more"] * (len(lines) > SHOWN)
-        sys.stdout.write("\n".join([*told, ""]))
+        shown = lines[:SHOWN] + [f"… and {len(lines) - SHOWN} lines more"] * (len(lines) > SHOWN)
+        sys.stdout.write("\n".join([*shown, ""]))
     sys.stdout.write(f"{total - differing} of {total} files as before\n")
     return int(differing > 0)
 
@@ -73,8 +73,8 @@ def main() -> int:
     parser.add_argument("--derive", action="store_true", help="derivations, too")
     parser.add_argument("--measure", action="store_true", help="commands that measure, too")
     parser.add_argument("--only", default="", help="those whose name has this text")
-    asked = parser.parse_args()
-    return dump(asked) if asked.action == "dump" else compare(asked)
+    arguments = parser.parse_args()
+    return dump(arguments) if arguments.action == "dump" else compare(arguments)
 
 
 if __name__ == "__main__":

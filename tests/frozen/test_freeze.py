@@ -7,8 +7,8 @@ from tests.frozen import commands, derivations, freeze
 
 
 def test_readme_is_read_for_every_command_that_there_is():
-    found = {line.split()[1] for line in commands.WRITTEN.findall(commands.README)}
-    assert {*COMMANDS} <= found
+    written = {line.split()[1] for line in commands.WRITTEN.findall(commands.README)}
+    assert {*COMMANDS} <= written
 
 
 def test_numbers_of_an_answer_are_kept_and_its_environment_is_not():
@@ -30,11 +30,11 @@ def test_a_text_is_kept_without_folders_times_and_dates(tmp_path):
 
 def test_a_changed_answer_ends_with_exit_code_1_and_is_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(freeze, "files", lambda _: [("a.txt", "one\ntwo\n"), ("b.txt", "three\n")])
-    asked = argparse.Namespace(folder=tmp_path)
-    assert freeze.dump(asked) == 0
-    assert freeze.compare(asked) == 0
+    arguments = argparse.Namespace(folder=tmp_path)
+    assert freeze.dump(arguments) == 0
+    assert freeze.compare(arguments) == 0
     (tmp_path / "a.txt").write_text("one\n2\n")
-    assert freeze.compare(asked) == 1
+    assert freeze.compare(arguments) == 1
     assert {"-2", "+two", "1 of 2 files as before"} <= {*capsys.readouterr().out.splitlines()}
 
 

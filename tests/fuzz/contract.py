@@ -66,18 +66,18 @@ def _text(stream: io.TextIOWrapper) -> str:
 
 def hold(ended: Ended, words: list[str]) -> None:
     """Assert what every command promises."""
-    told = f"{words}\n{ended.err[-2000:]}"
-    assert ended.code in CODES, (ended.code, told)
-    assert "Traceback (most recent" not in ended.out + ended.err, told
-    assert "bug in attnprof" not in ended.err, told
-    assert not _NOT_TEXT.search(ended.out + ended.err), told
+    context = f"{words}\n{ended.err[-2000:]}"
+    assert ended.code in CODES, (ended.code, context)
+    assert "Traceback (most recent" not in ended.out + ended.err, context
+    assert "bug in attnprof" not in ended.err, context
+    assert not _NOT_TEXT.search(ended.out + ended.err), context
     if ended.code >= 2:
         last = ended.err.rstrip("\n").splitlines()[-1] if ended.err.strip() else ""
-        assert "attnprof: " in ended.err or "Usage:" in ended.out + ended.err, told
-        assert last.strip(), told
-        assert not last.rstrip().endswith((":", ";", ",")), told
+        assert "attnprof: " in ended.err or "Usage:" in ended.out + ended.err, context
+        assert last.strip(), context
+        assert not last.rstrip().endswith((":", ";", ",")), context
     if ended.code in (0, 1) and _asks_json(words) and ended.out.strip():
-        _hold_json(json.loads(ended.out, parse_constant=_refused), told)
+        _hold_json(json.loads(ended.out, parse_constant=_refused), context)
 
 
 def _asks_json(words: list[str]) -> bool:
@@ -89,16 +89,16 @@ def _refused(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-def _hold_json(value: Any, told: str, key: str = "") -> None:
+def _hold_json(value: Any, context: str, key: str = "") -> None:
     """No count in it is negative."""
     if isinstance(value, dict):
         for name, item in value.items():
-            _hold_json(item, told, name)
+            _hold_json(item, context, name)
     elif isinstance(value, list):
         for item in value:
-            _hold_json(item, told, key)
+            _hold_json(item, context, key)
     elif isinstance(value, int | float) and _COUNTS.search(key):
-        assert value >= 0, (key, value, told)
+        assert value >= 0, (key, value, context)
 
 
 def contents(folder: Path) -> set[str]:

@@ -7,6 +7,7 @@ MECHANISMS = [
     "standard", "sdpa", "efficient", "super", "taylor-direct", "taylor-efficient", "taylorshift",
     "linformer", "performer", "linear", "longformer", "reformer", "sparse", "low-rank", "neural",
     "nystromformer", "she", "gqa", "mla", "mla@impl=absorbed", "gated-deltanet@3+gqa@1", "dsa", "topk",
+    "nsa", "dsa@index=lent+dsa@index=shared@3", "topk@index_block=64", "topk@index=shared",
     "mamba2", "gla@", "@", "sliding-window@0", "gqa@num_kv_heads=0", "gqa@1+", "mla@nothing=1", "gqa@1000000000",
     "gqa@" + "9" * 5000,
 ]  # fmt: skip

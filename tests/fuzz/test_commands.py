@@ -68,10 +68,10 @@ SKIPPED = {
 def flags_of(command: str) -> list[tuple[str, bool]]:
     """A command's flags, and whether each takes a value."""
     program = program_for(command, lambda work: work(), is_main=False)
-    found = get_command(program).commands[command].params
+    parameters = get_command(program).commands[command].params
     return [
         (name, not option.is_flag)
-        for option in found
+        for option in parameters
         for name in (*option.opts, *option.secondary_opts)
         if name.startswith("--") and name not in SKIPPED.get(command, ())
     ]

@@ -91,9 +91,9 @@ def slipped(text, slip):
     """The module with a line more, and that line's number."""
     after, line = SLIPS[slip]
     lines = text.splitlines(keepends=True)
-    place = next(i for i, known in enumerate(lines) if known.startswith(after)) + 1
+    place = next(i for i, row in enumerate(lines) if row.startswith(after)) + 1
     if slip == "float64":  # as a slip it goes unnoticed: what follows gets what it got
-        back = next(i for i, known in enumerate(lines) if known.startswith("        w = ")) + 1
+        back = next(i for i, row in enumerate(lines) if row.startswith("        w = ")) + 1
         lines.insert(back, "        w = w.float()\n")
     lines.insert(place, line)
     return "".join(lines), place + 1

@@ -57,35 +57,35 @@ def doctored(folder, change):
 
 
 def test_what_was_written_comes_back_exactly(tmp_path):
-    found = load_baseline(written(tmp_path))
-    assert found.cases == CASES
-    assert list(found.counted) == [case.name for case in CASES]
+    baseline = load_baseline(written(tmp_path))
+    assert baseline.cases == CASES
+    assert list(baseline.counted) == [case.name for case in CASES]
     for case in CASES:
         sizes = case.request.workload.by_symbol()
-        assert found.counted[case.name] == replace(COUNTED, sizes=sizes)
-    assert found.times_s[CASES[0].name] == [[0.001, 0.0012], [0.0011]]
-    assert found.times_s[CASES[2].name] == []
-    assert found.fingerprint == {"torch": "2.13.0"}
-    assert found.summary["suite"] == "bench.toml"
-    assert found.summary["baseline_schema"] == BASELINE_SCHEMA
+        assert baseline.counted[case.name] == replace(COUNTED, sizes=sizes)
+    assert baseline.times_s[CASES[0].name] == [[0.001, 0.0012], [0.0011]]
+    assert baseline.times_s[CASES[2].name] == []
+    assert baseline.fingerprint == {"torch": "2.13.0"}
+    assert baseline.summary["suite"] == "bench.toml"
+    assert baseline.summary["baseline_schema"] == BASELINE_SCHEMA
 
 
 def test_a_case_that_could_not_run_is_written_with_its_reason(tmp_path):
-    found = load_baseline(written(tmp_path, CASES[:1], Counted(error="no such device"), ()))
-    assert found.counted[CASES[0].name].error == "no such device"
+    baseline = load_baseline(written(tmp_path, CASES[:1], Counted(error="no such device"), ()))
+    assert baseline.counted[CASES[0].name].error == "no such device"
 
 
 def test_cases_are_called_as_today_whatever_they_were_called(tmp_path):
     path = doctored(tmp_path, lambda d: first(d).update(case=f"{CASES[0].name[:-1]} bias=true]"))
-    found = load_baseline(path)
-    assert list(found.counted) == list(found.times_s) == [case.name for case in CASES]
+    baseline = load_baseline(path)
+    assert list(baseline.counted) == list(baseline.times_s) == [case.name for case in CASES]
 
 
 def test_a_mechanism_that_is_gone_is_read_so_that_it_can_be_missing(tmp_path):
     case = Case(PointRequest("gone-by-now", 16, 2, 4, params={"window": 3}))
-    found = load_baseline(written(tmp_path, [case]))
-    assert found.cases == [case]
-    (record,) = compare(case.name, found.counted[case.name], count(case.request, formulas=False))
+    baseline = load_baseline(written(tmp_path, [case]))
+    assert baseline.cases == [case]
+    (record,) = compare(case.name, baseline.counted[case.name], count(case.request, formulas=False))
     assert record.verdict == "missing"
 
 
@@ -196,9 +196,9 @@ def test_reasons_are_told_in_words_and_another_attnprof_is_none():
 
 
 def test_a_baseline_of_the_first_layout_is_read():
-    (case,) = (found := load_baseline(DATA / "baseline-1.json")).cases
-    assert found.summary["baseline_schema"] == 1
-    counted = found.counted[case.name]
+    (case,) = (baseline := load_baseline(DATA / "baseline-1.json")).cases
+    assert baseline.summary["baseline_schema"] == 1
+    counted = baseline.counted[case.name]
     assert case == Case(PointRequest("standard", 16, 2, 4, phase="train"))
     n, h, d = 16, 2, 4
     flops = 12 * n**2 * d * h + 9 * n**2 * h + 24 * n * d**2 * h**2 + 12 * n * d * h
@@ -208,16 +208,16 @@ def test_a_baseline_of_the_first_layout_is_read():
 
 
 def test_a_baseline_of_the_second_layout_is_read_and_is_the_same_without_its_views(tmp_path):
-    found = load_baseline(DATA / "baseline-2.json")
-    assert found.summary["baseline_schema"] == 2
-    rows = [row for counted in found.counted.values() for row in counted.operations]
+    baseline = load_baseline(DATA / "baseline-2.json")
+    assert baseline.summary["baseline_schema"] == 2
+    rows = [row for counted in baseline.counted.values() for row in counted.operations]
     assert {row.bytes_moved > 0 for row in rows} == {True, False}
-    records = [baseline_record(case, found.counted[case.name]) for case in found.cases]
+    records = [baseline_record(case, baseline.counted[case.name]) for case in baseline.cases]
     path = tmp_path / "again.json"
-    baseline_report(records, found.fingerprint).save(path)
+    baseline_report(records, baseline.fingerprint).save(path)
     again = load_baseline(path)
     assert all(row.line or not row.bytes_moved for row in again.counted[case_of(again)].operations)
-    for name, before in found.counted.items():
+    for name, before in baseline.counted.items():
         assert len(again.counted[name].operations) < len(before.operations)
         for pair in ((before, again.counted[name]), (again.counted[name], before)):
             assert {(r.verdict, r.why) for r in compare(name, *pair)} == {("ok", "")}

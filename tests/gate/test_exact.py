@@ -21,9 +21,9 @@ def counting(tmp_path_factory):
     @cache
     def counting(text, name, *, formulas=False, **changes):
         request = request_of(tmp_path_factory.mktemp("text"), text, name, **changes)
-        found = count(request, formulas=formulas)
-        assert found.error is None, found.error
-        return found
+        counts = count(request, formulas=formulas)
+        assert counts.error is None, counts.error
+        return counts
 
     return counting
 
@@ -67,14 +67,14 @@ IN_PHASES = [
 def test_one_line_too_many_is_caught_and_named(compared, module, phase, slip, metric, says):
     text = MODULES[module]
     changed, line = slipped(text, slip)
-    found = compared(text, changed, phase=phase)
-    assert exit_code(verdicts(found)) == 1
-    record = found[metric]
+    records = compared(text, changed, phase=phase)
+    assert exit_code(verdicts(records)) == 1
+    record = records[metric]
     assert record.verdict == "regressed"
     assert re.search(says.format(line=line), record.why), record.why
     assert record.current > record.baseline
     assert record.ratio == record.current / record.baseline
-    assert found["dispatched_operations"].verdict == "regressed"
+    assert records["dispatched_operations"].verdict == "regressed"
     assert record.place == f"new.py:{line}"
 
 
@@ -93,17 +93,17 @@ HARMLESS = {
 def test_harmless_edits_give_no_difference(compared, module, harmless, phase):
     text = HARMLESS[harmless](MODULES[module])
     assert text != MODULES[module]
-    found = compared(MODULES[module], text, phase=phase)
-    assert {(record.verdict, record.why) for record in found.values()} == {("ok", "")}
+    records = compared(MODULES[module], text, phase=phase)
+    assert {(record.verdict, record.why) for record in records.values()} == {("ok", "")}
 
 
 def test_what_is_undone_is_an_improvement(compared):
     changed, line = slipped(PLAIN, "contiguous")
-    found = compared(changed, PLAIN)
-    assert verdicts(found) == {"ok", "improved"}
-    assert "aten.clone ×1 fewer was at" in found["bytes_moved"].why
-    assert "moves 288.00 KiB less" in found["bytes_moved"].why
-    assert found["bytes_moved"].place == f"old.py:{line}"
+    records = compared(changed, PLAIN)
+    assert verdicts(records) == {"ok", "improved"}
+    assert "aten.clone ×1 fewer was at" in records["bytes_moved"].why
+    assert "moves 288.00 KiB less" in records["bytes_moved"].why
+    assert records["bytes_moved"].place == f"old.py:{line}"
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_what_is_undone_is_an_improvement(compared):
 )
 def test_formulas_tell_the_difference(compared, slip, metric, says):
     changed, line = slipped(PLAIN, slip)
-    found = compared(PLAIN, changed, formulas=True)
-    record = found[metric]
+    records = compared(PLAIN, changed, formulas=True)
+    record = records[metric]
     assert record.verdict == "regressed"
     assert says in record.why
     assert record.place == f"new.py:{line}"
-    assert found["formula:parameters"].verdict == "ok"
-    assert found["formula:parameters"].baseline == "4*d**2*h**2 + 4*d*h"
+    assert records["formula:parameters"].verdict == "ok"
+    assert records["formula:parameters"].baseline == "4*d**2*h**2 + 4*d*h"
 
 
 def test_equal_formulas_are_ok_in_other_words_too():
@@ -273,7 +273,7 @@ def test_metrics_that_only_one_side_has_are_said():
     assert (new.verdict, new.baseline) == ("new", None)
 
 
-def found(before, after, names=("src/a.py:Mine[N=9]",), *more):
+def changes_between(before, after, names=("src/a.py:Mine[N=9]",), *more):
     """The causes of the same change in cases of these names."""
     records = [record for name in names for record in compare(name, before, after)]
     sides = (dict.fromkeys(names, side) for side in (before, after))
@@ -295,7 +295,7 @@ MM, CLONE = ("mm", 3, 90, 4), ("clone", 7, 0, 4)
 
 def test_a_line_is_one_cause_of_all_metrics_and_cases():
     names = ("src/a.py:Mine[N=9]", "src/a.py:Mine[N=8]")
-    (cause,) = found(side(MM), side(MM, ("mul", 7, 9, 4), CLONE), names)
+    (cause,) = changes_between(side(MM), side(MM, ("mul", 7, 9, 4), CLONE), names)
     assert (cause.verdict, cause.place, cause.operations) == (
         "regressed", "src/a.py:7", ["+mul", "+clone"],
     )  # fmt: skip
@@ -307,7 +307,7 @@ def test_a_line_is_one_cause_of_all_metrics_and_cases():
 
 def test_each_line_has_its_own_share_of_a_sum_and_what_is_no_sum_is_told_together():
     after = side(MM, CLONE, ("mul", 9, 9, 4), ("clone", 12, 0, 4), peak_bytes=9)
-    some = found(side(MM, peak_bytes=4), after)
+    some = changes_between(side(MM, peak_bytes=4), after)
     assert [(c.place, c.operations, c.metrics.get("bytes_moved")) for c in some] == [
         ("src/a.py:7", ["+clone"], [2, 2]), ("src/a.py:12", ["+clone"], [2, 2]),
         ("src/a.py:9", ["+mul"], [2, 2]), (TOGETHER, [], None),
@@ -317,7 +317,7 @@ def test_each_line_has_its_own_share_of_a_sum_and_what_is_no_sum_is_told_togethe
 
 
 def test_what_is_gone_gets_better_where_something_else_gets_worse():
-    worse, better = found(side(MM, ("mul", 5, 9, 4)), side(MM, CLONE, ("exp", 7, 20, 4)))
+    worse, better = changes_between(side(MM, ("mul", 5, 9, 4)), side(MM, CLONE, ("exp", 7, 20, 4)))
     assert (worse.verdict, worse.place, worse.operations) == (
         "regressed", "src/a.py:7", ["+clone", "+exp"],
     )  # fmt: skip
@@ -331,7 +331,7 @@ def test_what_an_upcast_brings_about_is_part_of_it_and_a_copy_is_not():
         MM, ("_to_copy", 5, 0, 8), ("_softmax", 6, 50, 8), ("_to_copy", 8, 0, 4),
         ("clone", 8, 0, 4), ("_to_copy", 8, 0, 8, "backward"),
     )  # fmt: skip
-    upcast, copy, *_ = found(side(MM, softmax), after)
+    upcast, copy, *_ = changes_between(side(MM, softmax), after)
     assert (upcast.place, upcast.operations) == (
         "src/a.py:5", ["+cast to float64", "softmax in float64", "+cast to float32"],
     )  # fmt: skip
@@ -342,7 +342,7 @@ def test_time_and_what_could_not_run_are_causes_of_their_own():
     slow = [CheckRecord(case=c, metric="time", ratio=r, verdict="regressed")
             for c, r in (("x", 1.2), ("y", 1.1))]  # fmt: skip
     broken = CheckRecord(case="z", metric="case", verdict="error", why="no")
-    clone, time, failed = found(side(MM), side(MM, CLONE), ("a.py:A",), broken, *slow)
+    clone, time, failed = changes_between(side(MM), side(MM, CLONE), ("a.py:A",), broken, *slow)
     assert (time.place, time.metrics, time.cases) == ("", {"time": [1.1, 1.2]}, ["x", "y"])
     assert (failed.verdict, failed.metrics, failed.why) == ("error", {}, ["no"])
     assert clone.place == "a.py:7"
@@ -354,19 +354,19 @@ def test_a_formula_belongs_to_the_line_that_alone_can_have_changed_it(tmp_path):
         count(request_of(tmp_path, text, name), formulas=True)
         for text, name in ((PLAIN, "old"), (after, "new"))
     )
-    (cause,) = found(one, two, (f"{tmp_path}/new.py:Attention[N=96]",))
+    (cause,) = changes_between(one, two, (f"{tmp_path}/new.py:Attention[N=96]",))
     assert cause.operations == ["+clone"]
     assert cause.why[0] == "+ 8·B·N²·h bytes moved"
 
 
 def test_other_operations_of_the_same_cost_are_told_though_no_number_changed():
-    (cause,) = found(side(("sort", 3, 0, 4)), side(("topk", 5, 0, 4)))
+    (cause,) = changes_between(side(("sort", 3, 0, 4)), side(("topk", 5, 0, 4)))
     assert (cause.verdict, cause.place, cause.metrics) == ("ok", TOGETHER, {})
     assert cause.operations == ["+topk", "−sort"]
 
 
 def test_nothing_changed_has_no_cause():
-    assert found(side(MM), side(MM)) == []
+    assert changes_between(side(MM), side(MM)) == []
 
 
 def test_an_operation_of_the_same_size_and_another_shape_is_not_called_smaller():

@@ -17,12 +17,12 @@ THERE = {**HERE, "device_name": "Slow CPU"}
 
 def times(seed, runs, at=None, step=0.1, noise=0.02, slow=0.0):
     """Seconds of ``runs`` runs, longer by ``step`` from run ``at`` on; a share of them slow."""
-    chance, found = random.Random(seed), []
+    chance, history = random.Random(seed), []
     for run in range(runs):
         level = 0.01 * (1 + step) if at is not None and run >= at else 0.01
         pause = 0.4 * chance.random() if chance.random() < slow else 0.0
-        found.append(level * math.exp(chance.gauss(0, noise) + pause))
-    return found
+        history.append(level * math.exp(chance.gauss(0, noise) + pause))
+    return history
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.05])
@@ -30,8 +30,8 @@ def times(seed, runs, at=None, step=0.1, noise=0.02, slow=0.0):
 def test_a_step_of_a_tenth_is_found_within_two_runs(runs, at, slow):
     hits = 0
     for seed in range(30):
-        found = time_changes(times(seed, runs, at, slow=slow))
-        hits += len(found) == 1 and abs(found[0] - at) <= 2
+        changes = time_changes(times(seed, runs, at, slow=slow))
+        hits += len(changes) == 1 and abs(changes[0] - at) <= 2
     assert hits >= 27
 
 
@@ -63,11 +63,11 @@ def save(folder, name, value, flops=100, fingerprint=HERE, **environment):
 
 
 def series(report, metric):
-    found = {}
+    levels = {}
     for record in report.records:
         if record.metric == metric:
-            found.setdefault(record.machine, []).append(record)
-    return list(found.values())
+            levels.setdefault(record.machine, []).append(record)
+    return list(levels.values())
 
 
 def test_a_step_is_told_with_its_run_commit_and_ratio(tmp_path):
@@ -123,9 +123,9 @@ def test_else_by_name_and_files_tell_when(tmp_path):
     for name in ("run10.json", "run9.json"):
         save(tmp_path, name, 0.01)
         os.utime(tmp_path / name, (0, 0))
-    found = series(history_report(tmp_path), "flops")[0]
-    assert [record.file for record in found] == ["run9.json", "run10.json"]
-    assert found[0].at == "1970-01-01T00:00:00+00:00"
+    levels = series(history_report(tmp_path), "flops")[0]
+    assert [record.file for record in levels] == ["run9.json", "run10.json"]
+    assert levels[0].at == "1970-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize("text", [

@@ -176,10 +176,10 @@ def test_an_update_keeps_what_was_not_run(suite):
     path.write_text(json.dumps(data))
     (suite.path / "test_it.py").write_text(TEST.replace("seq=32", "seq=16"))
     assert "1 of them new" in suite("--attnprof-update").text
-    found = recorded(suite)
-    assert list(found.counted) == [CASE, CASE.replace("32", "16")]
-    assert found.times_s[CASE] == [[0.5]]
-    assert found.fingerprint["device_name"] == "another one"
+    cases = recorded(suite)
+    assert list(cases.counted) == [CASE, CASE.replace("32", "16")]
+    assert cases.times_s[CASE] == [[0.5]]
+    assert cases.fingerprint["device_name"] == "another one"
 
 
 def test_the_marker_checks_without_a_body(suite):

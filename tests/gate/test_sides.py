@@ -51,8 +51,8 @@ def request(name):
 def side(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
     tree = tmp_path_factory.mktemp("tree")
     (tree / "code.py").write_text(CODE)
-    with RunningTree(tree, "the tree") as found:
-        yield found
+    with RunningTree(tree, "the tree") as running:
+        yield running
 
 
 def opened(side, name):

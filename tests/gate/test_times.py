@@ -69,11 +69,11 @@ def run(slowdown, noise=0.01, **options):
     (0.0, "ok"), (0.1, "regressed"), (-0.2, "improved"),
 ])  # fmt: skip
 def test_a_quiet_race_ends_at_the_first_look(slowdown, verdict):
-    found = run(slowdown)
-    assert found.judgement.verdict == verdict
-    assert found.judgement.processes == LOOKS[0]
-    assert len(found.log_ratios) == LOOKS[0] * PAIRS
-    assert found.judgement.ratio == pytest.approx(1 + slowdown, rel=0.02)
+    outcome = run(slowdown)
+    assert outcome.judgement.verdict == verdict
+    assert outcome.judgement.processes == LOOKS[0]
+    assert len(outcome.log_ratios) == LOOKS[0] * PAIRS
+    assert outcome.judgement.ratio == pytest.approx(1 + slowdown, rel=0.02)
 
 
 def test_an_open_race_takes_more_looks_only_where_allowed():
@@ -86,9 +86,9 @@ def test_an_open_race_takes_more_looks_only_where_allowed():
 def test_a_race_ends_when_its_time_is_up(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(times.time, "monotonic", lambda: float(next(clock)))
-    found = run(0.5, limit_s=3.0)
-    assert found.judgement.processes < LOOKS[0]
-    assert found.judgement.verdict == "inconclusive"  # so few processes prove nothing
+    outcome = run(0.5, limit_s=3.0)
+    assert outcome.judgement.processes < LOOKS[0]
+    assert outcome.judgement.verdict == "inconclusive"  # so few processes prove nothing
 
 
 def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
@@ -148,15 +148,15 @@ def test_waiting_shows_by_the_wall_clock_alone(wall, verdict, said):
 def test_a_noisy_wall_clock_decides_nothing():
     base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2)
     chance = random.Random(4)
-    found = race(base, head, REQUEST, RULES["default"])
-    found.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in found.log_ratios]
-    assert raced_record(CASE, found).verdict == "ok"
+    outcome = race(base, head, REQUEST, RULES["default"])
+    outcome.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in outcome.log_ratios]
+    assert raced_record(CASE, outcome).verdict == "ok"
 
 
 def test_power_is_told_where_it_is_low_with_what_more_time_gives():
     base, head = FakeSide(1e-3, 0.2, 1), FakeSide(1e-3, 0.2, 2)
-    found = race(base, head, REQUEST, RULES["default"], more=False)
-    (said,) = power_text(CASE, found)
+    outcome = race(base, head, REQUEST, RULES["default"], more=False)
+    (said,) = power_text(CASE, outcome)
     assert "slowdown of 10 %" in said
     assert "s more for 99 %" in said
     quiet = race(FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2), REQUEST, RULES["default"])
@@ -183,9 +183,9 @@ class SlowAtFirst(FakeSide):
 
 
 def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
-    found = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
-    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "ok")
-    record = raced_record(CASE, found)
+    outcome = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
+    assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "ok")
+    record = raced_record(CASE, outcome)
     assert record.verdict == "ok"
     assert "a second one did not confirm it" in record.why
 
@@ -200,45 +200,45 @@ class SlowAtFirstThenNoisy(SlowAtFirst):
 
 def test_a_second_race_that_stays_open_is_no_alarm():
     head = SlowAtFirstThenNoisy(1.05e-3, seed=3)
-    found = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
-    assert (found.alarm.verdict, found.judgement.verdict) == ("regressed", "inconclusive")
-    assert found.judgement.ratio > 1.02
+    outcome = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
+    assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "inconclusive")
+    assert outcome.judgement.ratio > 1.02
     assert head.opened_times == LOOKS[0] + (*LOOKS, *MORE_LOOKS)[-1]
 
 
 def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     base, head = FakeSide(1e-3, seed=1), FakeSide(1.1e-3, seed=2)
-    found = race(base, head, REQUEST, RULES["default"])
-    assert found.alarm.verdict == found.judgement.verdict == "regressed"
+    outcome = race(base, head, REQUEST, RULES["default"])
+    assert outcome.alarm.verdict == outcome.judgement.verdict == "regressed"
     assert head.opened_times == 2 * LOOKS[0]
 
 
 def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):
     """Log-ratios of a machine with jitter, processes that differ, and pauses on either side."""
-    found = []
+    ratios = []
     for number in range(MORE_LOOKS[-1] * PAIRS):
         if number % PAIRS == 0:
             process = chance.gauss(0, process_noise)
         jitter = chance.gauss(0, noise)
         if chance.random() < outliers:
             jitter += chance.choice((-1, 1)) * chance.random()
-        found.append(math.log(1 + slowdown) + process + jitter)
-    return found
+        ratios.append(math.log(1 + slowdown) + process + jitter)
+    return ratios
 
 
 def judged(ratios, rule):
     looks = LOOKS + MORE_LOOKS
     for look in looks:
-        found = judge(ratios[: look * PAIRS], rule, last=look == looks[-1])
-        if found.verdict != "inconclusive":
+        verdict = judge(ratios[: look * PAIRS], rule, last=look == looks[-1])
+        if verdict.verdict != "inconclusive":
             break
-    return found
+    return verdict
 
 
 def share(slowdown, rule, wanted, trials=120, **machine):
     chance = random.Random(f"{slowdown}{rule}")
-    found = [judged(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
-    return sum(item.verdict == wanted for item in found) / trials
+    verdicts = [judged(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
+    return sum(item.verdict == wanted for item in verdicts) / trials
 
 
 @pytest.mark.parametrize("rule", ["default", "sensitive", "lenient"])
@@ -281,18 +281,18 @@ def test_few_processes_decide_nothing():
 
 def test_the_power_it_states_is_the_power_it_has():
     chance, rule = random.Random(5), RULES["default"]
-    found = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
-    said = sum(power(item, rule, 0.05) for item in found) / len(found)
-    seen = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
-    assert said == pytest.approx(seen.count("regressed") / len(seen), abs=0.15)
+    verdicts = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
+    said = sum(power(item, rule, 0.05) for item in verdicts) / len(verdicts)
+    judged = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
+    assert said == pytest.approx(judged.count("regressed") / len(judged), abs=0.15)
 
 
 def test_more_processes_are_asked_for_smaller_slowdowns():
-    found = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
-    assert processes_for(found, RULES["default"], 0.05) >= processes_for(
-        found, RULES["default"], 0.2
+    verdict = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
+    assert processes_for(verdict, RULES["default"], 0.05) >= processes_for(
+        verdict, RULES["default"], 0.2
     )
-    assert processes_for(found, RULES["lenient"], 0.05) is None
+    assert processes_for(verdict, RULES["lenient"], 0.05) is None
 
 
 def test_rules_are_named_and_make_sense():

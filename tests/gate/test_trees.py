@@ -126,11 +126,11 @@ def test_a_filter_runs_where_the_revisions_attributes_name_it_and_nowhere_else(
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "attributes")
     (repository / ".gitattributes").write_text("* filter=loud\n")  # only in the working folder
-    own = tmp_path / "attributes"
-    own.write_text("* filter=loud\n")
+    attributes = tmp_path / "attributes"
+    attributes.write_text("* filter=loud\n")
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.attributesFile")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(own))
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(attributes))
     with tree_of("HEAD", repository) as tree:
         assert (tree.path / "inner" / "loud.py").read_text() == "LOUD"
         assert (tree.path / "inner" / "my.py").read_text() == "three"
@@ -183,15 +183,15 @@ def test_code_that_no_revision_has_is_no_pass_and_that_of_submodules_is_compared
     with_submodule, monkeypatch
 ):
     monkeypatch.chdir(with_submodule)
-    own = {**VERDICTS_OF_PLACES, f"{with_submodule}/my.py": "error"}
-    requests = [PointRequest(f"{name}:Attention", 8, 2, 4) for name in own]
+    expected = {**VERDICTS_OF_PLACES, f"{with_submodule}/my.py": "error"}
+    requests = [PointRequest(f"{name}:Attention", 8, 2, 4) for name in expected]
     cases = [Case(request, formulas=False) for request in requests]
     with current_tree() as head, tree_of("HEAD") as tree, tree as base:
         terms = CheckOptions(timed=False, formulas=False)
-        found = check_against(cases, base, head, terms)
-    records = found.of(CheckRecord)
-    seen = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
-    assert dict(zip(own, seen, strict=True)) == own
+        report = check_against(cases, base, head, terms)
+    records = report.of(CheckRecord)
+    verdicts = [worst(r.verdict for r in records if r.case == case.name) for case in cases]
+    assert dict(zip(expected, verdicts, strict=True)) == expected
     assert all(record.why for record in records if record.verdict == "error")
 
 

@@ -98,13 +98,13 @@ def copied(folder: Path, names: list[str] = NAMES) -> list[str]:
 def marked(mark: str, wait_s: float = 0.0) -> list[int]:
     """Processes that were started with this text in their environment, after some patience."""
     end = time.monotonic() + wait_s
-    while (found := _marked(mark)) and time.monotonic() < end:
+    while (processes := _marked(mark)) and time.monotonic() < end:
         time.sleep(0.02)
-    return found
+    return processes
 
 
 def _marked(mark: str) -> list[int]:
-    found = []
+    processes = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
             held = mark.encode() in (place / "environ").read_bytes()
@@ -112,5 +112,5 @@ def _marked(mark: str) -> list[int]:
         except OSError:
             continue
         if held and state != "Z" and int(place.name) != os.getpid():
-            found.append(int(place.name))
-    return found
+            processes.append(int(place.name))
+    return processes

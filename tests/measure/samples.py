@@ -14,9 +14,9 @@ def request(mechanism="standard", seq_len=96, **changes):
 
 def can(mechanism, **changes):
     """Whether a mechanism does not refuse this workload."""
-    asked = request(mechanism, **changes)
+    point_request = request(mechanism, **changes)
     try:
-        asked.spec.check(asked.workload, "layer")
+        point_request.spec.check(point_request.workload, "layer")
     except RequestError:
         return False
     return True

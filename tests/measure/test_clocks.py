@@ -263,8 +263,8 @@ BUDGET = Budget(samples=6, min_time_s=0, max_time_s=100, warmup_s=0, least=2)
 
 def test_each_round_calls_every_subject_and_every_other_round_backwards():
     world = World()
-    found = time_in_turns([world.subject("a", 1), world.subject("b", 2)], BUDGET, world.clock())
-    assert found == [[1.0] * 6, [2.0] * 6]
+    times = time_in_turns([world.subject("a", 1), world.subject("b", 2)], BUDGET, world.clock())
+    assert times == [[1.0] * 6, [2.0] * 6]
     assert "".join(world.calls) == "ab" + "abbaabbaabba"  # a warming call each comes first
 
 
@@ -275,8 +275,8 @@ def test_each_round_calls_every_subject_and_every_other_round_backwards():
 def test_rounds_end_when_the_time_is_spent_and_there_are_enough(seconds, least, rounds):
     world = World()
     budget = Budget(samples=6, min_time_s=0, max_time_s=10, warmup_s=0, least=least)
-    found = time_in_turns([world.subject("a", seconds)], budget, world.clock())
-    assert len(found[0]) == rounds
+    times = time_in_turns([world.subject("a", seconds)], budget, world.clock())
+    assert len(times[0]) == rounds
 
 
 def test_one_thread_computes_and_the_others_come_back():

@@ -23,9 +23,9 @@ def _no_code(monkeypatch):
 
 
 def request(mechanism="standard", seq_len=24, **changes):
-    given = {"num_heads": 2, "head_dim": 8, "budget": QUICK, "counts": False, "check": False,
+    fields = {"num_heads": 2, "head_dim": 8, "budget": QUICK, "counts": False, "check": False,
              "compiled": True, **changes}  # fmt: skip
-    return PointRequest(mechanism, seq_len, **given)
+    return PointRequest(mechanism, seq_len, **fields)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])

@@ -36,8 +36,8 @@ QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
     ],
 )
 def test_a_processor_that_others_use_is_said(threads, share, noisy, expected):
-    found = environment.noise(noisy, {"threads": threads, "cpu_share": share})
-    assert found == expected if expected is None else found.startswith(expected)
+    reason = environment.noise(noisy, {"threads": threads, "cpu_share": share})
+    assert reason == expected if expected is None else reason.startswith(expected)
     assert environment.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5  # processor time over time passed
     assert environment.cpu_share([2.0], []) is None
 
@@ -45,12 +45,12 @@ def test_a_processor_that_others_use_is_said(threads, share, noisy, expected):
 def test_switches_are_those_of_the_time_watched(monkeypatch):
     counts = iter([10, 17])
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(counts)))
-    with environment.watched("cpu") as found:
+    with environment.watched("cpu") as switches:
         pass
-    assert found["involuntary_switches"] == 7
-    assert found["threads"] == torch.get_num_threads()
-    assert found["load_average"] >= 0
-    assert "gpu_clock_mhz" not in found
+    assert switches["involuntary_switches"] == 7
+    assert switches["threads"] == torch.get_num_threads()
+    assert switches["load_average"] >= 0
+    assert "gpu_clock_mhz" not in switches
 
 
 def test_processes_are_joined_by_the_worst_of_them():
@@ -94,8 +94,8 @@ def test_launches_are_those_after_the_mark(monkeypatch):
 
 
 def test_a_record_says_under_which_conditions_it_was_made():
-    asked = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
-    row = point.measure_point(asked)
+    point_request = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
+    row = point.measure_point(point_request)
     assert row.conditions["threads"] == 1
     assert 0 < row.conditions["cpu_share"] < 1.5
     assert row.conditions["involuntary_switches"] >= 0
@@ -150,12 +150,12 @@ def test_a_profiled_time_is_that_of_torchs_own_benchmark(name):
 
 
 def test_the_environment_has_what_can_change_a_number():
-    found = environment.describe_environment("cpu", seed=3)
+    recorded = environment.describe_environment("cpu", seed=3)
     for name in ("torch", "threads", "blas", "instructions", "float32_matmul_precision",
                  "bfloat16_reduced_sums", "deterministic", "git", "command"):  # fmt: skip
-        assert name in found
-    assert found["seed"] == 3
-    assert (found["cuda"], found["driver"], found["tf32"]) == (None, None, None)
+        assert name in recorded
+    assert recorded["seed"] == 3
+    assert [recorded[name] for name in ("cuda", "driver", "tf32")] == [None, None, None]
 
 
 def test_the_command_can_be_typed_again():
@@ -177,8 +177,8 @@ def test_the_drivers_version_is_read_where_the_kernel_tells(tmp_path):
 
 def test_git_is_asked_once(monkeypatch):
     environment.git_state.cache_clear()
-    asked = []
-    monkeypatch.setattr(environment, "git", lambda *words, **_: asked.append(words) or "abc")
+    calls = []
+    monkeypatch.setattr(environment, "git", lambda *words, **_: calls.append(words) or "abc")
     assert [environment.git_state() for _ in range(3)] == ["abc+changes"] * 3
-    assert len(asked) == 2
+    assert len(calls) == 2
     environment.git_state.cache_clear()

@@ -23,15 +23,15 @@ IN_FORMATS = [(*case, FORMATS[place % 4]) for place, case in enumerate(CASES)]
 
 @pytest.mark.parametrize(("mechanism", "how", "dtype"), IN_FORMATS)
 def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
-    found = check_module(request(mechanism, dtype=dtype, **how))
-    assert found.wrong is None
-    assert ("float32" if dtype == "float64" else "float64") in found.against
+    verdict = check_module(request(mechanism, dtype=dtype, **how))
+    assert verdict.wrong is None
+    assert ("float32" if dtype == "float64" else "float64") in verdict.against
     if how["phase"] == "decode":
-        assert "the whole causal pass" in found.against
+        assert "the whole causal pass" in verdict.against
     if how["phase"] == "train":
-        assert "in its gradients" in found.against
+        assert "in its gradients" in verdict.against
     if how["causal"]:
-        assert "itself with other later tokens" in found.against
+        assert "itself with other later tokens" in verdict.against
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
     ],
 )
 def test_a_mechanism_is_held_against_other_code_where_there_is_some(mechanism, params, twin):
-    found = check_module(request(mechanism, params=params))
-    assert found.wrong is None
-    assert twin in found.against.split("; ")
+    verdict = check_module(request(mechanism, params=params))
+    assert verdict.wrong is None
+    assert twin in verdict.against.split("; ")
 
 
 def test_the_reference_itself_is_held_against_no_other():
@@ -58,8 +58,8 @@ def test_the_reference_itself_is_held_against_no_other():
 
 
 def test_a_core_is_checked_as_a_layer_is():
-    asked = request("taylorshift", scope="core", phase="decode")
-    assert "the whole causal pass" in check_module(asked).against
+    point_request = request("taylorshift", scope="core", phase="decode")
+    assert "the whole causal pass" in check_module(point_request).against
 
 
 def test_a_check_leaves_the_generator_as_it_was():
@@ -148,8 +148,8 @@ def broken(tmp_path):
     ],
 )
 def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
-    asked = broken(name, **how)
-    row = point.measure_point(asked)
+    point_request = broken(name, **how)
+    row = point.measure_point(point_request)
     assert row.skipped.startswith("does not compute what it claims: at 33 tokens")
     assert f"away from {said} (" in row.skipped
     assert row.median_s is None
@@ -157,8 +157,8 @@ def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
 
 
 def test_what_a_subclass_computes_is_not_its_parents_claim(broken):
-    found = check_module(broken("Subclass"))
-    assert (found.wrong, found.against) == (None, "float64")
+    verdict = check_module(broken("Subclass"))
+    assert (verdict.wrong, verdict.against) == (None, "float64")
 
 
 def test_a_wrong_module_is_measured_where_that_is_asked(broken):
@@ -205,7 +205,7 @@ def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
 
 
 def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
-    asked = request("linear", counts=False, seed=7)
+    point_request = request("linear", counts=False, seed=7)
     orders = []
     run = batch._POOL.run
 
@@ -214,10 +214,10 @@ def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
         return run(order, *rest, **terms)
 
     monkeypatch.setattr(batch._POOL, "run", remember)
-    rows = [batch.measure_apart(asked) for _ in range(2)]
+    rows = [batch.measure_apart(point_request) for _ in range(2)]
     assert [row.checked for row in rows] == ["float64"] * 2
     assert orders == [True, False]
-    assert batch.measure_apart(replace(asked, check=False)).checked is None
+    assert batch.measure_apart(replace(point_request, check=False)).checked is None
 
 
 def test_what_code_of_ours_raises_is_told_unless_torch_lacks_the_format(monkeypatch):

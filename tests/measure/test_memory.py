@@ -42,13 +42,13 @@ def test_scratch_of_fused_kernels_and_products_is_told_apart_and_no_other():
         memory(5, -30),
         memory(20, 10),
     ]
-    found = peak_of(events)
-    assert (found.bytes, found.kernel, found.workspace) == (180, KERNEL, 30)
-    assert found.without_workspace == 160
+    peak = peak_of(events)
+    assert (peak.bytes, peak.kernel, peak.workspace) == (180, KERNEL, 30)
+    assert peak.without_workspace == 160
     product = Event("aten::bmm", 0, 9)  # its result stays, too
     events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
-    found = peak_of(events)
-    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
+    peak = peak_of(events)
+    assert (peak.bytes, peak.kernel, peak.without_workspace) == (180, "aten::bmm", 100)
     events = [Event("aten::softmax", 0, 9), memory(1, 8), memory(2, 4), memory(3, -4)]
     assert peak_of(events).workspace == 0
 
@@ -102,15 +102,15 @@ class FakeAllocator:
         self.asked -= size
 
     def memory_stats(self):
-        found = {
+        statistics = {
             "allocated_bytes.all.current": self.now, "allocated_bytes.all.peak": self.peak,
             "reserved_bytes.all.current": self.reserved,
             "reserved_bytes.all.peak": self.reserved_peak,
         }  # fmt: skip
         if self.requested:
-            found["requested_bytes.all.current"] = self.asked
-            found["requested_bytes.all.peak"] = self.asked_peak
-        return found
+            statistics["requested_bytes.all.current"] = self.asked
+            statistics["requested_bytes.all.peak"] = self.asked_peak
+        return statistics
 
 
 @pytest.mark.parametrize(("requested", "expected"), [(True, 100 + 700), (False, 512 + 1024)])
@@ -136,14 +136,14 @@ def test_the_cuda_peak_is_the_increment_over_what_was_live_before_the_saved_tens
         cuda.give(700)
 
     subject = subject_of(prepare, call, reset)
-    found = measure_peak(subject, "cuda", fake_torch(cuda))
-    assert found.bytes == expected
-    assert found.libraries == 0
+    peak = measure_peak(subject, "cuda", fake_torch(cuda))
+    assert peak.bytes == expected
+    assert peak.libraries == 0
 
 
 def fake_torch(cuda):
-    own = SimpleNamespace(_cuda_clearCublasWorkspaces=cuda.clear_workspaces)
-    return SimpleNamespace(cuda=cuda, _C=own)
+    bindings = SimpleNamespace(_cuda_clearCublasWorkspaces=cuda.clear_workspaces)
+    return SimpleNamespace(cuda=cuda, _C=bindings)
 
 
 def test_what_a_gpu_reserves_and_what_its_libraries_hold_are_told_apart():
@@ -159,8 +159,8 @@ def test_what_a_gpu_reserves_and_what_its_libraries_hold_are_told_apart():
         cuda.take(2048)
         cuda.give(2048)
 
-    found = measure_peak(subject_of(lambda: None, call), "cuda", fake_torch(cuda))
-    assert (found.bytes, found.reserved, found.libraries) == (2048, 2048, 8192)
+    peak = measure_peak(subject_of(lambda: None, call), "cuda", fake_torch(cuda))
+    assert (peak.bytes, peak.reserved, peak.libraries) == (2048, 2048, 8192)
     assert cuda.now == 1024
 
 
@@ -184,8 +184,8 @@ ROOM = N  # tokens: a module built for a length has caches of that length
 
 
 def request(mechanism="standard", **changes):
-    given = {"batch_size": B, "budget": QUICK, "counts": False, "check": False, **changes}
-    return PointRequest(mechanism, N, H, D, **given)
+    fields = {"batch_size": B, "budget": QUICK, "counts": False, "check": False, **changes}
+    return PointRequest(mechanism, N, H, D, **fields)
 
 
 def parts(asked):
@@ -195,15 +195,15 @@ def parts(asked):
 @pytest.mark.parametrize("phase", ["train", "backward"])
 @pytest.mark.parametrize("size", [4, 8])
 def test_a_training_step_of_standard_attention_in_parts(phase, size):
-    found = parts(request(phase=phase, dtype={4: "float32", 8: "float64"}[size]))
+    by_part = parts(request(phase=phase, dtype={4: "float32", 8: "float64"}[size]))
     weights = 4 * (WIDTH * WIDTH + WIDTH)
     tokens = B * N * WIDTH
-    assert found["gradients_bytes"] == size * (weights + tokens)
-    assert found["optimizer_bytes"] == 2 * size * weights
+    assert by_part["gradients_bytes"] == size * (weights + tokens)
+    assert by_part["optimizer_bytes"] == 2 * size * weights
     # autograd keeps q, k, v, the softmax weights, the heads' outputs and the divisor of the
     # scores, a number of double precision; the output is alive, too
-    assert found["activations_bytes"] == size * (5 * tokens + B * H * N * N) + 8
-    assert len(found) == 3
+    assert by_part["activations_bytes"] == size * (5 * tokens + B * H * N * N) + 8
+    assert len(by_part) == 3
 
 
 def test_the_moments_are_those_that_torch_keeps():
@@ -217,15 +217,15 @@ def test_the_moments_are_those_that_torch_keeps():
 
 
 def test_a_cache_counts_with_its_room_to_grow():
-    found = parts(request(phase="decode"))
-    assert found["kv_cache_bytes"] == found["state_bytes"] == 2 * 4 * B * ROOM * WIDTH
-    assert len(found) == 2
+    by_part = parts(request(phase="decode"))
+    assert by_part["kv_cache_bytes"] == by_part["state_bytes"] == 2 * 4 * B * ROOM * WIDTH
+    assert len(by_part) == 2
 
 
 def test_a_recurrent_state_is_no_cache():
-    found = parts(request("linear", phase="decode"))
-    assert found["kv_cache_bytes"] == 0
-    assert found["state_bytes"] == 4 * B * H * D * (D + 1)  # sums of k v and of k
+    by_part = parts(request("linear", phase="decode"))
+    assert by_part["kv_cache_bytes"] == 0
+    assert by_part["state_bytes"] == 4 * B * H * D * (D + 1)  # sums of k v and of k
 
 
 def test_a_forward_pass_has_no_parts():

@@ -39,19 +39,19 @@ MASKS = [
 @pytest.mark.parametrize(("mechanism", "phase"), PHASES)
 def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanism, phase):
     seq_len = 24 if phase == "decode" else 96  # a state is built by real steps
-    found = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
-    rows = " ".join(found.differences)
+    record = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
+    rows = " ".join(record.differences)
     assert "unexplained" not in rows
-    if found.flops_derived is None:
+    if record.flops_derived is None:
         assert "derived counts are left out" in rows
     else:
-        assert found.flops_derived == found.flops_formula
-        assert found.matmul_flops_derived == found.matmul_flops_formula
-    if found.flops_torch != found.matmul_flops_formula:
+        assert record.flops_derived == record.flops_formula
+        assert record.matmul_flops_derived == record.matmul_flops_formula
+    if record.flops_torch != record.matmul_flops_formula:
         assert "torch counts" in rows
     if phase == "train":
-        assert found.macs_fvcore is None
-    elif found.flops_fvcore != found.matmul_flops_formula:
+        assert record.macs_fvcore is None
+    elif record.flops_fvcore != record.matmul_flops_formula:
         assert "fvcore" in rows
 
 
@@ -59,25 +59,25 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(
     mechanism, causal
 ):
-    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
-    found = point.measure_point(asked)
-    near = abs(found.peak_bytes_measured / found.peak_bytes_predicted - 1) <= 1e-3
-    rows = " ".join(found.differences)
+    point_request = request(mechanism, 160, causal=causal, batch_size=2, counts=causal, check=False)
+    record = point.measure_point(point_request)
+    near = abs(record.peak_bytes_measured / record.peak_bytes_predicted - 1) <= 1e-3
+    rows = " ".join(record.differences)
     assert near or "kernel workspace" in rows
     assert "unexplained" not in rows
-    assert found.ci_low_s <= found.median_s <= found.ci_high_s
-    assert found.flops_per_s == found.flops_formula / found.median_s
+    assert record.ci_low_s <= record.median_s <= record.ci_high_s
+    assert record.flops_per_s == record.flops_formula / record.median_s
 
 
 def test_a_backward_pass_holds_what_its_forward_pass_saved():
-    found = point.measure_point(request(phase="backward", seq_len=128))
-    assert found.peak_bytes_measured == pytest.approx(found.peak_bytes_predicted, rel=1e-3)
+    record = point.measure_point(request(phase="backward", seq_len=128))
+    assert record.peak_bytes_measured == pytest.approx(record.peak_bytes_predicted, rel=1e-3)
 
 
 def test_counting_allocates_nothing_of_the_points_size():
     far = request("standard", 2**20)  # the scores alone would be 8 TiB
-    found = point.count_point(far)
-    assert found.flops_torch == found.flops_fvcore == found.matmul_flops_formula
+    record = point.count_point(far)
+    assert record.flops_torch == record.flops_fvcore == record.matmul_flops_formula
 
 
 def test_derived_counts_that_take_too_many_operations_are_left_out_and_named():
@@ -95,8 +95,8 @@ def test_a_closed_form_that_is_not_the_derived_count_is_named():
 
 
 def test_decoding_starts_from_the_state_before_the_token_each_time():
-    asked = request("standard", 33, phase="decode")
-    subject = build_subject(asked)
+    point_request = request("standard", 33, phase="decode")
+    subject = build_subject(point_request)
     for _ in range(3):
         subject.prepare()
         assert subject.state.keys.length == 32
@@ -105,9 +105,9 @@ def test_decoding_starts_from_the_state_before_the_token_each_time():
 
 
 def test_a_filled_cache_is_the_one_that_real_steps_build():
-    asked = request("standard", 20, phase="decode", batch_size=2)
-    module = make_module(asked)
-    filled = position(module, asked)
+    point_request = request("standard", 20, phase="decode", batch_size=2)
+    module = make_module(point_request)
+    filled = position(module, point_request)
     stepped = module.init_state(2)
     for _ in range(19):
         _, stepped = module.step(torch.randn(2, 1, 32), stepped)
@@ -131,13 +131,13 @@ def test_rewinding_puts_counters_lists_and_references_back():
 
 
 def test_a_request_survives_the_way_to_another_process():
-    asked = request(params={"bias": False}, causal=True)
-    assert PointRequest.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+    point_request = request(params={"bias": False}, causal=True)
+    assert PointRequest.from_dict(json.loads(json.dumps(point_request.to_dict()))) == point_request
 
 
 def test_a_point_in_a_process_of_its_own_gives_the_same_counts_and_peak():
-    asked = request(seq_len=64, threads=1)
-    apart, here = measure_apart(asked), point.measure_point(asked)
+    point_request = request(seq_len=64, threads=1)
+    apart, here = measure_apart(point_request), point.measure_point(point_request)
     assert apart.skipped is None
     for name in ("flops_torch", "macs_fvcore", "peak_bytes_measured", "parameters"):
         assert getattr(apart, name) == getattr(here, name)
@@ -197,8 +197,8 @@ def test_a_point_that_cannot_fit_is_a_row_with_its_prediction():
                                                            (900, False, False)])  # fmt: skip
 def test_what_fits_and_what_may_die_follow_from_the_need(monkeypatch, available, reason, risky):
     monkeypatch.setattr(point, "needed_bytes", lambda _: 120)
-    found, may_die = point.fit(request(), available)
-    assert (found is not None, may_die) == (reason, risky)
+    why, may_die = point.fit(request(), available)
+    assert (why is not None, may_die) == (reason, risky)
 
 
 def test_a_containers_limit_is_respected(tmp_path):
@@ -268,15 +268,15 @@ CORES = {"deadly": DeadlyCore}
 
 def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
     (tmp_path / "deadly.py").write_text(DEADLY)
-    asked = request(f"{tmp_path}/deadly.py:Deadly")
-    report = batch.measure_points([asked], isolate=True)
+    point_request = request(f"{tmp_path}/deadly.py:Deadly")
+    report = batch.measure_points([point_request], isolate=True)
     (row,) = report.records
     assert "killed by SIGKILL, most likely out of memory: needs" in row.skipped
     assert report.summary["measured"] == 0
 
 
 def test_a_trace_that_fails_leaves_nothing_to_the_next():
-    asked = [PointRequest(name, 48, 2, 16, 2) for name in ("he", "linformer", "standard")]
-    failed, _, traced = [count_with_fvcore(request) for request in asked]
+    requests = [PointRequest(name, 48, 2, 16, 2) for name in ("he", "linformer", "standard")]
+    failed, _, traced = [count_with_fvcore(request) for request in requests]
     assert failed.failed
     assert traced.macs

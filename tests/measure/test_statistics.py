@@ -14,18 +14,18 @@ from attnprof.render.formats import notes, render
 
 def test_few_samples_promise_nothing_and_none_are_refused():
     assert estimate_median([4.0, 1.0, 3.0, 2.0]).median_s == 2.5
-    found = estimate_median([3.0])
-    assert (found.low_s, found.high_s, found.coverage) == (3.0, 3.0, 0.0)
-    assert "only 1 sample:" in found.noisy
+    estimate = estimate_median([3.0])
+    assert (estimate.low_s, estimate.high_s, estimate.coverage) == (3.0, 3.0, 0.0)
+    assert "only 1 sample:" in estimate.noisy
     with pytest.raises(ValueError, match="no times"):
         estimate_median([])
 
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 1), (9, 2), (20, 6), (50, 18), (100, 40)])
 def test_the_order_statistics_are_those_of_the_sign_test_tables(count, rank):
-    found = estimate_median([float(i) for i in range(1, count + 1)])
-    assert (found.low_s, found.high_s) == (rank, count + 1 - rank)
-    assert found.coverage >= 0.95
+    estimate = estimate_median([float(i) for i in range(1, count + 1)])
+    assert (estimate.low_s, estimate.high_s) == (rank, count + 1 - rank)
+    assert estimate.coverage >= 0.95
 
 
 @pytest.mark.parametrize("draw", ["expovariate", "gauss"])
@@ -36,8 +36,8 @@ def test_the_interval_holds_the_true_median_as_often_as_it_says(draw):
     held = 0
     for _ in range(2000):
         times = [getattr(generator, draw)(*parameters) for _ in range(25)]
-        found = estimate_median(times)
-        held += found.low_s <= true <= found.high_s
+        estimate = estimate_median(times)
+        held += estimate.low_s <= true <= estimate.high_s
     assert 0.94 <= held / 2000 <= 0.98  # 25 samples: 95.7 %
 
 
@@ -74,8 +74,8 @@ def test_intervals_over_processes_hold_the_truth_as_often_as_they_say():
     held = 0
     for _ in range(600):
         draws = [[math.exp(chance.gauss(0, 0.1))] for _ in range(5)]
-        found = estimate_over_processes(draws)
-        held += found.low_s <= 1 <= found.high_s
+        estimate = estimate_over_processes(draws)
+        held += estimate.low_s <= 1 <= estimate.high_s
     assert 0.92 < held / 600 < 0.98
 
 
@@ -84,13 +84,13 @@ ENDS = "by the ends of both intervals"
 
 def point(mechanism, median, *, n=2048, peak=1000, half=0.02, **more):
     """A measured point; its interval is the median ± a share."""
-    asked = {"batch_size": 1, "d_model": 64, "num_heads": 2, "head_dim": 32, "dtype": "float32",
+    fields = {"batch_size": 1, "d_model": 64, "num_heads": 2, "head_dim": 32, "dtype": "float32",
              "device": "cpu", "phase": "forward", "causal": False}  # fmt: skip
     times = {"median_s": median, "ci_low_s": median * (1 - half), "ci_high_s": median * (1 + half)}
     if more.get("skipped"):
         times = {}
     return ProfileRecord(
-        mechanism=mechanism, seq_len=n, peak_bytes_measured=peak, **{**asked, **times, **more}
+        mechanism=mechanism, seq_len=n, peak_bytes_measured=peak, **{**fields, **times, **more}
     )
 
 

@@ -226,8 +226,8 @@ def test_a_sweep_from_python_is_the_command_lines(tmp_path):
     how = {"d_model": 16, "num_heads": [1, 2], "samples": 3, "min_time_s": 0.0,
            "max_time_s": 0.05, "isolate": False, "device": "cpu"}  # fmt: skip
     report = attnprof.sweep(["longformer", "linear"], 8, path, window=[2, 4], **how)
-    found = [(r.mechanism, r.num_heads, r.params.get("window")) for r in report.records]
-    assert sorted(found, key=str) == [
+    points = [(r.mechanism, r.num_heads, r.params.get("window")) for r in report.records]
+    assert sorted(points, key=str) == [
         ("linear", 1, None), ("linear", 2, None),
         ("longformer", 1, 2), ("longformer", 1, 4), ("longformer", 2, 2), ("longformer", 2, 4),
     ]  # fmt: skip
@@ -259,8 +259,8 @@ def test_a_torn_last_line_is_kept_beside_and_written_again(tmp_path, cut):
         path.write_bytes(data[:-cut])
         assert len(read(path)) == 2
         filled(path, 3)
-        kept = tmp_path / f"r.jsonl.torn{number}"
-        assert data[:-cut].endswith(b"\n" + kept.read_bytes())
+        stored = tmp_path / f"r.jsonl.torn{number}"
+        assert data[:-cut].endswith(b"\n" + stored.read_bytes())
         assert path.read_bytes() == data
 
 

@@ -33,41 +33,41 @@ def weights_by_loops(given, causal):
     """Softmax weights of each row, one exponential at a time."""
     b, h, n, d = given.q.shape
     group = h // given.k.shape[1]
-    found = torch.zeros(b, h, n, given.k.shape[2], dtype=torch.float64)
+    weights = torch.zeros(b, h, n, given.k.shape[2], dtype=torch.float64)
     for s in range(b):
         for head in range(h):
             for i in range(n):
-                seen = range(i + 1) if causal else range(given.k.shape[2])
-                rows = [given.k[s, head // group, j] for j in seen]
+                visible = range(i + 1) if causal else range(given.k.shape[2])
+                rows = [given.k[s, head // group, j] for j in visible]
                 parts = [math.exp(float(given.q[s, head, i] @ k) / math.sqrt(d)) for k in rows]
-                for j, part in zip(seen, parts, strict=True):
-                    found[s, head, i, j] = part / sum(parts)
-    return found
+                for j, part in zip(visible, parts, strict=True):
+                    weights[s, head, i, j] = part / sum(parts)
+    return weights
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_errors_are_those_of_loops_over_rows(causal):
-    given = inputs("local", causal=causal)
-    exact = weights_by_loops(given, causal)
+    qkv = inputs("local", causal=causal)
+    exact = weights_by_loops(qkv, causal)
     places = torch.arange(24)
     near = (places[:, None] - places).abs() <= 3
     window = exact * near
     window /= window.sum(-1, keepdim=True)
-    found = ExactAttention(given, causal=causal).distance(
-        core_of("longformer", given, causal, window=3)
+    distance = ExactAttention(qkv, causal=causal).distance(
+        core_of("longformer", qkv, causal, window=3)
     )
-    expected, own = exact @ given.v, window @ given.v
-    assert found.relative == pytest.approx(float((own - expected).norm() / expected.norm()))
+    expected, windowed = exact @ qkv.v, window @ qkv.v
+    assert distance.relative == pytest.approx(float((windowed - expected).norm() / expected.norm()))
     shares = [
         float((a - b).norm() / b.norm())
-        for a, b in zip(own.reshape(-1, 8), expected.reshape(-1, 8), strict=True)
+        for a, b in zip(windowed.reshape(-1, 8), expected.reshape(-1, 8), strict=True)
     ]
-    assert found.worst_row == pytest.approx(max(shares))
+    assert distance.worst_row == pytest.approx(max(shares))
     apart = [
         sum(abs(float(x - y)) for x, y in zip(a, b, strict=True)) / 2
         for a, b in zip(window.reshape(-1, 24), exact.reshape(-1, 24), strict=True)
     ]
-    assert found.distribution == pytest.approx(sum(apart) / len(apart))
+    assert distance.distribution == pytest.approx(sum(apart) / len(apart))
 
 
 def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
@@ -76,11 +76,11 @@ def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
         torch.randn(1, h, n, w, generator=made, dtype=torch.float64)
         for h, n, w in ((4, 6, 8), (2, 9, 8), (2, 9, 5))
     )
-    given = QueriesKeysValues("x", q, k, v)
-    exact = weights_by_loops(given, causal=False) @ v.repeat_interleave(2, 1)
-    found = ExactAttention(given, causal=False)
-    assert torch.allclose(found.output, exact)
-    assert found.distance(core_of("standard", given)).distribution < 1e-12
+    qkv = QueriesKeysValues("x", q, k, v)
+    exact = weights_by_loops(qkv, causal=False) @ v.repeat_interleave(2, 1)
+    attention = ExactAttention(qkv, causal=False)
+    assert torch.allclose(attention.output, exact)
+    assert attention.distance(core_of("standard", qkv)).distribution < 1e-12
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -89,35 +89,35 @@ def test_grouped_heads_and_keys_of_another_length_are_those_of_loops():
     [("standard", {}), ("sdpa", {}), ("longformer", {"window": 24}), ("sparse", {"stride": 24})],
 )
 def test_what_is_exact_differs_by_rounding(name, params, causal):
-    given = inputs("peaked", causal=causal)
-    found = ExactAttention(given, causal=causal).distance(core_of(name, given, causal, **params))
-    assert max(found.relative, found.worst_row, found.distribution) < 1e-12
+    qkv = inputs("peaked", causal=causal)
+    distance = ExactAttention(qkv, causal=causal).distance(core_of(name, qkv, causal, **params))
+    assert max(distance.relative, distance.worst_row, distance.distribution) < 1e-12
 
 
 def test_landmarks_at_every_token_are_exact_once_the_inverse_is():
-    given = inputs("peaked", norms="sphere")
-    found = ExactAttention(given, causal=False).distance(
-        core_of("nystromformer", given, num_landmarks=24, iterations=40)
+    qkv = inputs("peaked", norms="sphere")
+    distance = ExactAttention(qkv, causal=False).distance(
+        core_of("nystromformer", qkv, num_landmarks=24, iterations=40)
     )
-    assert found.relative < 1e-9
+    assert distance.relative < 1e-9
 
 
 def test_performer_s_error_falls_with_its_features():
-    given = inputs("low-rank", norms="sphere")
-    exact = ExactAttention(given, causal=False)
+    qkv = inputs("low-rank", norms="sphere")
+    exact = ExactAttention(qkv, causal=False)
     errors = []
     for features in (8, 128, 4096):
-        cores = (core_of("performer", given, seed=s, num_features=features) for s in range(5))
-        found = sorted(exact.distance(core, distribution=False).relative for core in cores)
-        errors.append(found[2])
+        cores = (core_of("performer", qkv, seed=s, num_features=features) for s in range(5))
+        distances = sorted(exact.distance(core, distribution=False).relative for core in cores)
+        errors.append(distances[2])
     assert errors == sorted(errors, reverse=True)
     assert errors[2] < 0.4 * errors[1]  # as 1 over the root: a sixth, up to chance
 
 
 def test_weights_that_are_none_are_told():
-    given = inputs()
-    exact = ExactAttention(given, causal=False)
-    assert exact.distance(core_of("linformer", given, proj_len=4)).weights == (
+    qkv = inputs()
+    exact = ExactAttention(qkv, causal=False)
+    assert exact.distance(core_of("linformer", qkv, proj_len=4)).weights == (
         "some of its weights are negative"
     )
     assert "linear" in exact.distance(lambda _q, _k, v: v.square()).weights
@@ -129,13 +129,13 @@ def test_structures_are_what_they_are_called(causal):
     shape = (1, 1, 256, 64)
     tops = {}
     for name in STRUCTURES:
-        given = inputs(name, "sphere", causal, shape)
-        weights = ExactAttention(given, causal=causal).weights(slice(None))[0, 0]
+        qkv = inputs(name, "sphere", causal, shape)
+        weights = ExactAttention(qkv, causal=causal).weights(slice(None))[0, 0]
         tops[name] = float(weights.max(-1)[0].mean())
         places = torch.arange(256)
         far = float((weights * (places[:, None] - places).abs()).sum(-1).mean())
         assert (far < 16) == (name == "local")
-        lengths = given.k.norm(dim=-1)
+        lengths = qkv.k.norm(dim=-1)
         assert torch.allclose(lengths, lengths[..., :1])
         spread = inputs(name, "spread", causal, shape).k.norm(dim=-1)
         assert float(spread.max() / spread.min()) > 3
@@ -153,20 +153,22 @@ def test_a_ladder_has_shares_of_the_default_up_to_the_length():
 
 
 def test_parameters_come_from_the_registry_and_their_values_from_the_request():
-    found = candidates(["standard", "longformer"], {}, 1024, 64)
-    windows = [c.mechanism.params["window"] for c in found if c.name == "longformer"]
+    settings = candidates(["standard", "longformer"], {}, 1024, 64)
+    windows = [c.mechanism.params["window"] for c in settings if c.name == "longformer"]
     assert windows == [64, 128, 256, 512, 1024]
-    assert [c.name for c in found].count("standard") == 1
-    asked = candidates(["longformer"], {"window": ["8", "16"], "global_tokens": ["0", "1"]}, 64, 8)
-    found = [(c.mechanism.window, c.mechanism.global_tokens) for c in asked]
-    assert found == [(8, 0), (8, 1), (16, 0), (16, 1)]
+    assert [c.name for c in settings].count("standard") == 1
+    choices = candidates(
+        ["longformer"], {"window": ["8", "16"], "global_tokens": ["0", "1"]}, 64, 8
+    )
+    pairs = [(c.mechanism.window, c.mechanism.global_tokens) for c in choices]
+    assert pairs == [(8, 0), (8, 1), (16, 0), (16, 1)]
     with pytest.raises(RequestError, match="no parameter 'rank'"):
         candidates(["longformer"], {"rank": ["8"]}, 64, 8)
 
 
 def test_random_weights_are_drawn_several_times_and_costs_are_the_closed_forms():
-    asked = candidates(["linear", "performer"], {"num_features": ["8"]}, 24, 8)
-    report = tradeoff_report(asked, [inputs()], Terms(seeds=4), None, {})
+    settings = candidates(["linear", "performer"], {"num_features": ["8"]}, 24, 8)
+    report = tradeoff_report(settings, [inputs()], Terms(seeds=4), None, {})
     linear, performer = report.records
     assert (linear.seeds, performer.seeds) == (1, 4)
     assert linear.error_relative_low == linear.error_relative == linear.error_relative_high
@@ -176,14 +178,14 @@ def test_random_weights_are_drawn_several_times_and_costs_are_the_closed_forms()
     table = cost("performer", Workload(24, 2, 8), "core", num_features=8)
     assert (performer.flops, performer.peak_bytes) == (table.flops, table.peak())
     assert performer.bytes_moved == table.total.bytes_moved
-    assert tradeoff_report(asked, [inputs()], Terms(seeds=4), None, {}).records == [
+    assert tradeoff_report(settings, [inputs()], Terms(seeds=4), None, {}).records == [
         linear, performer,
     ]  # fmt: skip
 
 
 def test_what_is_not_beaten_is_marked():
-    asked = candidates(["standard", "longformer", "sparse"], {}, 24, 8)
-    rows = tradeoff_report(asked, [inputs("local")], Terms(), None, {}).records
+    settings = candidates(["standard", "longformer", "sparse"], {}, 24, 8)
+    rows = tradeoff_report(settings, [inputs("local")], Terms(), None, {}).records
     errors = [0.0 if row.error_relative < 1e-9 else row.error_relative for row in rows]
     for row, error in zip(rows, errors, strict=True):
         beaten = any(

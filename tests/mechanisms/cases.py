@@ -22,6 +22,7 @@ PARAMS = {
     "topk": {"top": 3, "index_heads": 16, "index_dim": 4},
     "mla": {"rope_dim": 2},
     "moba": {"top": 2, "block": 2},
+    "nsa": {"top": 3, "block": 2, "pool": 2, "stride": 1, "window": 3},
     "dsa": {"rope_dim": 2, "top": 3, "index_heads": 16, "index_dim": 4},
     "sliding-window": {"window": 3},
     "reformer": {"num_hashes": 2, "bucket_size": 2, "num_buckets": 4},

@@ -27,11 +27,11 @@ def loops(q, k, v, sees=None, sink=None):
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
     group = q.shape[1] // k.shape[1]
     for b, h, i in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
-        seen = [j for j in range(k.shape[2]) if sees is None or sees(i, j)]
+        visible = [j for j in range(k.shape[2]) if sees is None or sees(i, j)]
         row = q[b, h, i] / math.sqrt(q.shape[-1])
-        weights = [math.exp(float(row @ k[b, h // group, j])) for j in seen]
+        weights = [math.exp(float(row @ k[b, h // group, j])) for j in visible]
         total = sum(weights) + (0 if sink is None else math.exp(float(sink[h])))
-        for weight, j in zip(weights, seen, strict=True):
+        for weight, j in zip(weights, visible, strict=True):
             out[b, h, i] += weight / total * v[b, h // group, j]
     return out
 
@@ -60,8 +60,8 @@ def check_phases(name, shape, params, sizes=None, causals=(False, True)):
     sizes = sizes or {}
     layer, x = built(name, shape, **params, **sizes), inputs(shape)
     for causal, phase, counts in executed(layer, x, causals=causals):
-        asked = workload(shape, causal=causal, phase=phase, **sizes)
-        check_executed(attnprof.cost(name, asked, **params), counts, causal, phase)
+        work = workload(shape, causal=causal, phase=phase, **sizes)
+        check_executed(attnprof.cost(name, work, **params), counts, causal, phase)
     return layer, x
 
 
@@ -72,8 +72,8 @@ def check_counts(name, shape, params, caches, sizes=None):
     for t, token in enumerate(x.transpose(0, 1).contiguous()):
         with torch.no_grad():
             counts = count(lambda token=token: layer.step(token, state))
-        asked = workload(shape, phase="decode", **(sizes or {})).with_(seq_len=t + 1)
-        table = attnprof.cost(name, asked, **params)
+        work = workload(shape, phase="decode", **(sizes or {})).with_(seq_len=t + 1)
+        table = attnprof.cost(name, work, **params)
         check_executed(table, counts, t)
         assert (t, table.state_entries) == (t, sum(c.filled.numel() for c in caches(state)))
 

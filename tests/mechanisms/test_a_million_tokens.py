@@ -15,6 +15,7 @@ HEAD_DIM = 2
 #: larger steps than those that fit a handful of tokens, so that fewer of them make a million
 STEPS = {
     "longformer": {"window": 2048},
+    "nsa": {"window": 2048},
     "reformer": {"num_hashes": 2},
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
@@ -26,7 +27,7 @@ FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
 MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
 #: a part of the tokens, with a mask too
-FEWER = {"topk": 32, "moba": 32, "dsa": 4}
+FEWER = {"topk": 32, "moba": 32, "nsa": 32, "dsa": 4}
 
 
 #: other ways of doing the same
@@ -45,8 +46,8 @@ def cases():
 @pytest.mark.parametrize(("name", "chosen", "causal"), list(cases()))
 def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, chosen, causal):
     tokens = MILLION // {**MANY_STEPS, **FEWER}.get(name, 1)
-    asked = Workload(tokens, 1, HEAD_DIM, causal=causal)
-    expected = attnprof.cost(name, asked, **chosen)
+    work = Workload(tokens, 1, HEAD_DIM, causal=causal)
+    expected = attnprof.cost(name, work, **chosen)
     counted = RememberedLayouts()
     with torch.device("meta"):
         layer = attnprof.build(name, HEAD_DIM, 1, tokens, **chosen)

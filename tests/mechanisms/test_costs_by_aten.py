@@ -22,11 +22,11 @@ def test_flops_of_a_core_are_those_dispatched(name, shape):
     layer = built(name, shape)
     b, n, h, d = shape
     q, k, v = (torch.randn(b, h, n, d) for _ in range(3))
-    for causal, phase, seen in executed(layer.core, q, k, v, causals=causals(name)):
-        asked = workload(shape, causal=causal, phase=phase)
-        cost = attnprof.cost(name, asked, "core", **params(name)).total
-        assert not seen.unknown
-        assert (phase, causal, kinds(cost)) == (phase, causal, seen.by_kind())
+    for causal, phase, counts in executed(layer.core, q, k, v, causals=causals(name)):
+        work = workload(shape, causal=causal, phase=phase)
+        cost = attnprof.cost(name, work, "core", **params(name)).total
+        assert not counts.unknown
+        assert (phase, causal, kinds(cost)) == (phase, causal, counts.by_kind())
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -34,9 +34,9 @@ def test_flops_of_a_core_are_those_dispatched(name, shape):
 def test_bias_counts_as_executed(name, bias):
     shape = SHAPES[1]
     layer, x = built(name, shape, bias=bias), inputs(shape)
-    seen = count_layer(layer, x, "train")
+    counts = count_layer(layer, x, "train")
     cost = attnprof.cost(name, workload(shape, phase="train"), **params(name), bias=bias).total
-    assert kinds(cost) == seen.by_kind()
+    assert kinds(cost) == counts.by_kind()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 1), (3, 3)])
@@ -51,10 +51,10 @@ def test_cross_attention_counts_as_executed(name, shape):
     layer = built(name, shape)
     context = torch.randn(shape[0], 9, shape[2] * shape[3], requires_grad=True)
     for phase in ("forward", "train"):
-        seen = count_layer(layer, inputs(shape), phase, context=context)
+        counts = count_layer(layer, inputs(shape), phase, context=context)
         context.grad = None
-        asked = workload(shape, kv_seq_len=9, phase=phase)
-        check_executed(attnprof.cost(name, asked, **params(name)), seen, phase)
+        work = workload(shape, kv_seq_len=9, phase=phase)
+        check_executed(attnprof.cost(name, work, **params(name)), counts, phase)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
@@ -64,6 +64,6 @@ def test_a_decoding_step_counts_as_executed(name, shape):
     state = layer.init_state(shape[0])
     for t, token in enumerate(x.transpose(0, 1).contiguous()):
         with torch.no_grad():
-            seen = count(lambda token=token: layer.step(token, state))
-        asked = workload(shape, phase="decode").with_(seq_len=t + 1)
-        check_executed(attnprof.cost(name, asked, **params(name)), seen, t)
+            counts = count(lambda token=token: layer.step(token, state))
+        work = workload(shape, phase="decode").with_(seq_len=t + 1)
+        check_executed(attnprof.cost(name, work, **params(name)), counts, t)

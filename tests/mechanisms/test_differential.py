@@ -27,10 +27,10 @@ def loops(q, k, v, causal, depth, a1, b1, a2, b2):
     cut, group = -(-q.shape[-1] // 2), q.shape[1] // k.shape[1]
     for b, h, t in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
         key, value, row = k[b, h // group], v[b, h // group], q[b, h, t]
-        seen = range(t + 1) if causal else range(len(key))
-        one = weights_of(row[:cut], key[:, :cut], seen)
-        two = weights_of(row[cut:], key[:, cut:], seen)
-        mixed = sum((x - share * y) * value[j] for x, y, j in zip(one, two, seen, strict=True))
+        visible = range(t + 1) if causal else range(len(key))
+        one = weights_of(row[:cut], key[:, :cut], visible)
+        two = weights_of(row[cut:], key[:, cut:], visible)
+        mixed = sum((x - share * y) * value[j] for x, y, j in zip(one, two, visible, strict=True))
         out[b, h, t] = mixed / torch.sqrt((mixed * mixed).mean() + 1e-6) * (1 - start)
     return out
 

@@ -62,8 +62,8 @@ def test_other_number_formats_are_near_float32(name, dtype):
     layer, x = built(name, SHAPE), inputs(SHAPE)
     for causal in causals(name):
         expected = ran(layer, x, causal)
-        seen = ran(copy.deepcopy(layer).to(dtype), x.to(dtype), causal)
-        for ours, theirs in zip(seen, expected, strict=True):
+        outputs = ran(copy.deepcopy(layer).to(dtype), x.to(dtype), causal)
+        for ours, theirs in zip(outputs, expected, strict=True):
             assert ours.dtype == dtype
             assert ours.isfinite().all()
             if name in HASHES:

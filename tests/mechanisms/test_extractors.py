@@ -60,9 +60,9 @@ CASES = [
 def test_each_implementation_is_the_definition(name, params, sizes):
     layer, x = built(name, *sizes, **params)
     close(layer(x), definition(layer, x), 1e-10)
-    asked = Workload(len(layer.weight), 1, x.shape[-1])
+    work = Workload(len(layer.weight), 1, x.shape[-1])
     entries = sum(p.numel() for p in layer.parameters())
-    assert registry.get(name, **params).parameters(asked) == entries
+    assert registry.get(name, **params).parameters(work) == entries
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,17 +8,30 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.layer_rows import angles
-from attnprof.blocks.picked import PICKED, ROWS, picks
+from attnprof.blocks.picked import PICKED, ROWS, block_sums, picks
 from attnprof.errors import RequestError
 from attnprof.ops.functional import wide_positions
-from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import check_counts, check_gradients, check_steps, close, loops, split
+from tests.mechanisms.cases import built, inputs, workload
+from tests.mechanisms.checks import (
+    check_counts,
+    check_gradients,
+    check_peak,
+    check_steps,
+    close,
+    loops,
+    split,
+)
 
 FORMS = ("gathered", "dense-mask")
 INDEX = {"index_heads": 16, "index_dim": 4}
 SIZES = [
     ((2, 9, 4, 3), {"top": 4}), ((1, 70, 2, 4), {"top": 5, "num_kv_heads": 1}),
     ((2, 6, 4, 2), {"top": 1, "num_kv_heads": 2, "value_head_dim": 5}), ((1, 5, 1, 4), {"top": 9}),
+]  # fmt: skip
+BLOCKS = [
+    ((2, 11, 4, 3), {"top": 6, "index_block": 3}), ((1, 9, 2, 4), {"top": 5, "index_block": 2}),
+    ((1, 70, 2, 2), {"top": 8, "index_block": 4, "num_kv_heads": 1}),
+    ((2, 5, 1, 2), {"top": 3, "index_block": 4}),
 ]  # fmt: skip
 LATENT = [
     {"kv_rank": 3, "rope_dim": 4, "top": 4}, {"kv_rank": 5, "rope_dim": 0, "top": 2},
@@ -38,11 +51,31 @@ def picked(q, k, shares, top, causal):
     return places
 
 
-def definition(layer, x, causal):
-    """The layer's output of one sample (n, d_model), one head and token after the other."""
+def in_blocks(q, k, shares, top, block):
+    """The tokens of each row's own block, and of those before it of the highest scores."""
+    places = []
+    for t in range(len(q)):
+        own = t // block
+        means = [k[i * block : (i + 1) * block].mean(0) for i in range(own)]
+        ranked = picked(q[t : t + 1], means, shares[t : t + 1], top // block - 1, causal=False)
+        blocks = {own, *(ranked[0] if top >= 2 * block else ())}
+        places.append([s for s in range(t + 1) if s // block in blocks])
+    return places
+
+
+def definition(layer, x, causal, source=None):
+    """The layer's output of one sample (n, d_model), one head and token after the other.
+
+    ``source`` is the layer and its input whose indexer picks, if not its own.
+    """
     spec, sizes, n = layer.spec, layer.sizes, len(x)
-    index_q = layer.index_q(x).view(n, spec.index_heads, spec.index_dim)
-    chosen = picked(index_q, layer.index_k(x), layer.index_shares(x), spec.top, causal)
+    indexer, rows = source or (layer, x)
+    index_q = indexer.index_q(rows).view(n, spec.index_heads, spec.index_dim)
+    asked = index_q, indexer.index_k(rows), indexer.index_shares(rows)
+    if spec.index_block > 1:
+        chosen = in_blocks(*asked, spec.top, spec.index_block)
+    else:
+        chosen = picked(*asked, spec.top, causal)
     heads = zip("qkv", (sizes.num_heads, *[sizes.num_kv_heads] * 2), strict=True)
     maps = [(getattr(layer, f"{letter}_proj"), count) for letter, count in heads]
     q, k, v = (each(x).view(1, n, count, -1).transpose(1, 2) for each, count in maps)
@@ -50,7 +83,7 @@ def definition(layer, x, causal):
     return layer.o_proj(out[0].transpose(0, 1).flatten(1))
 
 
-@pytest.mark.parametrize(("shape", "more"), SIZES, ids=str)
+@pytest.mark.parametrize(("shape", "more"), SIZES + BLOCKS, ids=str)
 @pytest.mark.parametrize("impl", FORMS)
 def test_both_forms_are_the_definition_for_a_prompt_and_token_by_token(impl, shape, more):
     layer = built("topk", shape, torch.float64, **{**INDEX, **more}, impl=impl)
@@ -63,7 +96,9 @@ def test_both_forms_are_the_definition_for_a_prompt_and_token_by_token(impl, sha
 
 
 COUNTED = [
-    *(("topk", *case) for case in SIZES), *(("dsa", (2, 6, 3, 4), params) for params in LATENT),
+    *(("topk", *case) for case in SIZES + BLOCKS),
+    *(("dsa", (2, 6, 3, 4), params) for params in LATENT),
+    ("dsa", (3, 7, 3, 4), {**LATENT[0], "index_block": 2}),
 ]  # fmt: skip
 
 
@@ -76,7 +111,12 @@ def test_both_forms_count_as_executed(impl, name, shape, more):
 
 @pytest.mark.parametrize(
     ("name", "shape", "more"),
-    [("topk", (2, 6, 4, 2), {"num_kv_heads": 2}), ("dsa", (1, 5, 2, 2), {"rope_dim": 2})],
+    [
+        ("topk", (2, 6, 4, 2), {"num_kv_heads": 2}),
+        ("dsa", (1, 5, 2, 2), {"rope_dim": 2}),
+        ("topk", (1, 7, 2, 2), {"index_block": 2}),
+        ("dsa", (1, 7, 2, 2), {"index_block": 2, "rope_dim": 2}),
+    ],
 )
 @pytest.mark.parametrize("impl", FORMS)
 def test_gradients_pass_what_was_picked(impl, name, shape, more):
@@ -124,14 +164,14 @@ def test_more_than_one_block_of_rows_is_the_dense_mask():
     x = inputs((1, 600, 2, 4), torch.float64)
     other = layer.spec.with_params({"impl": "dense-mask"})
     for causal in (False, True):
-        found = []
+        masks = []
         for spec in (layer.spec, other):
             layer.spec = spec
             row = x.clone().requires_grad_()
             y = layer(row, causal=causal)
             y.square().sum().backward()
-            found.append((y.detach(), row.grad))
-        for ours, theirs in zip(*found, strict=True):
+            masks.append((y.detach(), row.grad))
+        for ours, theirs in zip(*masks, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -151,10 +191,100 @@ def test_it_picks_what_the_indexer_of_deepseek_v3_2_picks():
         expected = theirs(x, residual, still, mask, None)
         q = theirs.wq_b(residual).view(2, n, 16, 8)
         k, shares = theirs.k_norm(theirs.wk(x)), theirs.weights_proj(x)
-        found = picks(q, k, shares, top=5, causal=True)
+        places = picks(q, k, shares, top=5, causal=True)
     for t in range(n):
-        rows = found[:, t, : t + 1].sort().values, expected[:, t, : t + 1].sort().values
+        rows = places[:, t, : t + 1].sort().values, expected[:, t, : t + 1].sort().values
         assert torch.equal(*rows)
+
+
+def test_it_picks_the_blocks_that_the_indexer_of_qwen4_picks():
+    """A token that ends its block ranks it there with the others; before that it is seen anyway."""
+    modeling = pytest.importorskip("transformers.models.qwen4_exp.modeling_qwen4_exp")
+    config = modeling.Qwen4ExpTextConfig(
+        hidden_size=24, indexer_n_heads=16, indexer_kv_heads=1, indexer_head_dim=8,
+        indexer_budget=8, indexer_compress_ratio=4, num_hidden_layers=1, head_dim=8,
+    )  # fmt: skip
+    theirs, n = modeling.Qwen4ExpTextQSAIndexer(config, 0), 31
+    theirs.q_layernorm = theirs.k_layernorm = torch.nn.Identity()
+    x, still = torch.randn(2, n, 24), (torch.ones(2, n, 8), torch.zeros(2, n, 8))  # no rotation
+    with torch.no_grad():
+        mask = theirs(x, still, torch.ones(n, n, dtype=bool).tril().expand(2, 1, n, n), None)
+        q, keys = theirs.index_qk_proj(x).split([128, 8], -1)
+        found = picks(
+            q.view(2, n, 16, 8), block_sums(keys, 4), torch.ones(2, n, 16), top=3, causal=True,
+            block=4,
+        )  # fmt: skip
+    for t in (t for t in range(n) if t % 4 < 3):
+        blocks = found[:, t, : t // 4 + 1].sort().values
+        for sample in range(2):
+            seen = mask[sample, 0, t].nonzero().flatten() // 4
+            assert seen.unique().tolist() == blocks[sample].tolist()
+
+
+# -- shared by layers -----------------------------------------------------------------------
+SHARED = "topk@index=lent+topk@index=shared@2"
+
+
+@pytest.mark.parametrize("more", [{}, {"index_block": 2}, {"impl": "dense-mask"}], ids=str)
+def test_layers_that_share_an_indexer_attend_to_what_the_first_one_picks(more):
+    layer = built(SHARED, (2, 9, 4, 3), torch.float64, top=4, **INDEX, **more)
+    x = inputs((2, 9, 4, 3), torch.float64)
+    first, *others = layer.layers
+    assert not [name for name, _ in layer.named_parameters() if "index" in name and name[7] != "0"]
+    check_steps(layer, x)
+    check_gradients(layer, x[:1])
+    with torch.no_grad():
+        for sample, ours in zip(x, layer(x, causal=True), strict=True):
+            rows = definition(first, sample, causal=True)
+            for one in others:
+                rows = definition(one, rows, causal=True, source=(first, sample))
+            close(ours, rows)
+
+
+@pytest.mark.parametrize("name", ["topk", "dsa"])
+def test_a_layer_without_an_indexer_costs_and_keeps_no_indexer(name):
+    params = {"top": 16, **INDEX} | ({"rope_dim": 4} if name == "dsa" else {})
+    own, lent, shared = (registry.get(name, index=x, **params) for x in ("own", "lent", "shared"))
+    step = Workload(100, 4, 8, 2, phase="decode")
+    asked = step.with_(phase="forward", causal=True)
+    assert lent.cost(asked).total == own.cost(asked).total
+    pairs, maps = 100 * 100, 16 * 4 + 4 + 16
+    for w, rows, seen in ((asked, 200, pairs), (step, 2, 100)):
+        less = own.cost(w).matmul_flops - shared.cost(w).matmul_flops
+        assert less == 2 * rows * 32 * maps + 2 * 2 * seen * 16 * (4 + 1)
+    norm = 8 if name == "dsa" else 0
+    assert own.parameters(step) - shared.parameters(step) == 32 * maps + norm
+    assert own.state_entries(step) - shared.state_entries(step) == 2 * 100 * 4
+    assert own.state_traffic(step) - shared.state_traffic(step) == 4 * 2 * 100 * 4
+    less = own.definition(asked).matmul_flops - shared.definition(asked).matmul_flops
+    assert less == 2 * 200 * 32 * maps + 2 * 2 * 5050 * 16 * (4 + 1)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_places_live_until_the_last_layer_that_takes_them(phase):
+    shape, params = (2, 65, 4, 8), {"top": 16, **INDEX}
+    layer, x = built(SHARED, shape, **params), inputs(shape)
+    spec = registry.get(SHARED, **params)
+    table = spec.cost(workload(shape, causal=True, phase=phase))
+    check_peak(table, layer, x, phase, causal=True)
+
+
+def test_a_layer_without_an_indexer_runs_after_one_that_lends():
+    layer = attnprof.build("topk", 8, 2, index="shared")
+    with pytest.raises(RequestError, match=r"for example dsa@index=lent\+dsa@index=shared@3"):
+        layer(torch.randn(1, 4, 8))
+
+
+def test_means_of_keys_are_ranked_and_kept_in_place_of_keys():
+    """DSA of a million tokens, 64 ranked together: a 64th of scores and of the indexer's cache."""
+    own, blocks = (registry.get("dsa", index_block=block) for block in (1, 64))
+    step = Workload(1 << 20, 128, 128, phase="decode")
+    maps = own.parameters(step), blocks.parameters(step)
+    assert maps[0] == maps[1]
+    less = own.cost(step).matmul_flops - blocks.cost(step).matmul_flops
+    assert less == 2 * 64 * 129 * ((1 << 20) - (1 << 14))
+    assert own.state_entries(step) - blocks.state_entries(step) == 128 * ((1 << 20) - (1 << 14))
+    assert own.state_traffic(step) - blocks.state_traffic(step) == 4 * 128 * ((1 << 20) - (1 << 14))
 
 
 # -- of latents -----------------------------------------------------------------------------

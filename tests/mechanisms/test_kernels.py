@@ -41,10 +41,10 @@ def loops(name, params, q, k, v, projection, causal):
     keys = [features(name, params, row.tolist(), projection) for row in k]
     out = torch.zeros(n, width, dtype=torch.float64)
     for i in range(n):
-        seen = range(i + 1 if causal else n)
-        weights = [sum(a * b for a, b in zip(queries[i], keys[j], strict=True)) for j in seen]
+        visible = range(i + 1 if causal else n)
+        weights = [sum(a * b for a, b in zip(queries[i], keys[j], strict=True)) for j in visible]
         for c in range(width):
-            out[i, c] = sum(w * float(v[j, c]) for w, j in zip(weights, seen, strict=True))
+            out[i, c] = sum(w * float(v[j, c]) for w, j in zip(weights, visible, strict=True))
         out[i] /= sum(weights) + floor
     return out
 

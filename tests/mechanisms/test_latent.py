@@ -65,10 +65,10 @@ def loops(layer, x, causal):
     for t in range(len(x)):
         heads = []
         for i in range(h):
-            seen = range(t + 1) if causal else range(len(x))
+            visible = range(t + 1) if causal else range(len(x))
             scale = math.sqrt(width + spec.rope_dim)
-            weights = [math.exp(float(queries[t][i] @ keys[j][i]) / scale) for j in seen]
-            mixed = zip(weights, seen, strict=True)
+            weights = [math.exp(float(queries[t][i] @ keys[j][i]) / scale) for j in visible]
+            mixed = zip(weights, visible, strict=True)
             heads.append(sum(w / sum(weights) * values[j][i] for w, j in mixed))
         out.append(layer.o_proj.weight @ torch.cat(heads))
     return torch.stack(out)
@@ -134,22 +134,22 @@ def weights_of(sizes):
 
 
 def test_parameters_are_those_of_deepseek_v3():
-    asked, params = asked_of(RELEASED[0], n=1)
-    assert registry.get("mla", **params).parameters(asked) == 187_107_328
+    work, params = asked_of(RELEASED[0], n=1)
+    assert registry.get("mla", **params).parameters(work) == 187_107_328
 
 
 @pytest.mark.parametrize("sizes", RELEASED, ids=str)
 @pytest.mark.parametrize(("b", "n"), [(1, 64), (2, 1000)])
 def test_products_are_the_known_formulas(sizes, b, n):
     h, _, _, c, r, key, value = sizes
-    asked, params = asked_of(sizes, n=n, b=b, causal=True)
-    step = asked.with_(causal=False, phase="decode")
+    work, params = asked_of(sizes, n=n, b=b, causal=True)
+    step = work.with_(causal=False, phase="decode")
     projected = 2 * b * weights_of(sizes)
     pair = {"expanded": key + r + value, "absorbed": 2 * c + r, "reexpanded": key + r + value}
     again = c * h * (key + value)  # for each cached token but the new one's
     for impl in FORMS:
         spec = registry.get("mla", impl=impl, **params)
-        assert spec.cost(asked).matmul_flops == projected * n + 2 * b * h * n * n * pair[impl]
+        assert spec.cost(work).matmul_flops == projected * n + 2 * b * h * n * n * pair[impl]
         expected = projected + 2 * b * h * n * pair[impl]
         more = 2 * b * again * (n - 1) if impl == "reexpanded" else 0
         assert spec.cost(step).matmul_flops == expected + more
@@ -158,8 +158,8 @@ def test_products_are_the_known_formulas(sizes, b, n):
 
 
 def test_absorbed_products_of_deepseek_v3_are_3_4_times_expanded_and_a_cache_71_times_less():
-    asked, params = asked_of(RELEASED[0], n=4096, phase="decode")
-    tables = {impl: attnprof.cost("mla", asked, impl=impl, **params) for impl in FORMS}
+    work, params = asked_of(RELEASED[0], n=4096, phase="decode")
+    tables = {impl: attnprof.cost("mla", work, impl=impl, **params) for impl in FORMS}
     rest = 2 * weights_of(RELEASED[0])
     core = {impl: table.matmul_flops - rest for impl, table in tables.items()}
     assert core["absorbed"] / core["expanded"] == 1088 / 320
@@ -171,10 +171,10 @@ def test_absorbed_products_of_deepseek_v3_are_3_4_times_expanded_and_a_cache_71_
 @pytest.mark.parametrize("c", [2, 3, 4, 5])
 @pytest.mark.parametrize("phase", ["forward", "train", "decode"])
 def test_auto_is_the_cheapest_form_and_says_so(phase, c):
-    asked = Workload(30, 4, 4, causal=phase != "decode", phase=phase)
+    work = Workload(30, 4, 4, causal=phase != "decode", phase=phase)
     params = {"kv_rank": c, "rope_dim": 2}
-    tables = {impl: attnprof.cost("mla", asked, impl=impl, **params) for impl in FORMS}
-    auto = attnprof.cost("mla", asked, **params)
+    tables = {impl: attnprof.cost("mla", work, impl=impl, **params) for impl in FORMS}
+    auto = attnprof.cost("mla", work, **params)
     if phase == "decode":
         del tables["expanded"]  # which caches the keys of all heads
     assert auto.matmul_flops == min(table.matmul_flops for table in tables.values())
@@ -206,8 +206,8 @@ def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
         for first in (0, 3):
             step = x[:, first : first + 3].contiguous()
             counts = count(lambda step=step, state=state: few.step(step, state))
-            asked = workload(shape, phase="decode", dtype="float64").with_(seq_len=first + 3)
-            table = attnprof.cost("mla", asked, **params, step_tokens=3)
+            work = workload(shape, phase="decode", dtype="float64").with_(seq_len=first + 3)
+            table = attnprof.cost("mla", work, **params, step_tokens=3)
             check_executed(table, counts, first)
         state = few.init_state(2)
         both = [few.step(x[:, first : first + 3], state)[0] for first in (0, 3)]
@@ -215,10 +215,10 @@ def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
 
 
 def test_auto_makes_latents_again_for_many_tokens_of_a_step():
-    asked = Workload(9000, 4, 128, phase="decode")
+    work = Workload(9000, 4, 128, phase="decode")
     for tokens, form in ((1, "absorbed"), (170, "absorbed"), (171, "reexpanded")):
         spec = registry.get("mla", kv_rank=512, step_tokens=tokens)
-        assert f"impl=auto is {form} here" in spec.choice(asked)
+        assert f"impl=auto is {form} here" in spec.choice(work)
 
 
 @pytest.mark.parametrize("q_rank", [None, 6])
@@ -248,6 +248,6 @@ def test_it_is_the_attention_of_deepseek_v3(q_rank):
                      "q_proj.weight": "q_proj.weight", "q_down.weight": "q_a_proj.weight",
                      "q_norm": "q_a_layernorm.weight",
                      "q_up.weight": "q_b_proj.weight"}  # fmt: skip
-            known = dict(theirs.named_parameters())
-            ours.load_state_dict({a: known[b] for a, b in named.items() if b in known})
+            weights = dict(theirs.named_parameters())
+            ours.load_state_dict({a: weights[b] for a, b in named.items() if b in weights})
             close(ours(x, causal=True), expected, 1e-5)

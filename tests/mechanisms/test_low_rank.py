@@ -167,12 +167,12 @@ def softmax_rows(q, k):
 def means(x, m):
     """The mean of every segment, the first n mod m one token longer."""
     size, more = divmod(len(x), m)
-    found, start = [], 0
+    averages, start = [], 0
     for i in range(m):
         end = start + size + (i < more)
-        found.append(sum(x[j] for j in range(start, end)) / (end - start))
+        averages.append(sum(x[j] for j in range(start, end)) / (end - start))
         start = end
-    return torch.stack(found)
+    return torch.stack(averages)
 
 
 def definition(q, k, v, m, iterations, kernel):
@@ -292,8 +292,8 @@ def test_half_the_digits_are_counted_as_they_run():
     shape = (2, 9, 2, 4)
     layer = built("nystromformer", shape, torch.bfloat16, num_landmarks=4)
     for phase in ("forward", "train"):
-        asked = workload(shape, phase=phase, dtype="bfloat16")
-        table = attnprof.cost("nystromformer", asked, num_landmarks=4)
+        work = workload(shape, phase=phase, dtype="bfloat16")
+        table = attnprof.cost("nystromformer", work, num_landmarks=4)
         check_executed(table, count_layer(layer, inputs(shape, torch.bfloat16), phase), phase)
 
 

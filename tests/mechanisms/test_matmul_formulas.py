@@ -38,6 +38,22 @@ def indexed(of):
     return lambda n: of(n) + 2 * B * n * HEADS * (WIDTH + 1)
 
 
+def windows(n):
+    """Whole windows of 32 tokens, one every 16."""
+    return (n - 32) // 16 + 1
+
+
+def blocks(n):
+    """Tokens of three blocks of 64, of fewer where there are no three."""
+    return min(3, -(-n // 64)) * 64
+
+
+def banded(n):
+    """Products of 64 rows at once with all keys that one of them sees of its latest 48."""
+    seen = sum(min(64, n - i) * (min(64, n - i) + min(i, 47)) for i in range(0, n, 64))
+    return 2 * B * H * seen * (D + DV)
+
+
 DECAY = C * (D + DV) + 2 * D * DV, 2 * D * DV
 DELTA = C * (3 * D + 2 * DV) + 3 * D * DV, 3 * D * DV
 SOLVED = C * (2 * D + DV) + 3 * D * DV
@@ -54,6 +70,14 @@ FORMULAS = {
     "sliding-window impl=dense-mask": (prompt(D + DV), lambda n: step(D + DV)(min(n, 128))),
     "differential impl=subtracted": (prompt(D + DV), step(D + DV)),
     "differential impl=separate": (prompt(D + 2 * DV), step(D + 2 * DV)),
+    "nsa impl=dense-mask": (
+        lambda n: prompt(0, (D + DV) * windows(n))(n) + prompt(2 * (D + DV))(n),
+        lambda n: step(D + DV, (D + DV) * (windows(n) + min(n, 512)))(n),
+    ),
+    "nsa impl=gathered top=3 window=48": (
+        lambda n: prompt(0, (D + DV) * (windows(n) + blocks(n)))(n) + banded(n),
+        lambda n: step(0, (D + DV) * (windows(n) + blocks(n) + 48))(n),
+    ),
     "topk impl=gathered": (
         indexer(prompt(0, TOP * 2 * D)), indexed(step(0, TOP * 2 * D)),
     ),

@@ -64,10 +64,10 @@ def test_products_are_the_known_formulas(b, n, g):
     """2 B h N (N / block) d to rank blocks, 4 B h N k block d to attend; whole blocks."""
     h, d, top, block = 8, 64, 4, 256
     spec = registry.get("moba", top=top, block=block)
-    asked = Workload(n, h, d, b, num_kv_heads=g, causal=True)
-    step = asked.with_(causal=False, phase="decode")
+    work = Workload(n, h, d, b, num_kv_heads=g, causal=True)
+    step = work.with_(causal=False, phase="decode")
     each = 2 * b * h * (n // block) * d + 4 * b * h * top * block * d
-    assert spec.cost(asked, "core").matmul_flops == n * each
+    assert spec.cost(work, "core").matmul_flops == n * each
     assert spec.cost(step, "core").matmul_flops == each
     assert spec.state_entries(step) == 2 * b * g * d * n + b * g * d * n // block
     read = min(h * top * block, g * n)

@@ -65,9 +65,9 @@ def loops(q, k, v, weights, causal):
 
     out = torch.zeros_like(v)
     for i in range(n):
-        seen = range(i + 1 if causal else n)
-        exps = [math.exp(score(i, j) / math.sqrt(d)) for j in seen]
-        for j, e in zip(seen, exps, strict=True):
+        visible = range(i + 1 if causal else n)
+        exps = [math.exp(score(i, j) / math.sqrt(d)) for j in visible]
+        for j, e in zip(visible, exps, strict=True):
             out[i] += e / sum(exps) * v[j]
     return out
 
@@ -121,8 +121,8 @@ def test_gradients_are_those_of_the_function(params, causal):
     names = list(weights)
 
     def run(*leaves):
-        given = dict(zip(names, leaves[3:], strict=True))
-        return attnprof.attend("neural", *leaves[:3], causal=causal, weights=given, **params)
+        weights = dict(zip(names, leaves[3:], strict=True))
+        return attnprof.attend("neural", *leaves[:3], causal=causal, weights=weights, **params)
 
     leaves = [x.requires_grad_() for x in (*operands, *weights.values())]
     assert torch.autograd.gradcheck(run, leaves)
@@ -147,9 +147,9 @@ def test_costs_are_what_is_dispatched(shape, params, impl):
     layer = attnprof.build("neural", h * d, h, n, impl=impl, **params)
     for causal in (False, True):
         for phase in ("forward", "train"):
-            seen = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
+            counts = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
             work = Workload(n, h, d, b, causal=causal, phase=phase)
-            check_executed(attnprof.cost("neural", work, impl=impl, **params), seen, phase)
+            check_executed(attnprof.cost("neural", work, impl=impl, **params), counts, phase)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -161,8 +161,8 @@ def test_peaks_are_the_allocators(params, impl, causal):
     for phase in ("forward", "train"):
         work = Workload(n, h, d, b, causal=causal, phase=phase)
         peak = attnprof.cost("neural", work, impl=impl, **params).peak()
-        seen = held(layer, x, phase, causal=causal)
-        assert peak == pytest.approx(seen, abs=64, rel=1e-3), phase
+        held_bytes = held(layer, x, phase, causal=causal)
+        assert peak == pytest.approx(held_bytes, abs=64, rel=1e-3), phase
 
 
 @pytest.mark.parametrize("params", VARIANTS, ids=str)

@@ -164,20 +164,32 @@ def test_a_step_is_the_causal_forwards_row(pattern):
 @pytest.mark.parametrize("n", [3, 8, 9, 40])
 def test_a_cache_holds_as_many_tokens_as_the_window_and_products_fill_the_band(n):
     spec = registry.get("sliding-window", window=8)
-    asked = Workload(n, 6, 4, 2, num_kv_heads=3, causal=True)
+    work = Workload(n, 6, 4, 2, num_kv_heads=3, causal=True)
     seen, full = min(n, 8), min(n, 8) * (min(n, 8) - 1) // 2
-    band = spec.definition(asked, "core").matmul_flops
+    band = spec.definition(work, "core").matmul_flops
     assert band == 4 * 2 * 6 * 4 * (n * seen - full)
-    step = spec.cost(asked.with_(causal=False, phase="decode"), "core")
+    step = spec.cost(work.with_(causal=False, phase="decode"), "core")
     assert step.state_entries == 2 * 2 * 3 * 4 * seen
     assert step.matmul_flops == 4 * 2 * 6 * 4 * seen
-    dense = registry.get("sliding-window", window=8, impl="dense-mask").cost(asked, "core")
+    dense = registry.get("sliding-window", window=8, impl="dense-mask").cost(work, "core")
     assert dense.matmul_flops == 4 * 2 * 6 * n * n * 4
 
 
+def test_transformers_caches_one_token_fewer_between_steps_than_a_row_sees():
+    cache = pytest.importorskip("transformers.cache_utils").DynamicSlidingWindowLayer(5)
+    layer = attnprof.build("sliding-window", 8, 2, window=5)
+    state = layer.init_state(1)
+    for t in range(12):
+        rows = torch.randn(1, 2, 1, 4)
+        seen = cache.update(rows, rows)[0].shape[2]
+        layer.step(rows.view(1, 8), state)
+        assert seen == state.keys.filled.shape[1] == min(t + 1, 5)
+        assert cache.keys.shape[2] == min(t + 1, 4)
+
+
 def test_a_sink_costs_a_parameter_a_head_and_no_product():
-    asked = Workload(40, 6, 4, causal=True)
-    plain, sink = (attnprof.cost("sliding-window", asked, sink=s, window=8) for s in (False, True))
+    work = Workload(40, 6, 4, causal=True)
+    plain, sink = (attnprof.cost("sliding-window", work, sink=s, window=8) for s in (False, True))
     assert sink.parameters - plain.parameters == 6
     assert sink.matmul_flops == plain.matmul_flops
 

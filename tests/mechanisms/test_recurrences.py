@@ -44,10 +44,10 @@ def operands(gate, delta, n=11, dk=3, dv=5, dtype=torch.float64):
 @pytest.mark.parametrize("gate", GATES)
 def test_every_form_and_its_gradients_are_those_of_the_loop(gate, delta, form):
     for n, rows in ((11, 4), (8, 4), (1, 4), (3, 64)):
-        given = operands(gate, delta, n)
-        leaves = [x.requires_grad_() for x in given if x is not None]
-        ours = recurrence(*given, rows=rows, form=form, by_channel=gate == "channel")
-        theirs = looped(*given)
+        operands_of_run = operands(gate, delta, n)
+        leaves = [x.requires_grad_() for x in operands_of_run if x is not None]
+        ours = recurrence(*operands_of_run, rows=rows, form=form, by_channel=gate == "channel")
+        theirs = looped(*operands_of_run)
         close(ours, theirs)
         weights = torch.randn_like(theirs)
         grads = [torch.autograd.grad((y * weights).sum(), leaves) for y in (ours, theirs)]
@@ -59,10 +59,10 @@ def test_every_form_and_its_gradients_are_those_of_the_loop(gate, delta, form):
 @pytest.mark.parametrize("delta", [False, True])
 def test_gates_that_forget_at_once_do_not_overflow_in_float32(gate, delta):
     q, k, v, g, beta = operands(gate, delta, n=150, dk=16, dtype=torch.float32)
-    given = (q, k, v, g * 60, beta)  # exp(64 · 30) inside a chunk, were it formed
-    leaves = [x.requires_grad_() for x in given if x is not None]
-    rows = recurrence(*given, rows=64, by_channel=gate == "channel")
-    wide = [None if x is None else x.detach().double() for x in given]
+    operands_of_run = (q, k, v, g * 60, beta)  # exp(64 · 30) inside a chunk, were it formed
+    leaves = [x.requires_grad_() for x in operands_of_run if x is not None]
+    rows = recurrence(*operands_of_run, rows=64, by_channel=gate == "channel")
+    wide = [None if x is None else x.detach().double() for x in operands_of_run]
     torch.testing.assert_close(rows.double(), looped(*wide), rtol=1e-4, atol=1e-5)
     rows.square().sum().backward()
     assert all(x.grad.isfinite().all() for x in leaves)
@@ -142,8 +142,8 @@ def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
 def test_outputs_are_normed_and_gated(name):
     layer = attnprof.build(name, 12, 3).double()
     bare = attnprof.build(name, 12, 3, output_gate=False).double()
-    known = layer.state_dict()
-    bare.load_state_dict({key: known[key] for key in bare.state_dict()})
+    weights = layer.state_dict()
+    bare.load_state_dict({key: weights[key] for key in bare.state_dict()})
     bare.o_proj, x = torch.nn.Identity(), torch.randn(2, 9, 12, dtype=torch.float64)
     gate, y = layer.gate_proj(x), bare(x)
     norm = partial(torch.nn.functional.rms_norm, normalized_shape=(12,), eps=1e-6)
@@ -164,9 +164,9 @@ def rows_of(x):
 
 
 def run(q, k, v, g, beta, **settings):
-    given = [None if x is None else rows_of(x) for x in (q, k, v, g, beta)]
+    operands_of_run = [None if x is None else rows_of(x) for x in (q, k, v, g, beta)]
     b, n, h, _ = q.shape
-    return recurrence(*given, **settings).view(b, h, n, -1).transpose(1, 2)
+    return recurrence(*operands_of_run, **settings).view(b, h, n, -1).transpose(1, 2)
 
 
 @pytest.mark.parametrize("form", ["chunk", "recurrent"])
@@ -179,11 +179,11 @@ def test_the_gated_delta_rule_is_that_of_transformers(form):
         q, k, v, g=g, beta=beta, initial_state=None, output_final_state=False,
         use_qk_l2norm_in_kernel=True,
     )  # fmt: skip
-    seen = run(
+    ours = run(
         unit_rows(q) * 8**-0.5, unit_rows(k), v, g.unsqueeze(-1), beta.unsqueeze(-1), rows=16,
         form={"chunk": "chunkwise"}.get(form, form),
     )  # fmt: skip
-    close(seen, expected, 1e-5)
+    close(ours, expected, 1e-5)
 
 
 def test_kimi_delta_attention_is_that_of_transformers():
@@ -193,10 +193,10 @@ def test_kimi_delta_attention_is_that_of_transformers():
     expected, _ = theirs.chunk_kimi_delta_attention(
         q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True
     )
-    seen = run(
+    ours = run(
         unit_rows(q) * 8**-0.5, unit_rows(k), v, g, beta.unsqueeze(-1), rows=16, by_channel=True
     )
-    close(seen, expected, 1e-5)
+    close(ours, expected, 1e-5)
 
 
 def test_mamba2_is_that_of_transformers():
@@ -214,8 +214,8 @@ def test_mamba2_is_that_of_transformers():
         for name, value in (("rate", rate), ("offset", torch.ones(3)), ("skip", skip)):
             getattr(core, name).copy_(value)
         raised = steps.transpose(1, 2).unsqueeze(-1)
-        seen = core(*(y.transpose(1, 2) for y in (c, b, x)), gates={"a": raised}).transpose(1, 2)
-    close(seen, expected, 1e-5)
+        ours = core(*(y.transpose(1, 2) for y in (c, b, x)), gates={"a": raised}).transpose(1, 2)
+    close(ours, expected, 1e-5)
 
 
 def test_lightning_is_that_of_transformers():
@@ -230,8 +230,8 @@ def test_lightning_is_that_of_transformers():
     with torch.no_grad():
         expected = 2 * layer(x, None, None)[0]
         qkv = layer.qkv_proj(x).view(2, 70, 3, 24).transpose(1, 2)
-        seen = attnprof.attend("lightning", *qkv.split(8, -1), depth=2 / 3)
-    close(seen.transpose(1, 2).flatten(2), expected, 1e-5)
+        ours = attnprof.attend("lightning", *qkv.split(8, -1), depth=2 / 3)
+    close(ours.transpose(1, 2).flatten(2), expected, 1e-5)
 
 
 SHARED = {"mamba2": "groups", "gated-deltanet": "key_heads"}
@@ -262,8 +262,8 @@ def test_fewer_heads_of_queries_and_keys_are_repeated(name):
     with torch.no_grad():
         close(fewer(x), whole(x))
     for phase in ("forward", "train"):
-        asked = Workload(9, 4, 8, 2, phase=phase)
-        table = attnprof.cost(name, asked, **{SHARED[name]: 2})
+        work = Workload(9, 4, 8, 2, phase=phase)
+        table = attnprof.cost(name, work, **{SHARED[name]: 2})
         assert table.parameters == sum(p.numel() for p in fewer.parameters())
         check_executed(table, count_layer(fewer.float(), x.float(), phase), phase)
 

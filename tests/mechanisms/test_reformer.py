@@ -46,8 +46,8 @@ def loops(q, v, rotations, size, causal, with_itself):
     for i in range(n):
         weights = [
             (math.exp(float(q[i] @ q[j]) / float(q[j].norm()) / math.sqrt(d)), j)
-            for seen in rounds
-            for j in seen[i]
+            for visible in rounds
+            for j in visible[i]
         ]
         for weight, j in weights or [(1.0, i)]:
             out[i] += weight / sum(w for w, _ in weights or [(1.0, i)]) * v[j]
@@ -194,14 +194,14 @@ def test_symbols_are_the_numbers_where_buckets_follow_the_length(phase, causal):
     for size in (1, 64, 65, 513, 70_001):
         work = Workload(size, 2, 8, 3, causal=causal, phase=phase)
         expected = attnprof.cost("reformer", work)
-        found = (flops.xreplace({n: size}), peak.xreplace({n: size}))
-        assert found == (expected.flops, expected.peak())
+        values = (flops.xreplace({n: size}), peak.xreplace({n: size}))
+        assert values == (expected.flops, expected.peak())
 
 
 @pytest.mark.parametrize("n", [700, 2200])
 def test_the_forward_peak_is_the_allocators(n):
-    seen = held(attnprof.build("reformer", 32, 2, n), torch.randn(1, n, 32))
-    assert attnprof.cost("reformer", Workload(n, 2, 16)).peak() == pytest.approx(seen, rel=1e-3)
+    peak = held(attnprof.build("reformer", 32, 2, n), torch.randn(1, n, 32))
+    assert attnprof.cost("reformer", Workload(n, 2, 16)).peak() == pytest.approx(peak, rel=1e-3)
 
 
 def test_hashing_is_a_quadratic_stage_of_its_own_and_memory_is_linear():

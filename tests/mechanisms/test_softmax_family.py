@@ -46,12 +46,12 @@ def defined(layer, x, causal):
             ]  # fmt: skip
         rows = []
         for i in range(n):
-            seen = range(i + 1 if causal else n)
+            visible = range(i + 1 if causal else n)
             scores = [
-                math.exp(sum(q[i][c] * k[j][c] for c in columns) / math.sqrt(d)) for j in seen
+                math.exp(sum(q[i][c] * k[j][c] for c in columns) / math.sqrt(d)) for j in visible
             ]
             rows.append([
-                sum(s * values[j][c] for s, j in zip(scores, seen, strict=True)) / sum(scores)
+                sum(s * values[j][c] for s, j in zip(scores, visible, strict=True)) / sum(scores)
                 for c in range(d)
             ])  # fmt: skip
         mixed.append(rows)
@@ -95,8 +95,8 @@ def test_parameter_counts_are_the_printed_ones(name, d_model, length, heads, pri
     with torch.device("meta"):
         layer = attnprof.build(name, d_model, heads, length)
     assert sum(p.numel() for p in layer.parameters()) == printed
-    asked = Workload(length or 50, heads, d_model // heads)
-    assert attnprof.cost(name, asked).parameters == printed
+    work = Workload(length or 50, heads, d_model // heads)
+    assert attnprof.cost(name, work).parameters == printed
 
 
 # -- closed forms -------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def test_causal_sdpa_counts_the_pairs_it_sees_and_five_products_backward():
     d = sympy.Symbol("d", positive=True)
     seen = H * L * (L + 1) / 2
     for phase, each in (("forward", 2), ("backward", 5)):
-        asked = Workload(L, H, d, causal=True, phase=phase)
-        products = attnprof.cost("sdpa", asked, "core").matmul_flops
+        work = Workload(L, H, d, causal=True, phase=phase)
+        products = attnprof.cost("sdpa", work, "core").matmul_flops
         assert sympy.expand(products - each * 2 * d * seen) == 0
 
 

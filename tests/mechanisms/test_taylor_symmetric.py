@@ -68,8 +68,8 @@ def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
     layer, x = built(shape)
     table = cost(shape, causal=causal, phase=phase)
     check_executed(table, count_layer(layer, x, phase, causal=causal))
-    seen = held(layer, x, phase, causal=causal)
-    assert abs(seen - table.peak()) <= 1e-3 * seen + 64
+    peak = held(layer, x, phase, causal=causal)
+    assert abs(peak - table.peak()) <= 1e-3 * peak + 64
 
 
 def test_a_compiled_layer_is_the_layer():
@@ -92,9 +92,9 @@ def test_steps_are_the_causal_rows_and_count_as_dispatched(shape):
         expected = layer(x, causal=True)
         for t in range(shape[1]):
             token = x[:, t].contiguous()
-            seen = count(lambda token=token: rows.append(layer.step(token, state)[0]))
+            counts = count(lambda token=token: rows.append(layer.step(token, state)[0]))
     d, table = shape[3], cost(shape, phase="decode")
-    check_executed(table, seen)
+    check_executed(table, counts)
     features = d * (d + 1) // 2 + d + 1
     assert table.state_entries == state.sums.numel() == shape[0] * shape[2] * features * (d + 1)
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=1e-4, atol=1e-4)

@@ -23,14 +23,14 @@ def loops(q, k, v, temperature, causal):
     n, d = q.shape
     out = torch.zeros_like(v)
     for i in range(n):
-        seen = i + 1 if causal else n
+        visible = i + 1 if causal else n
         weights = []
-        for j in range(seen):
+        for j in range(visible):
             cosine = float(q[i] @ k[j] / (q[i].norm() * k[j].norm()))
             x = temperature * cosine
             weights.append(1 + x + x * x / 2)
         for j, weight in enumerate(weights):
-            out[i] += weight / sum(weights) * v[j] * math.sqrt(seen / d)
+            out[i] += weight / sum(weights) * v[j] * math.sqrt(visible / d)
     return out
 
 
@@ -88,8 +88,8 @@ def test_gradients_are_derivatives(name, causal):
     temperature = weights["temperature"].requires_grad_()
 
     def run(q, k, v, temperature):
-        given = {"temperature": temperature}
-        return attnprof.attend(name, q, k, v, causal=causal, weights=given)
+        weights = {"temperature": temperature}
+        return attnprof.attend(name, q, k, v, causal=causal, weights=weights)
 
     inputs = tuple(x.requires_grad_() for x in (q, k, v))
     assert torch.autograd.gradcheck(run, (*inputs, temperature))
@@ -110,12 +110,12 @@ def test_zero_rows_give_numbers_and_no_gradient(name, causal):
 
 def test_training_causally_never_holds_n_by_d_squared():
     n, d = 512, 16
-    seen = held(
+    peak = held(
         attnprof.build("taylor-efficient", d, 1, n), torch.randn(1, n, d), "train", causal=True
     )
     table = attnprof.cost("taylor-efficient", Workload(n, 1, d, causal=True, phase="train"))
-    assert seen < 4 * n * d * d
-    assert abs(seen - table.peak()) <= 1e-3 * seen + 64
+    assert peak < 4 * n * d * d
+    assert abs(peak - table.peak()) <= 1e-3 * peak + 64
 
 
 @pytest.mark.parametrize(("name", "causal"), [(n, c) for n in FORMS[:2] for c in (False, True)])
@@ -126,9 +126,9 @@ def test_training_causally_never_holds_n_by_d_squared():
 def test_lengths_around_a_chunk_count_as_dispatched(name, causal, phase, sizes):
     b, n, h, d = sizes
     layer = attnprof.build(name, h * d, h, n)
-    seen = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
+    counts = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
     table = attnprof.cost(name, Workload(n, h, d, b, causal=causal, phase=phase))
-    check_executed(table, seen)
+    check_executed(table, counts)
 
 
 # -- the one that switches ----------------------------------------------------------------
@@ -158,12 +158,12 @@ def test_symbols_and_grids_are_the_numbers_for_every_switch(switch):
     n, h, d, b = sympy.symbols("n h d b", positive=True)
     grid = np.arange(1, 40)
     for phase, causal in (("forward", False), ("decode", False), ("train", True)):
-        asked = {"causal": causal, "phase": phase}
-        table = attnprof.cost("taylorshift", Workload(n, h, d, b, **asked), switch=switch)
+        conditions = {"causal": causal, "phase": phase}
+        table = attnprof.cost("taylorshift", Workload(n, h, d, b, **conditions), switch=switch)
         flops, peak = table.flops, table.peak()
-        across = attnprof.cost("taylorshift", Workload(grid, 2, 3, 2, **asked), switch=switch)
+        across = attnprof.cost("taylorshift", Workload(grid, 2, 3, 2, **conditions), switch=switch)
         for size in (1, 2, 11, 12, 13, 14, 39):
-            w = Workload(size, 2, 3, 2, **asked)
+            w = Workload(size, 2, 3, 2, **conditions)
             exact = attnprof.cost("taylorshift", w, switch=switch)
             value = Evaluator({n: size, h: 2, d: 3, b: 2})
             assert value(flops) == exact.flops
@@ -179,8 +179,8 @@ def test_the_module_switches_where_the_cost_does(switch):
         layer = attnprof.build("taylorshift", 6, 2, size, switch=switch)
         for phase in ("forward", "train"):
             w = Workload(size, 2, 3, 2, phase=phase)
-            seen = count_layer(layer, torch.randn(2, size, 6), phase)
-            assert attnprof.cost("taylorshift", w, switch=switch).flops == seen.flops
+            counts = count_layer(layer, torch.randn(2, size, 6), phase)
+            assert attnprof.cost("taylorshift", w, switch=switch).flops == counts.flops
         switched |= attnprof.cost("taylorshift", w, "core").stages[0].name != "queries: norms"
         switched |= any(s.name == "A_mod" for s in attnprof.cost("taylorshift", w, switch=switch))
     assert switched
@@ -196,10 +196,12 @@ def test_decoding_changes_form_once_and_counts_it(d, chunk):
         expected, state = layer(x, causal=True), layer.init_state(b)
         for t in range(1, n + 1):
             token = x[:, t - 1].contiguous()
-            seen = count(lambda token=token, state=state: rows.append(layer.step(token, state)[0]))
+            counts = count(
+                lambda token=token, state=state: rows.append(layer.step(token, state)[0])
+            )
             w = Workload(t, h, d, b, phase="decode")
             table = attnprof.cost("taylorshift", w, chunk=chunk)
-            check_executed(table, seen, t)
+            check_executed(table, counts, t)
             built += [t] if any(s.name == "build state" and s.allocates for s in table) else []
             kept = registry.get("taylorshift", chunk=chunk).state_entries(w)
             held = [state.sums] if state.keys is None else [state.keys.seen, state.values.seen]

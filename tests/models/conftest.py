@@ -12,9 +12,9 @@ def once(read):
     known = {}
 
     @wraps(read)
-    def remembered(config):
-        if not isinstance(config, Mapping):
-            return read(config)
+    def remembered(config, *more):
+        if more or not isinstance(config, Mapping):
+            return read(config, *more)
         key = json.dumps(config, sort_keys=True)
         if key not in known:
             known[key] = read(config)

@@ -8,8 +8,9 @@ from functools import cache
 import pytest
 
 import attnprof
+from attnprof import Workload, registry
 from attnprof.cli.app import main
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_layout import FitOptions, TrainingOptions, finer_layers, fit_model
 from attnprof.models.fit_parts import (
@@ -383,3 +384,63 @@ def test_a_decoder_keeps_its_encoders_rows():
     report = attnprof.fit(t5, memory="1GB", seq_len=32)
     assert report.cache_bytes_per_token == 2 * 2 * (2 * 4 * 8) * 2
     assert any("encoder" in note for note in report.notes)
+
+
+# -- with mechanisms of ours in some layers --------------------------------------------------
+FOUR = {**LLAMA, "num_hidden_layers": 4}
+
+
+def test_layers_that_alternate_keep_what_each_mechanism_does():
+    """Three of four layers with a state of 4 heads, 16 by 16 in float32, and convolutions."""
+    asked = {"memory": "1GB", "block_size": 1, "seq_len": 40}
+    settings = {"chunk": 16}
+    report = attnprof.fit(FOUR, swap="gated-deltanet@pattern=3:1", settings=settings, **asked)
+    spec, work = registry.get("gated-deltanet", chunk=16), Workload(40, 4, 16, phase="decode")
+    tails = spec.layer_entries(work)
+    parts = {row.part: row.bytes for row in report.records}
+    assert parts["cache"] == 3 * (4 * 4 * 16 * 16 + 2 * tails) + 40 * 2 * 2 * 16 * 2
+    assert report.layers == {"state": 3, "full": 1}
+    own = LAYER - 3 * 64 * 96  # the model's attention of a layer, of which one is left
+    swapped = spec.parameters(work)
+    assert parts["weights"] == 2 * (4 * LAYER - 3 * own + 3 * swapped + TABLES + 9 * 64)
+    assert any("attnprof model with the same --swap" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("swap", "settings", "kept"), [
+    ("sliding@pattern=1:1", {"window": 5}, lambda n: 2 * (n + min(n, 5)) * 64 * 2),
+    ("moba@even", {"block": 8}, lambda n: 2 * (2 * n * 64 + -(-n // 8) * 32) * 2),
+    ("mla@0-1", {"kv_rank": 24, "rope_dim": 8}, lambda n: 2 * (n * 32 + n * 64) * 2),
+    ("dsa@3", {"kv_rank": 24, "rope_dim": 8, "index_dim": 4},
+     lambda n: (n * 36 + 3 * n * 64) * 2),
+    ("topk", {"index_dim": 4}, lambda n: 4 * n * (128 + 4) * 2),
+])  # fmt: skip
+@pytest.mark.parametrize("tokens", [3, 48])
+def test_a_swapped_layer_keeps_rows_a_window_or_latents(swap, settings, kept, tokens):
+    report = attnprof.fit(
+        FOUR, memory="1GB", swap=swap, settings=settings, seq_len=tokens, block_size=1
+    )
+    held = next(row.bytes for row in report.records if row.part == "cache")
+    assert held == pytest.approx(kept(tokens), abs=2 * 2 * 32)  # sums of whole blocks
+
+
+def test_the_command_takes_patterns_and_refuses_what_it_does_not_lay_out(capsys):
+    asked = ["llama-3.2-1b", "--memory", "8GB", "--seq", "65536"]
+    plain, hybrid = (
+        answered(capsys, *asked, *more)[0]
+        for more in ((), ("--swap", "gated-deltanet@pattern=3:1", "--block", "1"))
+    )
+    assert hybrid["cache_bytes_per_token"] == plain["cache_bytes_per_token"] // 4
+    assert hybrid["longest_context"] > 3 * plain["longest_context"]
+    for more, said in (
+        (["--train"], "attnprof model"),
+        (["--on", "cpu", "--measure"], "as it is"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["fit", *asked, "--swap", "linear@odd", *more])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_mechanism_that_does_not_decode_does_not_fit():
+    with pytest.raises(CannotRunError, match="sparse needs a stride"):
+        attnprof.fit(FOUR, memory="1GB", swap="sparse")

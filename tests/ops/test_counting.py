@@ -166,20 +166,20 @@ def lengths(*slices):
 def test_the_counter_gets_the_blocks_that_run_each_kind_once(rows, before, after):
     for n in [1, rows - 1, rows, rows + 1, 2 * rows, 3 * rows, 3 * rows + 7, 4 * rows, 1000]:
         runs = [lengths(*part) for part in in_band(torch.empty(0), n, rows, before, after)]
-        counter, told = Counter(4), Multiset()
+        counter, sizes = Counter(4), Multiset()
         like = Tensor.given(counter, (1,))
-        for own, seen, columns in in_band(like, n, rows, before, after):
+        for block, keys, columns in in_band(like, n, rows, before, after):
             like.new_zeros(1)
             times = counter.stages[-1].cost.bytes_moved // 4
-            told[lengths(own, seen, columns)] += times
-        assert told == Multiset(runs)
+            sizes[lengths(block, keys, columns)] += times
+        assert sizes == Multiset(runs)
 
 
 def test_blocks_stand_where_the_band_begins():
-    found = list(in_band(torch.empty(0), 5, 2, 1, 1, first=10))
-    rows = [(own.start, own.stop) for own, _, _ in found]
-    seen = [(keys.start, keys.stop) for _, keys, _ in found]
-    columns = [(place.start, place.stop) for _, _, place in found]
+    blocks = list(in_band(torch.empty(0), 5, 2, 1, 1, first=10))
+    rows = [(block.start, block.stop) for block, _, _ in blocks]
+    seen = [(keys.start, keys.stop) for _, keys, _ in blocks]
+    columns = [(place.start, place.stop) for _, _, place in blocks]
     assert rows == [(10, 12), (12, 14), (14, 15)]
     assert seen == [(10, 13), (11, 15), (13, 15)]
     assert columns == [(1, 4), (0, 4), (0, 2)]

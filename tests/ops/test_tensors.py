@@ -50,8 +50,8 @@ TEXTS = (split, merged, there_and_back, columns, across)
 
 def strides_of(tensor, value):
     """Strides of the case that holds, by dimension of more than one entry."""
-    for known, strides in tensor.layout.cases:
-        if all((value(size) > 1) == many for size, many in known):
+    for line, strides in tensor.layout.cases:
+        if all((value(size) > 1) == many for size, many in line):
             sizes = map(value, tensor.shape)
             lines = zip(sizes, map(value, strides), strict=True)
             return [stride for size, stride in lines if size > 1]
@@ -67,8 +67,8 @@ def test_reshapes_copy_where_torch_copies(text, symbolic):
         expected = text(real, *sizes)
         asked = NAMES if symbolic else sizes
         counter = Counter(4)
-        given = Tensor.given(counter, (asked[0], asked[1], asked[2] * asked[3]))
-        got = text(given, *asked)
+        tensor = Tensor.given(counter, (asked[0], asked[1], asked[2] * asked[3]))
+        got = text(tensor, *asked)
         value = Evaluator(dict(zip(NAMES, sizes, strict=True)))
         copied = sum(value(stage.allocates) for stage in counter.stages) > 0
         assert copied == (expected.data_ptr() != real.data_ptr()), (sizes, copied)

@@ -68,8 +68,8 @@ def matrix_on_the_right(q, k, v):
 
 def masked(q, k, v):
     scores = q @ k.mT
-    seen = scores.new_ones(q.shape[2], q.shape[2], dtype=bool).triu_(1)
-    scores = scores.masked_fill(seen, float("-inf"))
+    visible = scores.new_ones(q.shape[2], q.shape[2], dtype=bool).triu_(1)
+    scores = scores.masked_fill(visible, float("-inf"))
     return scores.softmax(-1) @ v
 
 
@@ -157,12 +157,12 @@ class Module(torch.nn.Module):
 def test_a_text_counts_as_it_runs(text, phase):
     for shape in SHAPES:
         inputs = tuple(torch.randn(3, *shape))
-        seen = count_core(Module(text), inputs, phase)
+        counts = count_core(Module(text), inputs, phase)
         table = counted(text, shape, phase)
-        assert not seen.unknown
+        assert not counts.unknown
         mine = {kind: getattr(table.total, kind) for kind in KINDS}
-        assert mine == seen.by_kind(), shape
-        assert table.total.bytes_moved == seen.bytes_moved, shape
+        assert mine == counts.by_kind(), shape
+        assert table.total.bytes_moved == counts.bytes_moved, shape
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.__name__)

@@ -42,10 +42,10 @@ class Evaluator:
         """An int where the value is whole, else a Fraction, or the truth of a condition."""
         if not isinstance(expression, sympy.Basic):
             return expression
-        found = self._known.get(expression)
-        if found is None:
-            found = self._known[expression] = self._evaluated(expression)
-        return found
+        value = self._known.get(expression)
+        if value is None:
+            value = self._known[expression] = self._evaluated(expression)
+        return value
 
     def _evaluated(self, node: Any) -> Any:
         if node in (sympy.true, sympy.false):

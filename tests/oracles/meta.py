@@ -71,11 +71,11 @@ class RememberedLayouts(TorchDispatchMode):
         return sum(n * self._counted[asked][1].bytes_moved for asked, n in self._times.items())
 
     def by_kind(self) -> dict[str, int]:
-        found = dict.fromkeys(KINDS, 0)
+        totals = dict.fromkeys(KINDS, 0)
         for asked, times in self._times.items():
             for kind, count in self._counted[asked][1].by_kind().items():
-                found[kind] += times * count
-        return found
+                totals[kind] += times * count
+        return totals
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -96,5 +96,7 @@ class RememberedLayouts(TorchDispatchMode):
             return out
         if func._schema.is_mutable:
             return kwargs.get("out", args[0])
-        found = self._seen[asked]
-        return like(found) if isinstance(found, Tensor) else tree_map_only(Tensor, like, found)
+        layouts = self._seen[asked]
+        return (
+            like(layouts) if isinstance(layouts, Tensor) else tree_map_only(Tensor, like, layouts)
+        )

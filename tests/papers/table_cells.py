@@ -65,10 +65,10 @@ def changed_text(text: str) -> Iterator[str]:
         yield OTHER
         return
     yield f"({text}) + 1"
-    for found in _NUMBER.finditer(text):
-        number = found[0]
+    for match in _NUMBER.finditer(text):
+        number = match[0]
         more = f"{number[:-1]}{(int(number[-1]) + 1) % 10}" if "." in number else int(number) + 1
-        yield f"{text[: found.start()]}{more}{text[found.end() :]}"
+        yield f"{text[: match.start()]}{more}{text[match.end() :]}"
 
 
 def is_formula(text: str) -> bool:
@@ -119,11 +119,11 @@ def tables(change: tuple[Place, str] | None = None) -> Iterator[set[Place]]:
         printed = _printed(its, table)
         if change is None:
             return [_Row(row, (table, at), read) for at, row in enumerate(printed)]
-        found = [dict(row) for row in printed]
+        cells = [dict(row) for row in printed]
         (changed, at, column), text = change
         if changed == table:
-            found[at][column] = text
-        return found
+            cells[at][column] = text
+        return cells
 
     documents.Document.rows = rows
     try:
@@ -151,30 +151,30 @@ def changes(text: str) -> list[str]:
     return list(changed_text(text))[1:] if is_formula(text) else []
 
 
-def decides(number: str, check: Check, place: Place, found: ReproduceRecord) -> str:
+def decides(number: str, check: Check, place: Place, record: ReproduceRecord) -> str:
     """What a cell does to an answer: ``nothing``, ``fine`` or ``coarse`` (a last digit, or more),
     or ``weak``: ours is another, and the claim still holds.
     """
-    told = "nothing"
+    effect = "nothing"
     judged = replace(check, why="", note="")  # what is said of it is not looked at
     for at, text in enumerate(changes(cell(number, place))):
-        if at == 2 and told == "nothing":
-            return told  # neither its last digit nor ten times as much matters
+        if at == 2 and effect == "nothing":
+            return effect  # neither its last digit nor ten times as much matters
         forget(number)
         with tables((place, text)):
             try:
                 other = judged.answer()
             except Exception:  # noqa: BLE001 - what breaks is an error, and no match
                 return "fine"
-        if other.ours == found.ours:
+        if other.ours == record.ours:
             continue
-        if found.verdict == other.verdict == MATCH:
-            told = told if told == "coarse" else "weak"
+        if record.verdict == other.verdict == MATCH:
+            effect = effect if effect == "coarse" else "weak"
         elif at in FINE:
             return "fine"
         else:
-            told = "coarse"
-    return told
+            effect = "coarse"
+    return effect
 
 
 #: Modules of which nothing remembered rests on a table.
@@ -188,12 +188,14 @@ _WITHOUT_TABLES = {
 def _cached(folder: str) -> list[Callable[[], None]]:
     """How to forget what a document's modules remember of their tables."""
     names = {f"{folder}.{item.name}" for item in iter_modules([str(documents.HERE / folder)])}
-    found = []
+    clearing = []
     for name in names - _WITHOUT_TABLES:
         module = import_module(f"attnprof.papers.{name}")
-        own = (item for item in vars(module).values() if item.__class__.__module__ == "functools")
-        found += [item.cache_clear for item in own if item.__module__ == module.__name__]
-    return found
+        cached = (
+            item for item in vars(module).values() if item.__class__.__module__ == "functools"
+        )
+        clearing += [item.cache_clear for item in cached if item.__module__ == module.__name__]
+    return clearing
 
 
 def forget(number: str) -> None:

@@ -196,10 +196,10 @@ FIGURES = document("003").part("FIGURES")
 
 def test_what_the_figures_describe_that_does_not_hold():
     wrong = {
-        (key, told.what)
+        (key, statement.what)
         for key, figure in FIGURES.items()
-        for told in figure.data().described
-        if not told.agrees
+        for statement in figure.data().described
+        if not statement.agrees
     }
     assert wrong == {
         ("G", "longformer impl=dense-mask: the listing's way"),
@@ -245,8 +245,8 @@ def test_translations_follow_the_rules_word_by_word():
     vocabulary, tokens = 13, 12
     made = torch.Generator().manual_seed(3)
     sources, targets = Corpus(vocabulary, 5).pairs(40, tokens, made)
-    own = torch.Generator().manual_seed(5)
-    books = [torch.randperm(vocabulary - FIRST, generator=own).tolist() for _ in range(2)]
+    generator = torch.Generator().manual_seed(5)
+    books = [torch.randperm(vocabulary - FIRST, generator=generator).tolist() for _ in range(2)]
     assert len({source.index(END) for source in sources.tolist()}) > 2
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
         length = source.index(END)
@@ -259,19 +259,19 @@ def test_translations_follow_the_rules_word_by_word():
 
 def test_the_loss_is_the_document_s_by_loops():
     made = torch.Generator().manual_seed(0)
-    own, goal = torch.randn(2, 6, 5, generator=made).double()
+    logits, goal = torch.randn(2, 6, 5, generator=made).double()
     target = torch.tensor([[1, 3, 4, 2, PAD, 4, 1]])
     examples = Examples(torch.zeros(1, 7), target)
     soft = hard = 0.0
     for row, wanted in enumerate(target[0, 1:].tolist()):
         p = [math.exp(x / 3) for x in goal[row].tolist()]
-        q = [math.exp(x / 3) for x in own[row].tolist()]
+        q = [math.exp(x / 3) for x in logits[row].tolist()]
         p, q = [x / sum(p) for x in p], [x / sum(q) for x in q]
         soft += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) / 6
         if wanted != PAD:
-            z = [math.exp(x) for x in own[row].tolist()]
+            z = [math.exp(x) for x in logits[row].tolist()]
             hard -= math.log(z[wanted] / sum(z)) / 5
-    loss = distillation.mixed_loss(own, goal, examples)
+    loss = distillation.mixed_loss(logits, goal, examples)
     assert float(loss) == pytest.approx(0.5 * hard + 0.5 * 9 * soft)
 
 
@@ -280,14 +280,14 @@ def tell(*_):
 
 
 @pytest.fixture(scope="module")
-def found():
+def distilled():
     said = []
     report = distill_report(TINY, 0, 1, {}, tell, said.append, timed=False)
     return report, said
 
 
-def test_every_model_has_a_record_a_length_and_linformer_its_reason(found):
-    report, said = found
+def test_every_model_has_a_record_a_length_and_linformer_its_reason(distilled):
+    report, said = distilled
     rows = {(r.setting, r.model, r.seq_len): r for r in report.records}
     assert len(rows) == len(report.records) == 2 * (5 + 4)
     for (_, model, tokens), row in rows.items():
@@ -305,10 +305,10 @@ def test_every_model_has_a_record_a_length_and_linformer_its_reason(found):
     assert one["003-LIN-GEN"]["suffices"] is True
 
 
-def test_the_same_seed_gives_the_same_numbers_and_leaves_torch_s_generator(found):
+def test_the_same_seed_gives_the_same_numbers_and_leaves_torch_s_generator(distilled):
     before = torch.get_rng_state()
     again = distill_report(TINY, 0, 1, {}, tell, tell, timed=False)
-    assert again.records == found[0].records
+    assert again.records == distilled[0].records
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -170,10 +170,10 @@ def test_ranks_are_places_in_the_sorted_values(table):
                 for row in rows
                 if row[f"{column}_rank"] and row["dataset"] == name.rpartition(" ")[0]
             ]
-            own = next(row for row in group if checks_tables.label(row) == name)
+            row_of_name = next(row for row in group if checks_tables.label(row) == name)
             less_is_better = column.endswith(("params", "_s", "loss"))
             ordered = sorted((float(row[column]) for row in group), reverse=not less_is_better)
-            assert rank == ordered.index(float(own[column])) + 1
+            assert rank == ordered.index(float(row_of_name[column])) + 1
 
 
 def test_the_tables_hold_as_many_ranks_as_the_claims_say():

@@ -202,10 +202,10 @@ NAMES = {"2": "self_attention", "3": "she", "4": "we", "5": "he", "6": "me"}
 @pytest.mark.parametrize("key", FIGURES)
 def test_steps_wait_for_steps_before_them_and_the_path_is_a_chain(key):
     rows = FIGURES[key].data().rows
-    known = {"input row"}
+    steps = {"input row"}
     for row in rows:
-        assert set(row["waits for"].split(" + ")) <= known
-        known.add(row["step"])
+        assert set(row["waits for"].split(" + ")) <= steps
+        steps.add(row["step"])
     chain = [row for row in rows if row["on critical path"]]
     for before, after in pairwise(chain):
         assert before["step"] in after["waits for"].split(" + ")

@@ -136,7 +136,10 @@ FIGURES = document("001").part("FIGURES")
 
 def test_what_the_figures_describe_that_does_not_hold():
     wrong = [
-        told.what for its in FIGURES.values() for told in its.data().described if not told.agrees
+        statement.what
+        for its in FIGURES.values()
+        for statement in its.data().described
+        if not statement.agrees
     ]
     assert wrong == ["the surfaces are manifolds in R^5"]
 

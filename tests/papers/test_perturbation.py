@@ -89,9 +89,9 @@ def test_each_gap_of_a_text_has_a_value():
     """A reason and a note can be written whatever the verdict is that they are needed for."""
     for check in CHECKS:
         for text in (its for its in (check.why, check.note, check.lacking) if "{" in its):
-            found = ours(check.claim)
-            facts = check.facts(check.published, found)
-            filled = text.format(published=check.published, ours=found, **facts)
+            value = ours(check.claim)
+            facts = check.facts(check.published, value)
+            filled = text.format(published=check.published, ours=value, **facts)
             assert filled != text, check.claim
 
 
@@ -124,8 +124,8 @@ def moment():
 
 def known(check):
     """The check with what it computed before."""
-    found = ours(check.claim)
-    return replace(check, ours=lambda: found)
+    value = ours(check.claim)
+    return replace(check, ours=lambda: value)
 
 
 def slack_of(check):
@@ -152,8 +152,8 @@ def agreeing(check):
 
 @pytest.mark.parametrize("number", DOCUMENTS)
 def test_each_number_of_a_claim_decides(number):
-    found = {check.claim: [*undecided(known(check))] for its, check in ALL if its == number}
-    assert not {claim: values for claim, values in found.items() if values}
+    open_numbers = {check.claim: [*undecided(known(check))] for its, check in ALL if its == number}
+    assert not {claim: values for claim, values in open_numbers.items() if values}
 
 
 def undecided(check):
@@ -166,8 +166,8 @@ def undecided(check):
         assert others, f"{check.claim}: nothing is printed that could be wrong"
         for other in others:
             whole = {**value, **other} if check.unchecked else other
-            found = replace(check, published=whole).answer()
-            if (found.verdict, found.why) == (said.verdict, said.why) or found.verdict == MATCH:
+            record = replace(check, published=whole).answer()
+            if (record.verdict, record.why) == (said.verdict, said.why) or record.verdict == MATCH:
                 yield other
 
 
@@ -188,15 +188,17 @@ def test_each_number_that_a_check_reads_in_a_table_decides(number):
     for check in (check for its, check in ALL if its == number):
         forget(number)
         with tables() as read:
-            found = check.answer()
-        told = {place: decides(number, check, place, found) for place in sorted(read)}
+            record = check.answer()
+        effects = {place: decides(number, check, place, record) for place in sorted(read)}
         forget(number)
         printed = set(leaves(check.published))
-        weak = [x for x, what in told.items() if what == "weak" and cell(number, x) not in printed]
+        weak = [
+            x for x, what in effects.items() if what == "weak" and cell(number, x) not in printed
+        ]
         assert not weak, f"{check.claim}: ours rests on it, and the claim holds without it"
-        if coarse := [place for place, what in told.items() if what == "coarse"]:
+        if coarse := [place for place, what in effects.items() if what == "coarse"]:
             assert check.part, f"{check.claim}: of last digits nothing is said: {coarse}"
-            assert check.part in found.how, check.claim
+            assert check.part in record.how, check.claim
 
 
 TABLE_03 = "NMT standard, test_bleu: printed 1, ours 2; NMT optimised, test_bleu: printed 3, ours 1"
@@ -215,9 +217,9 @@ def test_a_reason_follows_the_table(claim, place, text, words):
     check = next(check for check in CHECKS if check.claim == claim)
     with tables((place, text)):
         forget(claim[:3])
-        told = check.answer().why
+        reason = check.answer().why
     forget(claim[:3])
-    assert words in told
+    assert words in reason
     assert words not in check.answer().why
 
 
@@ -232,20 +234,20 @@ def test_a_number_that_is_not_checked_is_named():
 def test_the_committed_verdict_is_what_comes_out_with_its_reason():
     kept = {claim: verdict for number in DOCUMENTS for claim, verdict in committed(number).items()}
     answers = {check.claim: known(check).answer() for check in CHECKS}
-    others = [claim for claim, found in answers.items() if kept.get(claim) != found.verdict]
+    others = [claim for claim, answer in answers.items() if kept.get(claim) != answer.verdict]
     assert not others, "look at them, then: attnprof reproduce --accept"
     for check in CHECKS:
-        found = answers[check.claim]
+        answer = answers[check.claim]
         for value in (check.published, ours(check.claim)):
             assert json.loads(json.dumps(value)) == plain(value), check.claim
         # a difference needs its reason
-        assert found.verdict == MATCH or len(found.why) > 20, check.claim
-        assert check.lacking.partition("{")[0] in found.why, check.claim
-        assert found.verdict == NOT_REPRODUCIBLE or not check.lacking, check.claim
-        assert len(found.how) > 10, check.claim
-        assert "\n" not in found.how, check.claim
-        assert found.verdict in VERDICTS, check.claim
-        assert found.basis != READING or "read in" in found.how, check.claim
+        assert answer.verdict == MATCH or len(answer.why) > 20, check.claim
+        assert check.lacking.partition("{")[0] in answer.why, check.claim
+        assert answer.verdict == NOT_REPRODUCIBLE or not check.lacking, check.claim
+        assert len(answer.how) > 10, check.claim
+        assert "\n" not in answer.how, check.claim
+        assert answer.verdict in VERDICTS, check.claim
+        assert answer.basis != READING or "read in" in answer.how, check.claim
 
 
 def test_our_value_in_the_place_of_the_printed_one_agrees():
@@ -265,8 +267,8 @@ def test_a_claim_has_the_fields_of_every_head_that_it_fits(tmp_path):
         PRINTED={"004-T2-d8": 5, "004-T2-d16": 3},
         FACTS={"004-T2-d8": lambda said, _: {"said": said}},
     )
-    found = load_checks(tmp_path / "claims.toml", [module])
-    hand, counted = (found[f"004-T2-{d}"].answer() for d in ("d8", "d16"))
+    loaded = load_checks(tmp_path / "claims.toml", [module])
+    hand, counted = (loaded[f"004-T2-{d}"].answer() for d in ("d8", "d16"))
     assert (hand.verdict, hand.why, hand.how) == (ERRATUM, "it is 2.2, not 5", "by hand")
     assert (counted.verdict, counted.why, counted.how) == (MATCH, "", "by counting")
 
@@ -278,10 +280,10 @@ def test_a_claim_with_a_wrong_field_is_named_and_hides_no_other(tmp_path, wrong)
     path = tmp_path / "claims.toml"
     path.write_text(f"[004-EQ4]\n{wrong}\n[004-EQ5]\npublished = 2\nhow = 'by counting'\n")
     module = SimpleNamespace(OURS={"004-EQ4": lambda: 1, "004-EQ5": lambda: 2})
-    found = load_checks(path, [module])
-    assert found["004-EQ5"].answer().verdict == MATCH
+    loaded = load_checks(path, [module])
+    assert loaded["004-EQ5"].answer().verdict == MATCH
     with pytest.raises(RequestError, match=r"claims\.toml, 004-EQ4: "):
-        found["004-EQ4"].answer()
+        loaded["004-EQ4"].answer()
 
 
 def test_an_interval_has_two_ends():

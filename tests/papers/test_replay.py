@@ -78,10 +78,10 @@ def own_checks(monkeypatch):
 
 @pytest.mark.usefixtures("own_checks")
 def test_a_claim_is_a_record_whatever_happens_to_its_check():
-    asked = [*IDS, "002-CRIT"]
-    found = replay(asked)
-    assert [record.claim for record in found.records] == asked
-    wrong, crashed, missing, read, none = found.records
+    ids = [*IDS, "002-CRIT"]
+    report = replay(ids)
+    assert [record.claim for record in report.records] == ids
+    wrong, crashed, missing, read, none = report.records
     numbers = wrong.published, wrong.ours
     assert (wrong.verdict, numbers, wrong.why) == ("erratum", (2, 3), "three it is")
     assert (crashed.verdict, crashed.why) == ("error", "ZeroDivisionError: division by zero")
@@ -94,15 +94,15 @@ def test_a_claim_is_a_record_whatever_happens_to_its_check():
 
 @pytest.mark.usefixtures("own_checks")
 def test_the_summary_counts_by_document():
-    found = replay(IDS)
-    assert found.summary["documents"] == {
+    report = replay(IDS)
+    assert report.summary["documents"] == {
         "002": {
             "title": DOCUMENTS["002"].title, "claims": 4, "match": 1, "erratum": 1,
             "not-reproducible": 0, "error": 2, "readings": 1,
         }
     }  # fmt: skip
-    assert found.summary["errors"] == ["002-PPL", "002-T7-me"]
-    assert [record.claim for record in only(found, ["match"]).records] == ["002-T7-512"]
+    assert report.summary["errors"] == ["002-PPL", "002-T7-me"]
+    assert [record.claim for record in only(report, ["match"]).records] == ["002-T7-512"]
 
 
 def test_checks_that_cannot_be_loaded_are_rows_too(monkeypatch):

@@ -77,16 +77,16 @@ def test_the_laws_errors_are_judged_for_the_values_that_the_document_draws():
 
 @pytest.mark.parametrize("d", WIDTHS)
 def test_the_efficient_form_is_dearer_up_to_the_length_before_the_transition(d: int) -> None:
-    found = first_lengths(d)
-    n0 = found["N0"]
+    lengths = first_lengths(d)
+    n0 = lengths["N0"]
     assert ops_efficient(1, d) * n0 <= (4 * d + 6) * n0**2
     assert ops_efficient(1, d) * (n0 - 1) > (4 * d + 6) * (n0 - 1) ** 2
 
     def dearer(n: int) -> bool:
         return d**2 * (d + 1) + 2 * d * n + (d + 1) * n + d**2 * n > d * n + 2 * n * n
 
-    assert dearer(found["N1"] - 1)
-    assert not dearer(found["N1"])
+    assert dearer(lengths["N1"] - 1)
+    assert not dearer(lengths["N1"])
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 2), (5, 4)])
@@ -129,7 +129,7 @@ def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_
 
 def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
     """Mean sizes over random draws, one query each."""
-    found: dict[str, list[float]] = {name: [] for name in checks_sizes.printed_laws()}
+    samples: dict[str, list[float]] = {name: [] for name in checks_sizes.printed_laws()}
     draw = np.random.default_rng(1)
     for _ in range(draws):
         q, k, v = draw.normal(size=(3, n, d))
@@ -141,9 +141,9 @@ def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
         y = (1 + x + x**2 / 2) @ v
         box = (k[:, :, None] * k[:, None, :]).reshape(n, d * d)
         made = (box.T @ v, x**2 @ v, x @ v, y[:1], y[1:] / y[0])
-        for name, array in zip(found, made, strict=True):
-            found[name].append(float(np.sqrt((array**2).sum())))
-    return {name: float(np.mean(norms)) for name, norms in found.items()}
+        for name, array in zip(samples, made, strict=True):
+            samples[name].append(float(np.sqrt((array**2).sum())))
+    return {name: float(np.mean(norms)) for name, norms in samples.items()}
 
 
 @pytest.mark.parametrize("values", [checks_sizes.SPHERE, checks_sizes.NORMAL])

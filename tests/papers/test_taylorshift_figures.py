@@ -68,23 +68,23 @@ def known_times(monkeypatch):
 
 @pytest.mark.usefixtures("known_times")
 def test_a_crossing_that_can_be_timed_is_found_with_both_allocators():
-    found = measurements.measure_crossovers([8])
-    assert [found[name] for name in ("d", "N0", "N1")] == [[8], [73], [47]]
+    crossovers = measurements.measure_crossovers([8])
+    assert [crossovers[name] for name in ("d", "N0", "N1")] == [[8], [73], [47]]
     for name in ("N0hat", "N0hat_default"):
-        assert found[name] == [pytest.approx(150, rel=0.01)]
-    assert found["N0hat_low"][0] < 150 < found["N0hat_high"][0]
-    assert {row["allocator"] for row in found["curves"]} == set(ALLOCATORS)
-    assert all(row["coverage"] >= 0.95 for row in found["curves"])
-    assert found["where"]["threads"] == 1
-    assert found["where"]["device_name"]
+        assert crossovers[name] == [pytest.approx(150, rel=0.01)]
+    assert crossovers["N0hat_low"][0] < 150 < crossovers["N0hat_high"][0]
+    assert {row["allocator"] for row in crossovers["curves"]} == set(ALLOCATORS)
+    assert all(row["coverage"] >= 0.95 for row in crossovers["curves"])
+    assert crossovers["where"]["threads"] == 1
+    assert crossovers["where"]["device_name"]
 
 
 @pytest.mark.usefixtures("known_times")
 def test_a_crossing_beyond_what_can_be_timed_is_told_and_not_continued_to():
-    found = measurements.measure_crossovers([8], most_s=5e-3)
-    assert found["N0hat"] == found["N0hat_low"] == found["N0hat_default"] == [None]
-    assert max(row["seq_len"] for row in found["curves"]) == found["longest"][0] < 150
-    assert "should take more than" in found["end"][0]
+    crossovers = measurements.measure_crossovers([8], most_s=5e-3)
+    assert crossovers["N0hat"] == crossovers["N0hat_low"] == crossovers["N0hat_default"] == [None]
+    assert max(row["seq_len"] for row in crossovers["curves"]) == crossovers["longest"][0] < 150
+    assert "should take more than" in crossovers["end"][0]
 
 
 def test_every_length_has_samples_for_an_interval_of_95_percent():
@@ -115,15 +115,15 @@ def test_one_width_alone_has_no_interval():
 def test_the_interval_of_the_law_has_its_factor_as_often_as_it_says(count):
     drawn, inside = random.Random(1), 0
     for _ in range(2000):
-        found = delay(widths(18.0, 0.02, drawn)[:count])
-        inside += found["low"] <= 18 <= found["high"]
+        law = delay(widths(18.0, 0.02, drawn)[:count])
+        inside += law["low"] <= 18 <= law["high"]
     assert 0.93 < inside / 2000 < 0.97
 
 
 def test_both_forms_are_timed():
-    found = measurements._times(8, 16, QUICK)
-    assert [len(times) for times in found] == [3, 3]
-    assert min(min(times) for times in found) > 0
+    timed = measurements._times(8, 16, QUICK)
+    assert [len(times) for times in timed] == [3, 3]
+    assert min(min(times) for times in timed) > 0
 
 
 def test_both_forms_make_the_same_encoder():
@@ -134,15 +134,15 @@ def test_both_forms_make_the_same_encoder():
 
 def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
     monkeypatch.setattr(measurements, "ENCODER", measurements.ENCODER.with_(num_layers=1))
-    found = measurements.measure_encoder((256, 1024), QUICK, most_s=1e-4)
+    encoders = measurements.measure_encoder((256, 1024), QUICK, most_s=1e-4)
 
     def ratio(n):
         return measurements.peak("taylor-efficient", n) / measurements.peak("standard", n)
 
-    assert found["memory_ratio"][1] == ratio(1024) < 1 < found["memory_ratio"][0]
-    crossover = found["memory_crossover"]
+    assert encoders["memory_ratio"][1] == ratio(1024) < 1 < encoders["memory_ratio"][0]
+    crossover = encoders["memory_crossover"]
     assert ratio(crossover) <= 1 < ratio(crossover - 1)
-    assert found["time_crossover"] is found["time_crossover_default"] is None
+    assert encoders["time_crossover"] is encoders["time_crossover_default"] is None
 
 
 def test_encoders_are_as_fast_where_the_clock_says(monkeypatch):
@@ -155,10 +155,10 @@ def test_encoders_are_as_fast_where_the_clock_says(monkeypatch):
     monkeypatch.setattr(
         measurements, "peak", cache(lambda name, n: n**2 if name == "standard" else 700 * n)
     )
-    found = measurements.measure_encoder((500, 1000, 1500))
-    assert found["time_crossover"] == pytest.approx(900, rel=0.01)
-    assert found["time_crossover_default"] == pytest.approx(900, rel=0.01)
-    assert found["memory_crossover"] == 700
+    encoders = measurements.measure_encoder((500, 1000, 1500))
+    assert encoders["time_crossover"] == pytest.approx(900, rel=0.01)
+    assert encoders["time_crossover_default"] == pytest.approx(900, rel=0.01)
+    assert encoders["memory_crossover"] == 700
 
 
 def brute_force(d, n, kind, rng):
@@ -182,17 +182,17 @@ def brute_force(d, n, kind, rng):
 @pytest.mark.parametrize("kind", checks_sizes.KINDS)
 def test_sampled_norms_are_those_of_the_definitions(kind):
     rng, d, n, draws = np.random.default_rng(1), 3, 6, 1500
-    found = {
+    by_expression = {
         r["expression"]: r
         for r in checks_sizes.measure_norms((d,), (n,), 2000)
         if r["values"] == kind
     }
     samples = [brute_force(d, n, kind, rng) for _ in range(draws)]
-    assert set(found) == set(checks_sizes.EXPRESSIONS)
-    for name, row in found.items():
-        own = np.array([sample[name] for sample in samples])
-        error = math.hypot(row["standard_error"], own.std() / math.sqrt(draws))
-        assert abs(row["norm"] - own.mean()) < 5 * error, name
+    assert set(by_expression) == set(checks_sizes.EXPRESSIONS)
+    for name, row in by_expression.items():
+        norms = np.array([sample[name] for sample in samples])
+        error = math.hypot(row["standard_error"], norms.std() / math.sqrt(draws))
+        assert abs(row["norm"] - norms.mean()) < 5 * error, name
 
 
 def test_fits_find_the_constant_behind_a_correction(instead):

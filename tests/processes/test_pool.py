@@ -173,23 +173,23 @@ def test_what_a_killed_process_left_goes_at_the_next_start_and_nothing_else(temp
         killed.wait()
         (temporary / "attnprof-of-somebody-else").mkdir()
         before = set(temporary.iterdir())
-        own = folders.run_folder()
+        folder = folders.run_folder()
         assert len(before - set(temporary.iterdir())) == 1
-        assert own.is_dir()
+        assert folder.is_dir()
         with folders.temporary_folder() as place:
-            assert place.parent == own
+            assert place.parent == folder
         assert not place.exists()
         living.send_signal(signal.SIGKILL)
     folders.remove_left_over()
-    assert set(temporary.iterdir()) == {own, temporary / "attnprof-of-somebody-else"}
+    assert set(temporary.iterdir()) == {folder, temporary / "attnprof-of-somebody-else"}
 
 
 def test_a_fork_keeps_the_folder_and_does_not_remove_it(temporary):
-    own = folders.run_folder()
-    assert own.parent == temporary
+    folder = folders.run_folder()
+    assert folder.parent == temporary
     if (child := os.fork()) == 0:
         folders.close_run()
         os._exit(0)
     os.waitpid(child, 0)
     folders.remove_left_over()
-    assert own.is_dir()
+    assert folder.is_dir()

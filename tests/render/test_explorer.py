@@ -203,9 +203,11 @@ def test_the_values_shown_at_ten_settings_are_those_of_the_command(page):
     for b, n, h, d, dtype, phase, causal in SETTINGS:
         address = f"a=gqa,linear&B={b}&N={n}&h={h}&d={d}&dtype={dtype}&phase={phase}"
         steps += [f'location.hash = "#{address}&causal={causal}"', WAIT, CELLS]
-    seen = open_page(page, scripts=steps)
-    assert seen.errors == []
-    for (b, n, h, d, dtype, phase, causal), rows in zip(SETTINGS, seen.values[2::3], strict=True):
+    page_state = open_page(page, scripts=steps)
+    assert page_state.errors == []
+    for (b, n, h, d, dtype, phase, causal), rows in zip(
+        SETTINGS, page_state.values[2::3], strict=True
+    ):
         workload = Workload(n, h, d, b, dtype=dtype, phase=phase, causal=bool(causal))
         counts = compare_records([registry.get(row[0]) for row in rows], [workload], "layer")
         for row, count in zip(rows, counts, strict=True):
@@ -219,13 +221,13 @@ def test_the_values_shown_at_ten_settings_are_those_of_the_command(page):
 def test_what_is_typed_moves_curves_and_address_and_no_request_is_made(page):
     choices = {"N": 65536, "h": 16, "d": 64, "B": 2, "dtype": '"float32"', "causal": "true"}
     steps = [TYPE.format(name=name, value=value) for name, value in choices.items()]
-    seen = open_page(page, address="#a=gqa,linear&q=flops", scripts=[
+    page_state = open_page(page, address="#a=gqa,linear&q=flops", scripts=[
         *steps, WAIT, "location.hash", 'document.getElementById("command").textContent',
         'document.getElementById("crossovers").textContent', "document.documentElement.scrollWidth",
     ])  # fmt: skip
-    assert seen.errors == []
-    assert [one for one in seen.requests if not one.startswith("file:")] == []
-    address, command, crossovers, wide = seen.values[len(steps) + 1 :]
+    assert page_state.errors == []
+    assert [one for one in page_state.requests if not one.startswith("file:")] == []
+    address, command, crossovers, wide = page_state.values[len(steps) + 1 :]
     assert wide <= 1280
     assert "N=65536" in address
     assert command == (
@@ -238,17 +240,17 @@ def test_what_is_typed_moves_curves_and_address_and_no_request_is_made(page):
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_narrow_page_has_no_sideways_scroll_and_no_errors(page, dark):
-    seen = open_page(page, width=390, height=844, dark=dark,
+    page_state = open_page(page, width=390, height=844, dark=dark,
                      scripts=["document.documentElement.scrollWidth"])  # fmt: skip
-    assert seen.errors == []
-    assert seen.values == [390]
+    assert page_state.errors == []
+    assert page_state.values == [390]
 
 
 @needs_browser
 def test_where_curves_cross_is_what_the_crossover_command_says(page):
     from attnprof.api import crossover
 
-    seen = open_page(
+    page_state = open_page(
         page, address="#a=gqa,linear&q=flops&d=64&h=1&dtype=float32&causal=1",
         scripts=[WAIT, 'document.getElementById("crossovers").textContent'],
     )  # fmt: skip
@@ -256,7 +258,7 @@ def test_where_curves_cross_is_what_the_crossover_command_says(page):
         row for row in crossover("gqa", "linear", head_dim=64, scope="layer", causal=True,
                                  kinds=("formula",), metrics=("flops",)).records
     )  # fmt: skip
-    assert f"From {row.first_seq_len:,} tokens on linear" in seen.values[1]
+    assert f"From {row.first_seq_len:,} tokens on linear" in page_state.values[1]
 
 
 DEPTHS = (6, 12, 24, 48, 96)

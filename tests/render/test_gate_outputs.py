@@ -24,29 +24,29 @@ CASE = "my.py:Mine[forward N=1024 d_model=512 h=8]"
 
 
 def flops(verdict="regressed", **more):
-    given = {
+    fields = {
         "case": CASE, "metric": "additions", "baseline": 1000, "current": 1500, "ratio": 1.5,
         "why": "+ 2·B·N²·h additions", "place": "my.py:12", "unit": "FLOPs",
     }  # fmt: skip
-    return CheckRecord(verdict=verdict, **{**given, **more})
+    return CheckRecord(verdict=verdict, **{**fields, **more})
 
 
 def time(verdict="ok", ratio=1.003, **more):
-    given = {"case": CASE, "metric": "time", "baseline": 0.01, "current": 0.01, "unit": "s"}
+    fields = {"case": CASE, "metric": "time", "baseline": 0.01, "current": 0.01, "unit": "s"}
     bounds = {"ci_low": ratio - 0.01, "ci_high": ratio + 0.012} if ratio else {}
-    return CheckRecord(verdict=verdict, ratio=ratio, **{**given, **bounds, **more})
+    return CheckRecord(verdict=verdict, ratio=ratio, **{**fields, **bounds, **more})
 
 
 def report(*records, **summary):
     counts = {v: n for v in VERDICTS if (n := sum(r.verdict == v for r in records))}
-    told = {
+    fields = {
         "mode": "against", "base": "origin/main", "head": "a1b2c3d", "rule": "default",
         "inconclusive": "retry", "counts": counts, "verdict": worst(r.verdict for r in records),
         "exit_code": 1, "spent_s": 34.2, "budget_s": 60.0, "noise": 0.012, "not_comparable": None,
         "causes": [asdict(c) for c in causes(records, {}, {}, summary.get("not_comparable"))],
         "power": ["a 10 % slowdown would be seen with 98 % probability"], "notes": [],
     }  # fmt: skip
-    return Report("check", records, {**told, **summary})
+    return Report("check", records, {**fields, **summary})
 
 
 def terminal(checked, width=90, **how):
@@ -68,8 +68,8 @@ def on_one_line(text):
 def test_a_regression_is_told_alike_everywhere(name):
     text = OUTPUTS[name](report(flops(), time()))
     text = json.dumps(json.loads(text), ensure_ascii=False) if name == "json" else text
-    told = ("regressed", "Mine[forward N=1024 d_model=512 h=8]", "+ 2·B·N²·h additions")
-    for words in (*told, "additions", "my.py"):
+    facts = ("regressed", "Mine[forward N=1024 d_model=512 h=8]", "+ 2·B·N²·h additions")
+    for words in (*facts, "additions", "my.py"):
         assert words in on_one_line(text)
 
 

@@ -112,7 +112,7 @@ def test_a_markdown_table_keeps_its_cells(name):
 @hostile
 def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
     page = check_page(checked(name))
-    found = {
+    fields = {
         "answer": name, "domain": [name], "verified_at": [{"B": 1}], "method": name,
         "uncounted": [name], "notes": [name],
         "peak": {"bytes": 1, "line": name, "operation": name, "regimes": [
@@ -123,7 +123,7 @@ def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
     }  # fmt: skip
     row = DeriveRecord(name=name, phase="forward", quantity="flops", expression=name, method="x")
     summary = {"name": name, "inputs": [name], "symbols": [name], "dtype": "float32", "at": {},
-               "notes": [name], "phases": {"forward": found}}  # fmt: skip
+               "notes": [name], "phases": {"forward": fields}}  # fmt: skip
     derived = derive_page(Report("derive", [row], summary))
     for text in (page, derived):
         assert not OBEYED.search(text)
@@ -194,11 +194,11 @@ def test_figures_draw_names_as_they_are(kind, names):
         ], {}, {"device_name": name})
         for name in names
     ]  # fmt: skip
-    told = [
+    calibrations = [
         {"device": name, "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10, "source": name}
         for name in names
     ]
-    more = {"ceilings": told} if kind == "roofline" else {}
+    more = {"ceilings": calibrations} if kind == "roofline" else {}
     assert figure_bytes(draw_results(reports, kind, **more), ".svg")
 
 
@@ -215,8 +215,8 @@ def test_a_history_draws_names_as_they_are(suffix):
 
 def test_a_name_with_dollars_is_in_the_figure():
     with styled():
-        found = figure_bytes(draw_results([Report("sweep", [record("a$b$c", 8)])]), ".svg")
-    assert b"a$b$c" in found
+        image = figure_bytes(draw_results([Report("sweep", [record("a$b$c", 8)])]), ".svg")
+    assert b"a$b$c" in image
 
 
 def test_a_mapping_of_signs_is_one_to_one():

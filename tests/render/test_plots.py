@@ -150,8 +150,8 @@ def test_cells_of_a_vector_heatmap_overlap_by_a_hair(tmp_path):
     drawn = (tmp_path / "ratio.svg").read_text()
     meshes = re.findall(r'id="QuadMesh_\d+">(.*?)</g>', drawn, re.DOTALL)
     cells = [re.findall(r"fill: (#\w+); stroke: (#\w+)", mesh) for mesh in meshes]
-    assert [len(own) for own in cells[:2]] == [9, 6]
-    assert all(fill == stroke for own in cells for fill, stroke in own)
+    assert [len(colours) for colours in cells[:2]] == [9, 6]
+    assert all(fill == stroke for colours in cells for fill, stroke in colours)
 
 
 @pytest.mark.parametrize("name", ["figure.gif", "figure", "figure.csv"])
@@ -168,9 +168,9 @@ def test_a_figure_that_cannot_be_written_leaves_nothing_behind(tmp_path):
 
 def test_a_comparison_has_a_line_a_mechanism_over_length():
     figure = draw_compare(compare_report())
-    found = {(line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    styles = {(line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
     assert [len(axes.lines) for axes in figure.axes] == [3, 3]  # one has no causal form
-    assert len(found) == 3
+    assert len(styles) == 3
     assert figure.legends[0].get_title().get_text().startswith("FLOPs and peak memory")
     with pytest.raises(RequestError, match="--seq 1024:131072:x2"):
         draw_compare(compare_report((64,)))
@@ -197,8 +197,8 @@ def test_crossovers_are_marked_where_the_curves_meet_and_named():
         assert main.texts[0].get_text() == f"○ {named}\n◆ {named}"
         assert main.get_xlim() == strip.get_xlim()
         assert strip.lines[1].get_ydata() == pytest.approx([n / MEETINGS[d] for n in LENGTHS])
-        found = {(line.get_linestyle(), line.get_marker()) for line in main.lines[:4]}
-        assert len(found) == 4
+        styles = {(line.get_linestyle(), line.get_marker()) for line in main.lines[:4]}
+        assert len(styles) == 4
 
 
 def test_a_pair_that_never_crosses_says_so():
@@ -261,9 +261,9 @@ def test_the_colour_scale_is_two_sided_where_each_wins_somewhere():
 
 def test_every_mechanism_of_a_figure_has_its_own_colour():
     names = ["standard", "taylor-direct", "mine", "yours", "efficient", "taylorshift"]
-    found = {look["color"] for look in looks(names).values()}
-    assert len(found) == len(names)
-    assert found <= set(PALETTE)
+    hues = {look["color"] for look in looks(names).values()}
+    assert len(hues) == len(names)
+    assert hues <= set(PALETTE)
 
 
 def model_report(shares, cache):
@@ -294,6 +294,6 @@ def test_a_model_without_formulas_over_length_is_not_drawn():
 
 @pytest.mark.parametrize(("low", "high"), [(38, 130), (2.5, 10.7), (2, 4.9), (0.9, 1.1), (6, 7)])
 def test_less_than_a_decade_has_three_ticks_at_least(low, high):
-    found = ticks.round_numbers(low, high)
-    assert 3 <= len(found) <= 6
-    assert all(low * (1 - 1e-9) <= value <= high * (1 + 1e-9) for value in found)
+    marks = ticks.round_numbers(low, high)
+    assert 3 <= len(marks) <= 6
+    assert all(low * (1 - 1e-9) <= value <= high * (1 + 1e-9) for value in marks)

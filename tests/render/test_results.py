@@ -83,8 +83,8 @@ def test_measured_curves_that_cross_are_marked_where_they_do():
 def test_a_curve_ends_with_a_cross_where_the_next_length_did_not_fit():
     failed = record("standard", 512, median_s=None, peak_bytes_measured=None,
                     skipped="does not fit: needs 2 GiB")  # fmt: skip
-    found = Report("sweep", [*report().records, failed])
-    for axes in draw_results([found]).axes:
+    measured = Report("sweep", [*report().records, failed])
+    for axes in draw_results([measured]).axes:
         assert [t.get_text() for t in axes.texts if t.get_text() == "standard: OOM"]
         assert [line for line in axes.lines if line.get_marker() == "x"]
 
@@ -97,8 +97,8 @@ def test_labels_are_mechanisms_and_titles_say_only_what_differs():
 
 
 def test_sizes_that_are_not_known_have_a_panel_of_their_own_and_no_surface():
-    own = [record("my.py:A", n) for n in (8, 16)]
-    records = [*(replace(r, d_model=None, num_heads=None) for r in own), record("linear", 8)]
+    modules = [record("my.py:A", n) for n in (8, 16)]
+    records = [*(replace(r, d_model=None, num_heads=None) for r in modules), record("linear", 8)]
     assert [title for title, _ in facets(records, "seq_len")] == [
         "d_model unknown, num_heads unknown", "d_model 64, 2 heads"]  # fmt: skip
     with pytest.raises(RequestError, match="one seq_len"):
@@ -208,8 +208,8 @@ def drawn(kind, size="page"):
 def texts_of(axes):
     """Visible texts that are not empty."""
     ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()]
-    own = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label, *ticks]
-    return [text for text in own if text.get_visible() and text.get_text().strip()]
+    texts = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label, *ticks]
+    return [text for text in texts if text.get_visible() and text.get_text().strip()]
 
 
 def overlap(one, other):
@@ -223,8 +223,8 @@ def overlap(one, other):
 def test_a_factorial_sweep_is_legible(kind, size):
     figure = drawn(kind, size)
     titles, panels = TITLES[kind]
-    found = [axes.get_title().replace("\n", " ") for axes in figure.axes]
-    assert [title for title in found if title] == titles
+    drawn_titles = [axes.get_title().replace("\n", " ") for axes in figure.axes]
+    assert [title for title in drawn_titles if title] == titles
     bar = kind == "surface"
     assert len(figure.axes) == len(titles) * panels + bar
     if not bar:
@@ -326,5 +326,5 @@ def test_a_missing_point_is_crossed_out_on_a_surface():
 
 def test_a_caption_tells_no_more_than_is_drawn():
     alone = draw_results([Report("sweep", [record("linear", 64, ci_low_s=None)])])
-    told = alone.get_supxlabel().replace("\n", " ")
-    assert told.endswith("64 tokens · memory points: by the allocator")
+    caption = alone.get_supxlabel().replace("\n", " ")
+    assert caption.endswith("64 tokens · memory points: by the allocator")

@@ -20,28 +20,28 @@ WIDTHS = (80, 100, 120, 160)
 # -- what is read from the text ----------------------------------------------------------
 @dataclass
 class Part:
-    """A drawn part of a table: its rows' cells, what is told once for all rows above it."""
+    """A drawn part of a table: its rows' cells, its facts, written once above all rows."""
 
     rows: list[list[str]]
-    told: dict[str, str]
+    facts: dict[str, str]
 
 
 def parts_of(text: str) -> list[Part]:
     """The parts of all tables: what stands between a rule and the next blank line."""
-    found, told, part = [], {}, None
+    parts, facts, part = [], {}, None
     for line in text.splitlines():
         if re.fullmatch(r"─+", line.strip()):
-            part = Part([], told)
-            found.append(part)
+            part = Part([], facts)
+            parts.append(part)
         elif not line.strip():
             part = None
         elif part:
-            beside = re.sub(r" \[ours (.+?)\]", r"  \1", line.strip())
-            part.rows.append(re.split(r"\s{2,}", beside))
+            unbracketed = re.sub(r" \[ours (.+?)\]", r"  \1", line.strip())
+            part.rows.append(re.split(r"\s{2,}", unbracketed))
         elif line.startswith("In every row: "):
             said = line[14:].removesuffix(".").split(", ")
-            told = dict(TOLD.fullmatch(one).groups()[:2] for one in said)
-    return found
+            facts = dict(TOLD.fullmatch(one).groups()[:2] for one in said)
+    return parts
 
 
 def values_in(data):
@@ -177,8 +177,8 @@ def derive_keys(data):
 def baseline_keys(data):
     """A module's cases without what all of them say; a mechanism's in full."""
     cases = [r["case"] for r in data["records"] if not r["error"]]
-    own = {c.partition("[")[2].removesuffix(" h=8]") for c in cases if ":" in c}
-    return [{(name,) for name in own}, {(c,) for c in cases if ":" not in c}]
+    module_keys = {c.partition("[")[2].removesuffix(" h=8]") for c in cases if ":" in c}
+    return [{(name,) for name in module_keys}, {(c,) for c in cases if ":" not in c}]
 
 
 def check_keys(data):
@@ -237,19 +237,19 @@ def made(words, monkeypatch):
 
     The command draws it, too.
     """
-    found = []
+    outputs = []
     deliver = options.deliver
 
     def take(report, *those, **how):
-        found.append((report, how))
+        outputs.append((report, how))
         deliver(report, *those, **how)
 
     monkeypatch.setattr(options, "deliver", take)
     for request in [words] if isinstance(words, str) else words:
         with pytest.raises(SystemExit):
             main(request.split())
-    report, how = found[0]
-    return replace(report, records=[r for one, _ in found for r in one.records]), how
+    report, how = outputs[0]
+    return replace(report, records=[r for one, _ in outputs for r in one.records]), how
 
 
 @pytest.fixture
@@ -285,10 +285,12 @@ def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypa
     by_command = capsys.readouterr().out
     data = report.to_dict()
     numbers = {(type(value), value): value for value in values_in(data)}
-    known = {text for value in numbers.values() for text in texts_of(value)}
+    shown_texts = {text for value in numbers.values() for text in texts_of(value)}
     wanted = SHOWN[name].keys(data)
-    known |= {text for keys in wanted for key in keys for text in key}
-    known |= {*re.findall(r'"([^"]*)"', report.to_json())}  # numbers that are texts in a document
+    shown_texts |= {text for keys in wanted for key in keys for text in key}
+    shown_texts |= {
+        *re.findall(r'"([^"]*)"', report.to_json())
+    }  # numbers that are texts in a document
 
     if isinstance(words, str):
         assert drawn(report, 80, **how) in by_command
@@ -298,16 +300,18 @@ def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypa
             parts = parts_of(drawn(report, width, **how, exact=exact))
             cells = [cell.removesuffix(" *") for part in parts for row in part.rows for cell in row]
             assert not [cell for cell in cells if "…" in cell or "..." in cell]
-            assert not [cell for cell in cells if NUMBER.fullmatch(cell) and cell not in known]
+            assert not [
+                cell for cell in cells if NUMBER.fullmatch(cell) and cell not in shown_texts
+            ]
             narrow = numbers_by_key(parts, wanted)
-            told = {text for part in parts for text in part.told.values()}
+            texts = {text for part in parts for text in part.facts.values()}
             for key, those in whole.items():
-                assert those <= narrow[key] | told
+                assert those <= narrow[key] | texts
 
 
 def numbers_by_key(parts, wanted):
     """The numbers beside each key, from all parts; each part has all of its keys, and whole."""
-    found: dict[tuple[str, ...], set[str]] = {}
+    by_key: dict[tuple[str, ...], set[str]] = {}
     assert parts
     for part in parts:
         standing = [
@@ -317,21 +321,21 @@ def numbers_by_key(parts, wanted):
         key_of = key_reader(part, standing[0])
         for row in part.rows:
             numbers = {cell for cell in row if NUMBER.fullmatch(cell)} - set(key_of(row))
-            found.setdefault(key_of(row), set()).update(numbers)
-    return found
+            by_key.setdefault(key_of(row), set()).update(numbers)
+    return by_key
 
 
 def key_reader(part, keys):
-    """Reads the key of a row, together with what is told once for all rows of its part."""
+    """Reads the key of a row, together with the facts of its part."""
     columns = list(zip(*keys, strict=True))
-    told = {
+    key_of_place = {
         place: texts[0] for place, texts in enumerate(columns)
-        if len(set(texts)) == 1 and texts[0] in part.told.values()
+        if len(set(texts)) == 1 and texts[0] in part.facts.values()
     }  # fmt: skip
 
     def key_of(row):
         rest = iter(row)
-        return tuple(told.get(place) or next(rest, "") for place in range(len(columns)))
+        return tuple(key_of_place.get(place) or next(rest, "") for place in range(len(columns)))
 
     return key_of
 
@@ -351,7 +355,7 @@ LONG_NAMES = {
 def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, drawn):
     make, how = LONG_NAMES[name]
     report = make()
-    known = {text for value in values_in(report.to_dict()) for text in texts_of(value)}
+    texts = {text for value in values_in(report.to_dict()) for text in texts_of(value)}
     cases = (getattr(r, "case", getattr(r, "mechanism", "")) for r in report.records)
     names = [case.replace(" ", "") for case in cases if "longformer" in case]
     for width in (60, 80, 100):
@@ -359,7 +363,7 @@ def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, dr
         assert name == "profile" or reports.LONG in "".join(text.split())
         for part in parts_of(text):
             cells = {cell for row in part.rows for cell in row if NUMBER.fullmatch(cell)}
-            assert not cells - known
+            assert not cells - texts
             folded = "".join(row[0] for row in part.rows).replace(" ", "")
             assert name != "profile" or folded.count(reports.LONG) == 4
             assert "longformer" not in folded or all(one in folded for one in names)
@@ -377,8 +381,8 @@ def recommended():
         )
         for place, name in enumerate(reports.SEVEN, 1)
     ]  # fmt: skip
-    told = {"answer": "sdpa", "made_of": "", "interval": "", "fastest": []}
-    return Report("recommend", records, told)
+    fields = {"answer": "sdpa", "made_of": "", "interval": "", "fastest": []}
+    return Report("recommend", records, fields)
 
 
 @pytest.mark.parametrize("make", [

@@ -16,8 +16,8 @@ def parser_of(name: str):
 
 
 def flags_of(*commands: str) -> set[str]:
-    found = set()
+    flags = set()
     for name in commands:
         for parameter in parser_of(name).params:
-            found |= {*parameter.opts, *parameter.secondary_opts}
-    return found
+            flags |= {*parameter.opts, *parameter.secondary_opts}
+    return flags

@@ -46,9 +46,9 @@ def test_every_line_of_a_worked_task_stands_in_its_file(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_commands_of_a_worked_task_run(task, capsys):
-    told = [words for words in commands(TASKS[task]) if "pytest" not in words]
-    assert told
-    for program, *words in told:
+    typed = [words for words in commands(TASKS[task]) if "pytest" not in words]
+    assert typed
+    for program, *words in typed:
         if program == "python":
             made = subprocess.run(
                 [sys.executable, *words], cwd=ROOT, check=True, capture_output=True

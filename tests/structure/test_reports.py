@@ -123,8 +123,8 @@ def test_a_page_that_is_written_again_says_on_which_machine_its_rows_were_made(s
     text = page.replace(made[0], "Measured with an abacus.")
     (tmp_path / "squares.md").write_text(text, encoding="utf-8")
     assert "Measured with an abacus." in squares("--page")
-    told = r"^Measured with an abacus; some rows later with .*torch.*\.$"
-    some = re.search(told, squares("two"), re.MULTILINE)
+    heading = r"^Measured with an abacus; some rows later with .*torch.*\.$"
+    some = re.search(heading, squares("two"), re.MULTILINE)
     assert some[0] in squares("--page")
     assert some[0].count("torch") == squares("three").count("torch") == 1
     assert "abacus" not in squares("--all")

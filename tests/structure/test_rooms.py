@@ -86,7 +86,7 @@ def source(path: Path) -> Source:
     ]
     skipped = {id(inner) for block in for_types for inner in ast.walk(block)}
     modules: set[str] = set()
-    own: list[list[str]] = []
+    imports: list[list[str]] = []
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -103,8 +103,8 @@ def source(path: Path) -> Source:
             continue
         if id(node) not in skipped:
             parts = [name.split(".") for name in names]
-            own += [part for part in parts if part[0] == "attnprof" and len(part) > 1]
-    return Source(text.count("\n"), functions, modules, own)
+            imports += [part for part in parts if part[0] == "attnprof" and len(part) > 1]
+    return Source(text.count("\n"), functions, modules, imports)
 
 
 def test_imports_go_down_and_never_sideways():
@@ -136,8 +136,8 @@ def test_imports_inside_trace_go_down_and_never_sideways():
 
 def test_files_and_functions_stay_small():
     assert not [(str(path), source(path).lines) for path in SOURCES if source(path).lines > 400]
-    functions = [(str(path), *found) for path in SOURCES for found in source(path).functions]
-    assert not [found for found in functions if found[-1] > 60]
+    functions = [(str(path), *function) for path in SOURCES for function in source(path).functions]
+    assert not [function for function in functions if function[-1] > 60]
 
 
 def test_no_submodule_shares_a_name_with_a_public_function():
@@ -150,7 +150,7 @@ def test_the_command_line_draws_nothing():
     drawing = ("rich", "matplotlib", "attnprof.render.terminal")
     imported = [(str(path), name) for path in CLI for name in source(path).modules]
     assert imported
-    assert not [found for found in imported if found[1].startswith(drawing)]
+    assert not [name for _, name in imported if name.startswith(drawing)]
 
 
 #: What a renderer may ask: records, words of the gate, and what a document says of itself.
@@ -162,10 +162,10 @@ def test_renderers_compute_nothing():
     for path in sorted((PACKAGE / "render").rglob("*.py")):
         modules = source(path).modules
         gate = {name.split(".")[2] for name in modules if name.startswith("attnprof.gate.")}
-        found = (imported_rooms(path) - SAID) | (gate - {"rules"})
-        wrong[path] = found | {name.split(".")[0] for name in modules} & {"sympy", "torch", "scipy"}
+        rooms = (imported_rooms(path) - SAID) | (gate - {"rules"})
+        wrong[path] = rooms | {name.split(".")[0] for name in modules} & {"sympy", "torch", "scipy"}
     assert wrong
-    assert not {str(path): found for path, found in wrong.items() if found}
+    assert not {str(path): rooms for path, rooms in wrong.items() if rooms}
 
 
 HEAVY = ("torch", "sympy", "matplotlib", "pandas", "fvcore", "numpy")
@@ -211,8 +211,8 @@ def loaded():
         [sys.executable, "-c", PROGRAM, json.dumps([words for words, _ in LIGHT])],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    found = [json.loads(line[1:]) for line in out.stdout.splitlines() if line.startswith("@")]
-    return [(code, set(modules) & set(HEAVY)) for code, modules in found]
+    loads = [json.loads(line[1:]) for line in out.stdout.splitlines() if line.startswith("@")]
+    return [(code, set(modules) & set(HEAVY)) for code, modules in loads]
 
 
 def test_importing_the_package_imports_nothing_heavy(loaded):

@@ -30,6 +30,17 @@ def read_out(q, k, v):
     return torch.stack(rows, 1)
 
 
+def by_sample(q, k, v):
+    """The TOP keys of highest score, masked, one sample after the other."""
+    out = torch.empty_like(v)
+    for i in range(q.shape[0]):
+        scores = q[i] @ k[i].mT
+        kept = scores.topk(min(TOP, q.shape[1]), -1).indices
+        hidden = scores.new_ones(scores.shape, dtype=torch.bool).scatter_(-1, kept, False)
+        out[i] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v[i]
+    return out
+
+
 def expression(found, quantity="matmul_flops"):
     return sympy.expand(found.expression(quantity, "forward"))
 
@@ -47,6 +58,15 @@ def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
         assert not forms.uncounted
         order = "aten.topk: comparisons, which are 0 FLOPs by convention"
         assert (order in forms.notes) == (n > TOP)
+
+
+def test_a_loop_over_samples_leaves_their_number_free_where_it_is_asked_for():
+    for batch in (2, 5):
+        at = {"B": batch, "N": 40, "d": 8}
+        found = derive(by_sample, inputs=INPUTS, phases="forward", at=at)
+        named = {str(x): x for x in expression(found).free_symbols}
+        assert expression(found) == (4 * B * N**2 * D).subs({s: named[str(s)] for s in (B, N, D)})
+        assert found.at("matmul_flops", "forward", B=7, N=50, d=6) == 4 * 7 * 50**2 * 6
 
 
 def test_a_loop_over_tokens_has_a_formula_at_a_length_that_is_asked_for():

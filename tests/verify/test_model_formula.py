@@ -63,8 +63,8 @@ def test_each_change_of_a_formula_is_told_and_they_add_up(name):
 
 def test_the_amount_of_a_change_is_told_in_the_formulas_symbols():
     report = model_formula_report(sizes_of(DENSE), "6*P + 12*L*h*d*N", "train", 1000)
-    told = next(step.what for step in report.records if FULL in step.what)
-    assert told.endswith(": + 6*L*h*d*N - 6*L*h*d")
+    explanation = next(step.what for step in report.records if FULL in step.what)
+    assert explanation.endswith(": + 6*L*h*d*N - 6*L*h*d")
 
 
 def test_what_is_executed_matches_in_both_phases():
@@ -89,9 +89,9 @@ def test_fields_of_the_configuration_and_meanings_are_names_too():
 
 def test_a_number_that_nobody_can_explain_is_said_to_be_none():
     report = model_formula_report(sizes_of(DENSE), "6*P + 12345 + 17*N", "train", 64)
-    told = " ".join(step.what for step in report.records)
-    assert "no known way to count attention" in told
-    assert "no known choice of parameters" in told
+    explanation = " ".join(step.what for step in report.records)
+    assert "no known way to count attention" in explanation
+    assert "no known choice of parameters" in explanation
     assert "no convention known here" in report.summary["answer"]
 
 

@@ -188,11 +188,11 @@ def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path):
     ],
 )
 def test_without_a_formula_the_numbers_of_the_run_are_compared(monkeypatch, formula, at, verdict):
-    own = Formulas(
+    ours = Formulas(
         ["flops"], lambda _: None, lambda *_: None, ("B", "N", "h", "d"), method="counted",
         numbers={"flops": 132},
     )  # fmt: skip
-    monkeypatch.setattr(verification, "own_formulas", lambda *_: {"forward": own})
+    monkeypatch.setattr(verification, "own_formulas", lambda *_: {"forward": ours})
     answer = one(formula, at=at)
     assert (answer.verdict, answer.ours) == (verdict, None)
     assert ("this shape alone" in answer.why) is (verdict is not None)
@@ -235,16 +235,16 @@ def test_what_cannot_be_asked_is_a_request_error(row, word):
 
 
 def test_only_the_formula_that_is_asked_for_is_made_in_symbols(monkeypatch):
-    asked = []
+    calls = []
 
     def counted(mechanism, sizes, scope, quantity):
-        asked.append((quantity, isinstance(sizes.seq_len, int)))
+        calls.append((quantity, isinstance(sizes.seq_len, int)))
         return quantity_of(mechanism, sizes, scope, quantity)
 
     monkeypatch.setattr(own_formulas, "quantity_of", counted)
     answer = one("N**7", Source("reformer"))
     assert answer.verdict == "erratum"
-    assert [quantity for quantity, in_numbers in asked if not in_numbers] == ["flops"]
+    assert [quantity for quantity, in_numbers in calls if not in_numbers] == ["flops"]
 
 
 @pytest.mark.parametrize("text", ["O(sqrt(N)*log(N))", "O(N**(3/2))", "O(max(N, d)*pi)"])

@@ -22,14 +22,14 @@ class ReformerCore(TextCore):
     rotations: Tensor
 
     def add(self, name: str, weight: Weight | None) -> None:
-        """The rotations, in the format and on the device that are torch's now."""
+        """Add the rotations, in torch's current default format and device."""
         self.seed = drawn_seed()
         drawn = self._drawn(self.spec.half_buckets(self.sizes.seq_len or 1))
         drawn = drawn.to(torch.get_default_device(), torch.get_default_dtype())
         self.register_buffer(name, drawn, persistent=False)
 
     def _drawn(self, half: int) -> Tensor:
-        """The same numbers in every format and on every device: float32 from the CPU."""
+        """Return numbers drawn as float32 on the CPU: equal for every format and device."""
         shape = (self.spec.num_hashes, half, self.sizes.head_dim)
         generator = torch.Generator().manual_seed(self.seed)
         return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
@@ -40,7 +40,7 @@ class ReformerCore(TextCore):
         self.rotations = self._drawn(self.rotations.shape[1]).to(self.rotations)
 
     def get_extra_state(self) -> Tensor:
-        """The seed."""
+        """Return the seed, which ``state_dict`` saves."""
         return torch.tensor(self.seed)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -48,7 +48,7 @@ class ReformerCore(TextCore):
         self.redraw(int(state))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, **_: Any) -> Tensor:
-        """(b, h, n, d) each → (b, h, n, d)."""
+        """Return (b, h, n, d) each → (b, h, n, d)."""
         half = self.spec.half_buckets(q.shape[2])
         if half and half != self.rotations.shape[1]:
             self.rotations = self._drawn(half).to(self.rotations)
@@ -57,7 +57,7 @@ class ReformerCore(TextCore):
 
 
 def drawn_seed() -> int:
-    """A seed from torch's generator; 0 where tensors are fake and hold no numbers."""
+    """Return a seed from torch's generator; 0 where tensors are fake and hold no numbers."""
     number = torch.randint(1 << 62, (), device="cpu")
     return int(number) if type(number) is Tensor else 0
 

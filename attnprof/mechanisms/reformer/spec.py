@@ -24,7 +24,7 @@ class BucketState:
     counts: Any
 
     def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, spread evenly, from a fresh state."""
+        """Fill the state with random rows, spread evenly over buckets, as if by steps."""
         self.rows.normal_()
         self.counts.fill_(tokens // max(1, self.counts.shape[0]))
 
@@ -88,16 +88,16 @@ class Reformer(Mechanism):
             )
 
     def buckets_for(self, n: costs.Number) -> costs.Number:
-        """Buckets of a round at a length."""
+        """Return buckets of a round at a length."""
         return self.num_buckets or 2 * costs.ceil_div(n, 2 * self.bucket_size)
 
     def half_buckets(self, n: costs.Number) -> costs.Number:
-        """Directions of a round's hash, each with its opposite; none for one bucket."""
+        """Return directions of a round's hash, each with its opposite; none for one bucket."""
         return 0 if self.num_buckets == 1 else costs.exact_div(self.buckets_for(n), 2)
 
     # -- what runs -----------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """The stages, and what sorting does that is not a FLOP."""
+        """Return the stages, and what sorting does that is not a FLOP."""
         table = super().cost(workload, scope)
         if workload.phase == "decode":
             return table
@@ -108,13 +108,13 @@ class Reformer(Mechanism):
         return replace(table, notes=(*table.notes, note))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
+        """Return the rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
         n = 1 if sizes.seq_len is None else sizes.seq_len
         shape = (self.num_hashes, self.half_buckets(n), sizes.head_dim)
         return {"rotations": Weight(shape, drawn=True)}
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """One function with its own backward, sequence by sequence; ``k`` is not read."""
+        """Compute the core, sequence by sequence, with its own backward pass; ``k`` is not read."""
         n = q.shape[2]
         sizes = n, self.buckets_for(n), self.bucket_size
         plan = plan_of(*sizes, causal, self.self_attention, self.num_hashes)
@@ -125,7 +125,7 @@ class Reformer(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> BucketState:
-        """Empty buckets; their number must not move with the length."""
+        """Return empty buckets; their number must not move with the length."""
         self.refuse_unless(decode=True)
         buckets = sizes.num_heads * self.num_hashes * self.buckets_for(1)
         rows = cache.zeros(buckets, 2 * self.bucket_size, 2 * sizes.head_dim)
@@ -134,7 +134,7 @@ class Reformer(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: BucketState, weights: Any
     ) -> tuple[Any, BucketState]:
-        """The new token enters its bucket of every round and reads what stands there."""
+        """Add the new token to its bucket of every round, and attend to the tokens there."""
         query, d = flat(q), q.shape[-1]
         bucket = self._bucket(query, self._rotations(weights))
         rank = state.counts.index_select(0, bucket)
@@ -168,14 +168,14 @@ class Reformer(Mechanism):
             scores.masked_fill_(age.eq(0), ALONE)
 
     def state_entries(self, workload: Workload) -> costs.Number:
-        """Two chunks of keys and values a bucket and round, and a count, whatever the length."""
+        """Return two chunks of keys and values per bucket and round, and a count, at any length."""
         w = workload
         buckets = w.batch_size * w.num_heads * self.num_hashes * self.buckets_for(1)
         return buckets * (4 * self.bucket_size * w.head_dim + 1)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> costs.Number:
-        """Query-key pairs of a round, where buckets are filled evenly."""
+        """Return query-key pairs of a round, where buckets are filled evenly."""
         n, size = w.seq_len, self.bucket_size
         buckets = self.buckets_for(n)
         if w.phase == "decode":
@@ -200,7 +200,7 @@ class Reformer(Mechanism):
         return seen - n + alone
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Norms, hashes, one softmax over all rounds' pairs."""
+        """Define norms, hashes, one softmax over the pairs of all rounds."""
         w = workload
         count = rows(w)
         heads = w.batch_size * w.num_heads * count
@@ -217,7 +217,7 @@ class Reformer(Mechanism):
 
 # -- pairs of buckets that are filled evenly ---------------------------------------------------
 def seen_until(ranks: costs.Number, size: int) -> costs.Number:
-    """Earlier tokens seen in own chunk and the one before, by the first so many ranks together."""
+    """Return pairs of the first ranks with earlier ones of their chunk and the chunk before."""
     first = costs.minimum(ranks, size)
     rest = ranks - first
     whole = costs.floor_div(rest, size)
@@ -227,7 +227,7 @@ def seen_until(ranks: costs.Number, size: int) -> costs.Number:
 
 
 def seen_in_bucket(tokens: costs.Number, size: int) -> costs.Number:
-    """Pairs of a bucket of so many tokens, each with itself included, nothing hidden in time."""
+    """Return a bucket's pairs within chunks and with the chunk before, own pairs included."""
     whole = costs.floor_div(tokens, size)
     last = tokens - whole * size
     before = costs.maximum(0, whole - 1) * size * size + costs.at_least_one(whole) * last * size

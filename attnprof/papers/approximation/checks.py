@@ -1,4 +1,4 @@
-"""003: the orders of growth it claims, and what its code does and reports, against its text.
+"""Checks of document 003: its orders of growth, and its code and reported numbers against its text.
 
 Its four attention classes are written in our own words: one head as wide as the model, no
 projections, (batch, tokens, width) in and out, as its code has it, which is not always as its text
@@ -38,31 +38,31 @@ MASKED, EPSILON = float(SETTINGS["neg_inf_longformer"]), float(SETTINGS["perform
 
 
 def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt d) v."""
+    """Return softmax(q k^T / sqrt d) v."""
     weights: Tensor = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
     return weights @ v
 
 
 def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Keys and values compressed to L rows by the first rows of one matrix, then standard."""
+    """Return standard attention over keys and values compressed to L rows by one matrix."""
     used = compress[: k.shape[1]].mT
     return standard(q, used @ k, used @ v)
 
 
 def features(directions: Tensor, x: Tensor) -> Tensor:
-    """elu(x Omega) + 1."""
+    """Return elu(x Omega) + 1."""
     return elu(x @ directions) + 1
 
 
 def performer(directions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
+    """Return phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
     rows, columns = features(directions, q), features(directions, k)
     total = rows @ columns.sum(1, keepdim=True).mT
     return rows @ (columns.mT @ v) / (total + EPSILON)
 
 
 def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tensor:
-    """All scores; those further than a window away are set to -1e9 before the softmax."""
+    """Return all scores; those further than a window away are set to -1e9 before the softmax."""
     place = torch.arange(q.shape[1], device=q.device)
     far = (place[:, None] - place).abs() > window
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -73,7 +73,7 @@ def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tens
 def attention(
     name: str, tokens: int, width: int, length: int = LENGTH, count: int = FEATURES
 ) -> Callable[..., Tensor]:
-    """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
+    """Return an attention class for up to ``tokens`` tokens, with weights as it draws them."""
     made = torch.Generator().manual_seed(0)
     if name == "linformer":
         return partial(linformer, torch.randn(tokens, length, generator=made))
@@ -83,7 +83,7 @@ def attention(
 
 
 def derived(name: str, quantity: str = "flops") -> Any:
-    """What one call costs, by running it on symbolic sizes: B, N, d, and L or m."""
+    """Return the cost of one call, from a run on symbolic sizes B, N, d, and L or m."""
     return _derivation(name).phases["forward"].formulas[quantity].expression
 
 
@@ -109,12 +109,12 @@ SPREAD = 0.3
 
 
 def listed(directions: Tensor, x: Tensor) -> Tensor:
-    """Those of the document's class: elu(x Omega) + 1, Omega divided by the root of m."""
+    """Return the features of the document's class: elu(x Omega) + 1, Omega over the root of m."""
     return features(directions / directions.shape[-1] ** 0.5, x)
 
 
 def error_power(feature_map: Features = listed) -> float:
-    """The power of the number of features with which the weights' relative RMS error falls."""
+    """Return the power p of features**p with which the weights' relative RMS error falls."""
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)
@@ -141,12 +141,12 @@ IDS = {
 
 
 def mechanism_id(row: dict[str, str]) -> str:
-    """This project's name for a row's mechanism."""
+    """Return this project's name for a row's mechanism."""
     return IDS.get(row["mechanism"], row["mechanism"])
 
 
 def claimed_text(mechanism: str) -> str:
-    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    """Return the text in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
     rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
     order = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
     assert order, rows[mechanism]
@@ -154,13 +154,13 @@ def claimed_text(mechanism: str) -> str:
 
 
 def claimed_order(mechanism: str) -> str:
-    """The same as an order in N."""
+    """Return the claimed time of a mechanism as an order in N."""
     text = claimed_text(mechanism)
     return ORDERS.get(text, text)
 
 
 def claimed(mechanism: str) -> dict[str, int]:
-    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    """Return the claimed powers, by size: O(N*L) is N 1, L 1."""
     powers = {}
     for factor in claimed_text(mechanism).split("*"):
         name, _, power = factor.partition("^")
@@ -169,7 +169,7 @@ def claimed(mechanism: str) -> dict[str, int]:
 
 
 def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
-    """Powers of the sizes in the term that leads as they grow; ValueError without a single one."""
+    """Return the sizes' powers in the leading term; ValueError if several terms lead."""
     terms = leading_terms(formula(expression), sizes)
     if terms is None or len(terms) != 1:
         raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
@@ -183,7 +183,7 @@ def _executed(name: str) -> dict[str, int]:
 
 @cache
 def kept(tokens: int, window: int) -> int:
-    """Entries that the window's mask keeps, counted in the weights that come out."""
+    """Return entries that the window's mask keeps, counted in the weights that come out."""
     import torch
 
     x = torch.zeros(1, tokens, 1)
@@ -216,7 +216,7 @@ FAILED = 1000.0
 
 
 def quoted(quantity: str) -> dict[str, float]:
-    """Figure Z's numbers of a quantity, by model."""
+    """Return Figure Z's numbers of a quantity, by model."""
     rows = DOCUMENT.rows(FIGURE_Z)
     return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
 
@@ -241,7 +241,7 @@ def _heads_and_parameters() -> dict[str, int]:
 
 
 def lengths_it_runs_at() -> dict[str, bool]:
-    """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
+    """Return at which lengths the Linformer class, its matrix made for N tokens, can run."""
     runs, lengths = attention("linformer", TOKENS, 2), {}
     for tokens in (TOKENS, TEST_TOKENS):
         x, lengths[f"{tokens} tokens"] = _normal(1, tokens, 2), True
@@ -292,20 +292,20 @@ def _loss_at_the_teacher() -> float:
 
 
 def operations() -> dict[str, float]:
-    """Operations of one call of each class, one sequence at the document's sizes."""
+    """Return operations of one call of each class, one sequence at the document's sizes."""
     sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": LENGTH, "m": FEATURES}
     at = {symbol(name): size for name, size in sizes.items()}
     return {name: float(derived(name).subs(at)) for name in CLASSES}
 
 
 def cheapest_approximation() -> str:
-    """The class with the fewest operations beside the standard one."""
+    """Return the class with the fewest operations beside the standard one."""
     counts = operations()
     return min(STUDENTS, key=lambda name: counts[name])
 
 
 def worst_ratio() -> str:
-    """The model whose error grows most on the longer test, of those whose test ran."""
+    """Return the model whose error grows most on the longer test, of those whose test ran."""
     ratios = {name: x for name, x in quoted("generalization_ratio").items() if x < FAILED}
     return max(ratios, key=ratios.__getitem__)
 
@@ -316,7 +316,7 @@ def _weakest() -> str:
 
 
 def seconds() -> dict[str, float]:
-    """Measured time of a forward pass through each whole model, one sequence."""
+    """Return measured time of a forward pass through each whole model, one sequence."""
     times: dict[str, float] = measured("003", "model_times")["seconds"]
     return times
 

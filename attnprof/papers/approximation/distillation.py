@@ -27,7 +27,7 @@ from attnprof.papers.approximation.checks import (
     WINDOW,
 )
 
-#: What pads a sequence, begins and ends it; words follow.
+#: Token ids for padding, begin, end, and of the first word.
 PAD, BEGIN, END, FIRST = 0, 1, 2, 3
 
 
@@ -45,7 +45,7 @@ class Corpus:
     seed: int
 
     def pairs(self, count: int, tokens: int, made: Generator) -> tuple[Tensor, Tensor]:
-        """Sentences and their translations, (count, tokens) whole numbers each."""
+        """Return sentences and their translations, (count, tokens) whole numbers each."""
         words = self.vocabulary - FIRST
         length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=made)
         source = torch.randint(words, (count, tokens + tokens % 2), generator=made)
@@ -68,7 +68,7 @@ class Corpus:
         return source, begun
 
 
-#: What a model minimises, of its logits and what it was called with.
+#: The loss of a model, from its logits and the examples.
 Loss = Callable[[Tensor, "Examples"], Tensor]
 TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
 RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
@@ -78,7 +78,7 @@ STUDENTS_PATIENCE = 10 * PATIENCE
 TEACHER = "teacher"
 SETTING_NAMES = ("fair", "printed")
 
-#: Told (steps done, of how many, what is trained).
+#: A function that is called with steps done, all steps, and the name of the trained model.
 Tell = Callable[[int, int, str], None]
 
 
@@ -106,7 +106,7 @@ class ExperimentSizes:
         return self.steps * (1 + len(CLASSES)) + self.printed_steps * len(CLASSES)
 
     def config(self, name: str, setting: str) -> ModelConfig:
-        """The document's model with one of its classes, at this scale."""
+        """Return the document's model with one of its classes, at this scale."""
         settings = {
             "linformer": {"proj_len": max(1, self.tokens * LENGTH // TOKENS)},
             "performer": {"num_features": max(1, self.width * FEATURES // WIDTH)},
@@ -143,7 +143,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Examples:
-    """What models are called with, and what they should say: (source, target without its last)."""
+    """Inputs of models, (source, target without its last token), and the target tokens."""
 
     source: Tensor
     target: Tensor
@@ -162,7 +162,7 @@ class Examples:
 def experiment(
     setting: str, scale: ExperimentSizes, seed: int, tell: Tell
 ) -> tuple[list[Trained], Examples, Examples]:
-    """The teacher and the students, and examples as long as in training and twice as long."""
+    """Return teacher and students, and examples of the trained length and twice that."""
     run = _fair if setting == "fair" else _printed
     return run(scale, seed, tell)
 
@@ -178,7 +178,7 @@ def _fair(
         return _train(one, batches, loss, scale.steps, scale.rate, tell)
 
     def distilled(logits: Tensor, its: Examples) -> Tensor:
-        """The document's loss against what the teacher says, padding left out of both parts."""
+        """Return the document's loss against the teacher's answers, both parts without padding."""
         return mixed_loss(logits, answers(teacher.model, its), its, its.labels != PAD)
 
     teacher = train(_started(TEACHER, "standard", "fair", scale, seed), cross_entropy)
@@ -221,14 +221,14 @@ def _printed(
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
-    """A model before its first step; the same parts of models of one seed start the same."""
+    """Return a model before its first step; parts that models of one seed share start equal."""
     config = scale.config(kind, setting)
     torch.default_generator.manual_seed(seed)
     return Trained(name, setting, config, build(config), seed)
 
 
 def answers(model: Any, examples: Examples) -> Tensor:
-    """Logits (sentences · tokens, vocabulary), without dropout and gradients."""
+    """Return logits (sentences · tokens, vocabulary), without dropout and gradients."""
     model.eval()
     with torch.no_grad():
         return _logits(model, examples)
@@ -240,18 +240,18 @@ def _logits(model: Any, examples: Examples) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
-    """Of the tokens that are to be said, padding left out; nats."""
+    """Return the cross-entropy of the target tokens, without padding, in nats."""
     return F.cross_entropy(logits, examples.labels, ignore_index=PAD)
 
 
 def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
+    """Return KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
     student, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
     return F.kl_div(student, its, reduction="batchmean", log_target=True)
 
 
 def mixed_loss(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
-    """The document's loss against answers of the teacher; in the listing, padding is in, too."""
+    """Return the document's loss against the teacher's answers, with padding as its listing has."""
     soft = divergence(logits[kept], goal[kept], TEMPERATURE) * TEMPERATURE**2
     return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
 
@@ -260,7 +260,7 @@ def _train(
     one: Trained, batches: Iterator[Examples], loss_of: Loss, steps: int, rate: float, tell: Tell,
     patience: int | None = None,
 ) -> Trained:  # fmt: skip
-    """Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
+    """Return Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
     one.model.train()
     optimizer = torch.optim.Adam(one.model.parameters(), lr=rate)
     best, waited, first = float("inf"), 0, None

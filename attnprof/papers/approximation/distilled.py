@@ -1,4 +1,4 @@
-"""What came out of 003's experiment, and which of its claims it speaks about (``outcomes.toml``).
+"""Run document 003's experiment and report it by claim (``outcomes.toml``).
 
 Every model has its quality and speed, at both lengths.
 """
@@ -45,7 +45,7 @@ from attnprof.papers.documents import claims
 from attnprof.record import DistillRecord, Report
 from attnprof.units import format_number, format_ratio, format_time, joined
 
-#: Share of that of even chances below which a cross-entropy shows that the task is learned.
+#: A cross-entropy below this share of a random guess's shows that the task is learned.
 LEARNED = 0.5
 
 
@@ -61,11 +61,11 @@ class Results:
         self.even = math.log(scale.vocabulary)
 
     def row(self, setting: str, model: str, *, long: bool = False) -> DistillRecord:
-        """One record."""
+        """Return one model's record."""
         return self.rows[setting, model, self.scale.tokens * (1 + long)]
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
-        """A field's values by model, the least first; the teacher left out."""
+        """Return a field's values by model, the least first; the teacher left out."""
         length = self.scale.tokens * (1 + long)
         values = {
             model: getattr(row, field)
@@ -75,7 +75,7 @@ class Results:
         return _by_value({name: x for name, x in values.items() if x is not None})
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
-        """Models with a field's values, the least first, of each setting."""
+        """Return models with a field's values, the least first, of each setting."""
         return "; ".join(
             f"{name}: {_list(self.ranked(name, field, long=long), form)}" for name in SETTING_NAMES
         )
@@ -88,7 +88,7 @@ def _by_value(values: Mapping[str, float]) -> dict[str, float]:
 def outcomes(
     records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """A row a claim: what it says, whether the conditions suffice for it and why, what came out."""
+    """Return a row per claim: its sentence, whether the conditions suffice and why, the result."""
     results, outcome_rows = Results(records, scale), []
     sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
     texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
@@ -163,7 +163,7 @@ GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
 
 #: Calls that are timed of each model, as the document has it, and seconds for all of a length.
 TIMED = Budget(samples=10, min_time_s=0.0, max_time_s=60.0, warmup_s=0.0)
-#: Fields whose median over repetitions is told, and of which the least and the largest are, too.
+#: Fields reported as the median over repetitions, with the least and the largest.
 _MEDIANS = (
     "steps", "loss_first", "loss_last", "cross_entropy", "accuracy", "kl_teacher", "mse_teacher",
     "mse_before", "mse_ratio",
@@ -174,7 +174,7 @@ def distill_report(
     scale: ExperimentSizes, seed: int, seeds: int, environment: Mapping[str, Any], tell: Tell,
     said: Callable[[str], None], *, timed: bool = True,
 ) -> Report:  # fmt: skip
-    """Both settings, each repeated with so many seeds; ``said`` hears of every model's end.
+    """Return both settings, each repeated with so many seeds; ``said`` hears of every model's end.
 
     Runs on one thread, so that numbers repeat; torch's generator stays as it is.
     """
@@ -186,14 +186,14 @@ def distill_report(
                 for row in _evaluated(trained, examples, scale, timed=timed and its == seed):
                     rows.append(row)
                     if row.seq_len == scale.tokens:
-                        said(_told(row, its))
+                        said(_progress(row, its))
     return merged(rows, scale, environment)
 
 
 def merged(
     rows: Sequence[DistillRecord], scale: ExperimentSizes, environment: Mapping[str, Any]
 ) -> Report:  # fmt: skip
-    """Single repetitions as one report; times are those of the first."""
+    """Return single repetitions as one report; times are those of the first."""
     groups: dict[tuple[str, str, int], list[DistillRecord]] = defaultdict(list)
     for row in rows:
         groups[row.setting, row.model, row.seq_len].append(row)
@@ -202,7 +202,7 @@ def merged(
     return Report("tradeoff --distill", records, summary, environment)
 
 
-def _told(row: DistillRecord, seed: int) -> str:
+def _progress(row: DistillRecord, seed: int) -> str:
     return (
         f"{row.setting}, seed {seed}: {row.model} after {row.steps} steps: cross-entropy "
         f"{row.cross_entropy:.3f}, MSE to the teacher {row.mse_teacher:.4g}"
@@ -212,30 +212,30 @@ def _told(row: DistillRecord, seed: int) -> str:
 def _evaluated(
     trained: Sequence[Trained], examples: Sequence[Examples], scale: ExperimentSizes, *, timed: bool
 ) -> list[DistillRecord]:  # fmt: skip
-    """A record a model and length; the models of a length are timed in turns."""
+    """Return a record a model and length; the models of a length are timed in turns."""
     evaluated: list[DistillRecord] = []
     shorter: dict[str, float] = {}
-    for given, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
+    for batch, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
         goal = None
         calls = {}
         for one in trained:
             try:
                 model = one.model if tokens == scale.tokens else stretched(one, tokens)
-                logits = answers(model, given)
+                logits = answers(model, batch)
             except AttnprofError as error:  # it is made for one length
                 evaluated.append(_row(one, tokens, skipped=str(error)))
                 continue
             goal = logits if one.name == TEACHER else goal
             assert goal is not None
             with FlopCounterMode(display=False) as counter:
-                answers(model, given)
-            numbers = _quality(logits, goal, given) | {"matmul_flops": counter.get_total_flops()}
+                answers(model, batch)
+            numbers = _quality(logits, goal, batch) | {"matmul_flops": counter.get_total_flops()}
             if tokens == scale.tokens:
                 shorter[one.name] = numbers["mse_teacher"]
-                numbers["mse_before"] = _before(one, given, goal)
+                numbers["mse_before"] = _before(one, batch, goal)
             elif shorter[one.name]:
                 numbers["mse_ratio"] = numbers["mse_teacher"] / shorter[one.name]
-            calls[len(evaluated)] = partial(model, *given.called_with)
+            calls[len(evaluated)] = partial(model, *batch.called_with)
             evaluated.append(_row(one, tokens, **numbers))
         for place, its in time_calls(calls, TIMED).items() if timed else ():
             times = {"median_s": its.median_s, "ci_low_s": its.low_s, "ci_high_s": its.high_s}
@@ -244,7 +244,7 @@ def _evaluated(
 
 
 def stretched(one: Trained, tokens: int) -> Any:
-    """The trained model for longer inputs; parts made for one length stay as they were trained."""
+    """Return the trained model for longer inputs; weights of one length stay as trained."""
     config: ModelConfig = one.config.with_(seq_len=tokens)
     longer = build(config).eval()
     buffers = dict(longer.named_buffers(remove_duplicate=False))
@@ -256,22 +256,22 @@ def stretched(one: Trained, tokens: int) -> Any:
     return longer
 
 
-def _quality(logits: Tensor, goal: Tensor, given: Examples) -> dict[str, Any]:
-    """Against the right tokens, padding left out, and against the teacher's answers."""
-    kept = given.labels != PAD
-    right = (logits.argmax(-1) == given.labels)[kept]
+def _quality(logits: Tensor, goal: Tensor, batch: Examples) -> dict[str, Any]:
+    """Return the errors against the right tokens, without padding, and against the teacher."""
+    kept = batch.labels != PAD
+    right = (logits.argmax(-1) == batch.labels)[kept]
     return {
-        "cross_entropy": float(distillation.cross_entropy(logits, given)),
+        "cross_entropy": float(distillation.cross_entropy(logits, batch)),
         "accuracy": float(right.double().mean()),
         "kl_teacher": float(distillation.divergence(logits[kept], goal[kept])),
         "mse_teacher": float(F.mse_loss(logits, goal)),
     }
 
 
-def _before(one: Trained, given: Examples, goal: Tensor) -> float:
-    """The same error of the model as it started."""
+def _before(one: Trained, batch: Examples, goal: Tensor) -> float:
+    """Return the error of the model before its first step."""
     torch.default_generator.manual_seed(one.seed)
-    return float(F.mse_loss(answers(build(one.config), given), goal))
+    return float(F.mse_loss(answers(build(one.config), batch), goal))
 
 
 def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
@@ -283,7 +283,7 @@ def _row(one: Trained, tokens: int, **more: Any) -> DistillRecord:
 
 
 def _median(rows: Sequence[DistillRecord]) -> DistillRecord:
-    """One record of repetitions: medians, and the range of the cross-entropy."""
+    """Return one record of repetitions: medians, and the range of the cross-entropy."""
     first = rows[0]
     fields: dict[str, Any] = {"seeds": len(rows)}
     for name in _MEDIANS:

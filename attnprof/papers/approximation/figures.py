@@ -46,7 +46,7 @@ PROJECTIONS = ("queries", "keys", "values")
 
 
 def subject(label: str) -> growth.GrowthCase:
-    """A mechanism as ``list`` writes it, one head, its core."""
+    """Return a mechanism as ``list`` writes it, one head, its core."""
     name, *settings = label.split()
     params = dict(setting.split("=") for setting in settings)
     return growth.GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
@@ -54,7 +54,7 @@ def subject(label: str) -> growth.GrowthCase:
 
 @cache
 def _exponents(mechanism: str) -> tuple[float, float, float]:
-    """Exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
+    """Return exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
     flops, peak = growth.closed_form_growth(subject(mechanism))
     order = claimed_order(mechanism)
     claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
@@ -62,12 +62,12 @@ def _exponents(mechanism: str) -> tuple[float, float, float]:
 
 
 def no_faster(claim: Any, power: Any) -> bool:
-    """Whether what is found grows no faster than claimed."""
+    """Return whether what is found grows no faster than claimed."""
     return bool(power <= claim + growth.TOLERANCE)
 
 
 def _complexities() -> list[dict[str, Any]]:
-    """The orders claimed in the text."""
+    """Return the orders claimed in the text."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows(checks.CLAIMS):
         mechanism, derived_power = checks.mechanism_id(row), None
@@ -84,7 +84,7 @@ def _complexities() -> list[dict[str, Any]]:
 
 
 def _quoted_numbers() -> list[dict[str, Any]]:
-    """The numbers quoted of Figure Z and in the text."""
+    """Return the numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
     runs = checks.lengths_it_runs_at()[f"{checks.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(checks.FIGURE_Z):
@@ -99,7 +99,7 @@ def _quoted_numbers() -> list[dict[str, Any]]:
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
-    """FLOPs of a layer of standard attention by part, ``attention`` in all; its peak in bytes."""
+    """Return FLOPs of a layer of standard attention by part (``attention``: all), peak bytes."""
     table = registry.get("standard", bias=False).cost(Workload(tokens, heads, WIDTH // heads))
     parts = {stage.name: int(stage.cost.flops) for stage in table}
     attention = sum(parts[name] for name in ("scores", "softmax", "weighted values"))
@@ -107,7 +107,7 @@ def _layer(tokens: int, heads: int) -> dict[str, int]:
 
 
 def projections() -> FigureData:
-    """B: the products that make Q, K and V, beside the attention that follows."""
+    """Return B: the products that make Q, K and V, beside the attention that follows."""
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
@@ -121,7 +121,7 @@ def projections() -> FigureData:
 
 
 def heads() -> FigureData:
-    """C: one layer divided among more and more heads."""
+    """Return C: one layer divided among more and more heads."""
     rows: list[dict[str, Any]] = []
     for count in (2**power for power in range(6)):
         parts = _layer(TOKENS, count)
@@ -146,7 +146,7 @@ def heads() -> FigureData:
 
 
 def points(label: str) -> list[dict[str, Any]]:
-    """A row a length: closed forms everywhere, counted and measured at the short ones."""
+    """Return a row a length: closed forms everywhere, counted and measured at the short ones."""
     of_label = [point for point in measured("003", "growth") if point["mechanism"] == label]
     clocked = {point["seq_len"]: point for point in of_label}
     rows = []
@@ -167,13 +167,13 @@ def exponent(
     quantity: str,
     fit: Callable[[Sequence[int], Sequence[float]], float] = fitted,
 ) -> float:
-    """The exponent of N where a quantity is known: over the longer half of the lengths."""
+    """Return the exponent of N where a quantity is known: over the longer half of the lengths."""
     known = [row for row in rows if row[quantity]]
     return fit([row["seq_len"] for row in known], [row[quantity] for row in known])
 
 
 def family(key: str) -> FigureData:
-    """D to G: growth of a family beside standard attention."""
+    """Return D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
     said, powers = list[Statement](), {}
     for label in ("standard", *FAMILIES[key][1]):
@@ -190,7 +190,7 @@ def family(key: str) -> FigureData:
 
 
 def _order(label: str, powers: dict[str, float]) -> Statement:
-    """The claimed order and ours; the clock's is told and not judged."""
+    """Return the claimed order and ours; the clock's is told and not judged."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
@@ -200,7 +200,7 @@ def _order(label: str, powers: dict[str, float]) -> Statement:
 
 
 def results() -> FigureData:
-    """Z: the quoted numbers, and the models' times and operations here."""
+    """Return Z: the quoted numbers, and the models' times and operations here."""
     seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []

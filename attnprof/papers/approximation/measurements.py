@@ -1,6 +1,6 @@
-"""003: what only a clock and an allocator can say.
+"""Measurements of document 003's models: times of forward passes, and growth with length.
 
-Times are processor time on one thread: what else the machine does stays out of them.
+Times are processor time on one thread, so that other programs on the machine do not add to them.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ from attnprof.papers.approximation.checks import CLASSES, TOKENS, VOCABULARY, WI
 from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.record import ProfileRecord
 
-#: A few runs of each part after one to warm up.
+#: Three timed runs of each part after one that is not timed.
 RUNS = Budget(samples=3, min_time_s=0.0, max_time_s=600.0, warmup_s=0.0, least=3)
 
 
 def time_calls(
     calls: Mapping[Any, Callable[[], object]], budget: Budget
 ) -> dict[Any, MedianEstimate]:
-    """Time calls without gradients in turns, on one thread; estimates by their names."""
+    """Return the median time of each call, by its name; timed in turns, without gradients."""
     subjects = [
         Subject(None, lambda: None, lambda: None, torch.no_grad()(call)) for call in calls.values()
     ]
@@ -35,10 +35,10 @@ def time_calls(
 
 
 def model_times() -> dict[str, Any]:
-    """Seconds of a forward pass through each model, one sequence, one thread.
+    """Return seconds of a forward pass through each model, one sequence, as the sum of its parts.
 
-    Made of its parts: the class twice and the standard class across, two feed-forward networks,
-    and the logits.
+    A model is an encoder and a decoder layer: two self-attentions of the class, standard attention
+    across, two feed-forward networks and the logits.
     """
     x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
@@ -53,7 +53,7 @@ def model_times() -> dict[str, Any]:
 
 
 def growth() -> list[dict[str, Any]]:
-    """The mechanisms of Figures D to G by length, one head: time, peak, and counted products."""
+    """Return time, peak and matmul FLOPs of one head, by mechanism (Figures D-G) and length."""
     budget = Budget(samples=9, min_time_s=0.1, max_time_s=1.5, warmup_s=0.05)
     labels = ("standard", *(label for _, family in FAMILIES.values() for label in family))
     requests = {

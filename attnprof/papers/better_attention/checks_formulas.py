@@ -1,4 +1,8 @@
-"""000: its counts in l, d_m and h (Sections 3.1 to 3.3, Eq 24), Figure 2, and Figure 3's ratio."""
+"""Checks of document 000's formulas: Sections 3.1 to 3.3, Eq 24, Figures 2 and 3.
+
+Sizes are the document's: context length l, model width d_m, heads h. ``PRINTED`` has what the
+document says of a claim, ``OURS`` computes it again, ``FACTS`` are numbers for the verdict's text.
+"""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -39,27 +43,27 @@ def _workload(phase: str) -> Workload:
 
 @cache
 def eq24(mechanism: str) -> Any:
-    """Eq 24 as printed."""
+    """Return Eq 24 as printed: FLOPs of a training step in l, d_m and h."""
     forms = {form.source: form for form in registry.get(mechanism).published()}
     return forms["000-EQ24"].formula(_workload("train"))
 
 
 @cache
 def definition(mechanism: str) -> CostTable:
-    """The steps of a definition's forward pass, without biases."""
+    """Return the costs of a forward pass as the document defines it, step by step, no biases."""
     return registry.get(mechanism, bias=False).definition(_workload("forward"))
 
 
 @cache
 def multiply_adds(mechanism: str) -> Any:
-    """Multiplications and additions of all matrix products, forward and backward."""
+    """Return multiplications and additions of all matrix products, forward and backward."""
     table = registry.get(mechanism, bias=False).cost(_workload("train"))
     return sympy.expand(table.matmul_flops)
 
 
 @cache
 def results_counted(mechanism: str) -> Any:
-    """Eq 24's own convention: one operation for each result, the backward pass twice the forward.
+    """Return the count by Eq 24's convention: one operation per result, backward counts double.
 
     A product counts its results instead of its multiplications and additions; scaling,
     exponentials, row sums and normalisation count one an entry.
@@ -70,35 +74,35 @@ def results_counted(mechanism: str) -> Any:
 
 @cache
 def weights(mechanism: str) -> Any:
-    """Parameters without biases, as the remarks count them."""
+    """Return parameters without biases, as the document's remarks count them."""
     return sympy.expand(registry.get(mechanism, bias=False).parameters(_workload("forward")))
 
 
 def products(mechanism: str) -> Any:
-    """Matrix products of one forward pass by the definition: one a head each, and that with W^O."""
+    """Return the number of matrix products of a forward pass: one a head and step, and W^O's."""
     stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
     return (len(stages) - 1) * HEADS + 1
 
 
 def ratio(count: Callable[[str], Any], mechanism: str = "efficient") -> Any:
-    """A count of standard over that of another mechanism."""
+    """Return the count of standard attention over that of another mechanism."""
     return sympy.cancel(count("standard") / count(mechanism))
 
 
 @cache
 def counter(count: Callable[[str], Any], mechanism: str) -> Callable[[int, int, int], int]:
-    """One of the counts above as a function of whole l, d_m and h."""
+    """Return a count (one of the functions above) as a function of whole l, d_m and h."""
     function: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
     return function
 
 
 def slopes() -> dict[str, str]:
-    """What one more unit of width costs, by Eq 24; free of the width itself if linear."""
+    """Return the derivative of Eq 24 by d_m, per mechanism; a cost linear in d_m leaves no d_m."""
     return {name: str(eq24(name).diff(WIDTH)) for name in MECHANISMS}
 
 
 def shape_is_free_of_length() -> bool:
-    """Whether the length only scales the curves: whether FLOPs(d_m) / FLOPs(1) is free of it."""
+    """Return whether l only scales Eq 24's curves over d_m: FLOPs(d_m) / FLOPs(1) has no l."""
     shapes = [sympy.cancel(eq24(name) / eq24(name).subs(WIDTH, 1)) for name in MECHANISMS]
     return not any(LENGTH in shape.free_symbols for shape in shapes)
 
@@ -138,11 +142,11 @@ def _share_in_numbers(_: Any, ours: str) -> dict[str, Any]:
 
 @cache
 def reachable(width: int, heads: int, slicing: bool) -> int:
-    """How many independent directions a layer's maps from V to its heads' parts of O have.
+    """Return the dimension of the space of maps from V to O that a layer's weights can reach.
 
-    A head applies B_i to V after mixing by S_i, and the B_i are all that weights can choose:
-    W_i^V W_i^O, where slicing has columns of the identity for W_i^V. The rank of their
-    derivatives by the weights, at weights of small whole numbers.
+    Head i mixes tokens by S_i and applies B_i = W_i^V W_i^O to V; with ``slicing`` W_i^V is a slice
+    of the identity. The dimension is the rank of the derivatives of all B_i by the weights, at
+    weights that are small whole numbers.
     """
     head, eye, directions = width // heads, np.eye(width), 0
     for i in range(heads):
@@ -156,7 +160,7 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
 
 
 def _conforming_slices() -> list[str]:
-    """Which slices of K have the shape that Eq 15 needs."""
+    """Return how K can be sliced (by "rows", "columns") to have the shape that Eq 15 needs."""
     length, width, head = 6, 4, 2
     queries, keys = np.ones((length, head)), np.ones((length, width))
     slices = {"rows": keys[head : 2 * head], "columns": keys[:, head : 2 * head]}
@@ -168,7 +172,7 @@ def _conforming_slices() -> list[str]:
 
 
 def _kernels() -> dict[str, Any]:
-    """Maps that Definition 2 lacks, and the side from which Eq 5 applies W^K."""
+    """Return the weights that Definition 2 removes, and the side from which Eq 5 applies W^K."""
     removed = set(registry.get("standard").projections) - set(registry.get("optimised").projections)
     keys, kernel = np.ones((6, 4)), np.ones((4, 2))  # l x d_m, d_m x d_k
     sides = {"left": (kernel, keys), "right": (keys, kernel)}
@@ -179,49 +183,49 @@ def _kernels() -> dict[str, Any]:
 
 
 # -- Figure 3 --------------------------------------------------------------------------
-#: Its head counts.
+#: Head counts of the figure's panels.
 PANELS = (1, 2, 4, 8)
-#: Sizes on both its axes, which the document does not give: with these its means come out.
+#: Sizes on both axes of the figure. The document does not give them; these give its printed means.
 SIZES = tuple(2**exponent for exponent in range(11))
-#: Grids up to this power of two are tried for the quoted means.
+#: The largest power of two in grids that are tried for the printed means: 2**13.
 LARGEST = 13
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
 
 
 @cache
 def heatmaps() -> Report:
-    """Eq 24 of standard over Efficient Attention on the grid, a panel a head count."""
+    """Return Eq 24 of standard over Efficient Attention on the figure's grid, by head count."""
     a, b = registry.get("standard"), registry.get("efficient")
     return heatmap_report(Heatmap(a=a, b=b, seq_lens=SIZES, d_models=SIZES, num_heads=PANELS))
 
 
 def excess(statistic: str) -> dict[str, float]:
-    """Mean or max excess in percent, by head count."""
+    """Return the mean or max excess of standard attention in percent, by head count."""
     percent: dict[str, float] = heatmaps().summary[f"{statistic}_excess_percent"]
     return percent
 
 
 def quoted(source: str, statistic: str) -> dict[str, float]:
-    """What the caption or the text quotes."""
+    """Return the mean or max excess in percent that caption or text prints, by head count."""
     rows = [row for row in DOCUMENT.rows("fig3_flop_ratio_quoted") if row["source"] == source]
     return {row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows}
 
 
 def _quoted_order(source: str) -> list[str]:
-    """Head counts by the quoted means, the largest first."""
+    """Return head counts in the order of the printed means, the largest first."""
     means = quoted(source, "mean")
     return sorted(means, key=lambda h: -means[h])
 
 
 def _by_excess() -> list[str]:
-    """Head counts by the slope of Eq 24's ratio in h, the largest excess first."""
+    """Return head counts in the order of Eq 24's excess, the largest first, by its slope in h."""
     slope = sympy.factor(ratio(eq24).diff(HEADS))
     assert slope.is_negative or slope.is_positive
     return [str(h) for h in sorted(PANELS, reverse=bool(slope.is_positive))]
 
 
 def _fitting_grids(said: Mapping[str, float], ours: Mapping[str, float]) -> dict[str, Any]:
-    """Which grids have the quoted means: powers of two in a row, three at least on a side."""
+    """Return how many grids of consecutive powers of two (three or more a side) give the means."""
     sides = [slice(a, b + 1) for a, b in combinations(range(LARGEST + 1), 2) if b - a >= 2]
     powers = 2.0 ** np.arange(LARGEST + 1)
     of_sizes = sympy.lambdify(SYMBOLS, 100 * (ratio(eq24) - 1), "numpy")
@@ -237,14 +241,14 @@ def _fitting_grids(said: Mapping[str, float], ours: Mapping[str, float]) -> dict
 
 
 def largest_excess(heads: int) -> float:
-    """What the excess of Eq 24 comes up to at a head count, in percent: its limit for short l."""
+    """Return the supremum of Eq 24's excess at a head count, in percent: its limit for short l."""
     return float(100 * (ratio(eq24).subs({LENGTH: 0, HEADS: heads}) - 1))
 
 
 def exact_excess() -> dict[str, Any]:
-    """The largest excess when multiplications and additions are counted, and what heads do.
+    """Return the largest excess in multiplications and additions, and whether it depends on heads.
 
-    The ratio falls with r = l / d_m, so that its bound is its limit for short contexts.
+    The ratio falls with r = l / d_m, so its supremum is the limit for short contexts.
     """
     share = sympy.Symbol("r", positive=True)
     exact = sympy.cancel(ratio(multiply_adds).subs(LENGTH, share * WIDTH))

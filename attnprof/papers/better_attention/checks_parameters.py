@@ -1,6 +1,6 @@
-"""000: the numbers of its tables, the sizes of its experiments, and parameters of its layers.
+"""Checks of document 000's parameter counts, by the sizes that it states for its experiments.
 
-A layer's are printed in Tables 1, 3, 5, 6, 8, 9 and 10, whole models' in Table 7.
+Tables 1, 3, 5, 6, 8, 9 and 10 print parameters of a layer, Table 7 those of whole models.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ DATASETS = {"3": "NMT", "7": "ImageNet", **{table: data for data, table in BY_HE
 
 
 class Experiment(NamedTuple):
-    """An experiment's sizes; no length where it varies."""
+    """The sizes of an experiment; the length is None if it varies."""
 
     d_model: int
     num_heads: int
@@ -53,7 +53,7 @@ COLOURS, CLASSES, MLP_WIDTH = 3, 1000, 3072
 
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
-    """A table's rows, by its number: ``rows("5")``; each says its dataset; of one mechanism."""
+    """Return a table's rows by its number, ``rows("5")``, with their dataset; of one mechanism."""
     table_rows = DOCUMENT.rows(TABLES[table])
     for row in table_rows:
         row.setdefault("dataset", DATASETS.get(table, ""))
@@ -61,7 +61,7 @@ def rows(table: str, attention: str = "") -> list[dict[str, str]]:
 
 
 def value(table: str, column: str, attention: str, **where: str) -> float:
-    """One number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
+    """Return a printed number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
     matching = rows(table, attention)
     (row,) = (row for row in matching if all(row[name] == text for name, text in where.items()))
     return number(row[column])
@@ -69,19 +69,19 @@ def value(table: str, column: str, attention: str, **where: str) -> float:
 
 @cache
 def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -> int:
-    """Parameters of a layer whose maps all have a bias; the length matters to Super alone."""
+    """Return a layer's parameters, all maps with bias; only Super's depend on the length."""
     sizes = Workload(seq_len, heads, exact_div(d_model, heads))
     return int(registry.get(mechanism).parameters(sizes))
 
 
 def implied_length(count: int, d_model: int) -> int | None:
-    """The length at which Super's layer has that many parameters; None where no length has."""
+    """Return the length at which Super's layer has that many parameters; None if none has."""
     length = isqrt(max(count - parameters("efficient", d_model), 0))
     return length if length and parameters("super", d_model, length) == count else None
 
 
 def expected(row: dict[str, str]) -> int:
-    """A layer's parameters at the row's number of heads and the length that the text states.
+    """Return a layer's parameters at the row's number of heads and the length that the text states.
 
     For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
     """
@@ -91,13 +91,13 @@ def expected(row: dict[str, str]) -> int:
 
 
 def abbreviated(count: int) -> int:
-    """Table 1's way: cut off after whole thousands, from a million on after hundredths of it."""
+    """Return a number as Table 1 cuts it off: to thousands, or to hundredths of a million."""
     unit = 10_000 if count >= 1_000_000 else 1_000
     return count // unit * unit
 
 
 def encoder(attention: str, width: int, layers: int) -> int:
-    """Parameters of ViT-B/16's encoder: patches, class token, positions, blocks, last norm."""
+    """Return parameters of ViT-B/16's encoder: patches, class token, positions, blocks, norm."""
     tokens = IMAGENET_PATCHES + 1
     norms, mlp = 4 * width, 2 * MLP_WIDTH * width + MLP_WIDTH + width
     block = parameters(attention, width, tokens) + norms + mlp
@@ -106,12 +106,12 @@ def encoder(attention: str, width: int, layers: int) -> int:
 
 
 def totals() -> dict[str, float]:
-    """Millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
+    """Return millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
     return {name: (rest + (width + 1) * CLASSES) / 1e6 for name, width, rest in encoders()}
 
 
 def encoders() -> list[tuple[str, int, int]]:
-    """Mechanism, width and parameters of the encoder of each of Table 7's models."""
+    """Return mechanism, width and parameters of the encoder of each of Table 7's models."""
     sizes = [(row["attention"], int(row["d_m"]), int(row["att_layers"])) for row in rows("7")]
     return [(name, width, encoder(name, width, layers)) for name, width, layers in sizes]
 
@@ -121,7 +121,7 @@ def _by_heads(count: Callable[[dict[str, str]], int], table: str, name: str) -> 
 
 
 def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str]:
-    """What a layer has where a table prints another number, and the length that this needs."""
+    """Return a layer's parameters where a table prints another number, and the length that fits."""
     width, _, length = EXPERIMENTS[dataset]
     heads = max(ours, key=lambda name: said.get(name) != ours[name])  # the first that differs
     printed, count = said.get(heads, 0), ours[heads]
@@ -134,7 +134,7 @@ def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str
 
 
 def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
-    """Units of a hidden layer of the classifier that gives all totals of Table 7, cut off."""
+    """Return units of a classifier's hidden layer that give all totals of Table 7, cut off."""
     models = [(w, rest, round(100 * said[name])) for name, w, rest in encoders()]
     fitting = [
         str(n)
@@ -145,7 +145,7 @@ def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
 
 
 def _on_imagenet(*lengths: int) -> dict[str, Any]:
-    """Super's parameters at the stated length and at ours, and Table 1's, in millions."""
+    """Return Super's parameters at the stated length and at ours, and Table 1's, in millions."""
     counts = [parameters("super", EXPERIMENTS["ImageNet"].d_model, length) for length in lengths]
     return {"counts": counts, "printed": value("1", "params", "super", dataset="ImageNet") / 1e6}
 
@@ -164,7 +164,7 @@ def _shares() -> dict[str, str]:
 
 
 def _mixing() -> float:
-    """Millions of parameters of Table 7's maps that mix tokens."""
+    """Return millions of parameters of Table 7's maps that mix tokens."""
     layers = int(value("7", "att_layers", "super"))
     extra = parameters("super", 804, IMAGENET_PATCHES + 1) - parameters("efficient", 804)
     return layers * extra / 1e6

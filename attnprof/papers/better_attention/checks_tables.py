@@ -1,4 +1,4 @@
-"""000: ranks, rows printed twice, what more heads do, and percentages quoted of the tables."""
+"""Checks of document 000's tables: ranks, rows printed twice, effect of heads, percentages."""
 
 import re
 import tomllib
@@ -31,12 +31,12 @@ Nested = dict[str, dict[str, Any]]
 
 # -- ranks, and rows that stand in two tables ------------------------------------------
 def label(row: dict[str, str]) -> str:
-    """A row's name: ``MNIST super``."""
+    """Return a row's name: ``MNIST super``."""
     return " ".join(text for text in (row["dataset"], row["attention"]) if text)
 
 
 def printed_ranks(table: str) -> Nested:
-    """Every rank in parentheses, by row and column."""
+    """Return every printed rank, by row and column."""
     printed = {}
     for row in rows(table):
         ranks = {name: int(row[name]) for name in row if name.endswith(RANK) and row[name]}
@@ -46,7 +46,7 @@ def printed_ranks(table: str) -> Nested:
 
 
 def recomputed_ranks(table: str) -> Nested:
-    """The same from the values: one more than the number of better ones; equal values share."""
+    """Return ranks from the values: one more than the number of better ones; equal values share."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
     ranks: Nested = {label(row): {} for row in ranked}
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
@@ -60,7 +60,7 @@ def recomputed_ranks(table: str) -> Nested:
 
 
 def _value(row: dict[str, str], column: str) -> float:
-    """A value; Table 1's abbreviated parameters are looked up where they are printed in full."""
+    """Return a value; parameters that Table 1 abbreviates come from the table with all digits."""
     full = BY_HEADS.get(row["dataset"]) if column == "params" else None
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
@@ -77,7 +77,7 @@ def _main_values() -> Nested:
 
 
 def _printed_again() -> Nested:
-    """The appendix's values of the main tables' rows."""
+    """Return the appendix's values of the main tables' rows."""
     values: Nested = {}
     for row in _main_rows():
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
@@ -91,7 +91,7 @@ def _printed_again() -> Nested:
 
 
 def _differences(said: Nested, ours: Nested) -> dict[str, str]:
-    """The cells in which what is printed and ours differ."""
+    """Return the cells in which what is printed and ours differ."""
     cells = (
         f"{row}, {column}: printed {said.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
@@ -107,7 +107,7 @@ def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
 
 
 def _improves_with_heads(table: str) -> dict[str, bool]:
-    """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
+    """Return by mechanism whether more heads always raise training accuracy and lower the loss."""
     return {
         name: all(
             number(more["acc_pct"]) > number(less["acc_pct"])
@@ -120,7 +120,7 @@ def _improves_with_heads(table: str) -> dict[str, bool]:
 
 
 def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
-    """Accuracy and loss by head count of the mechanisms that do not improve."""
+    """Return accuracy and loss by head count, of mechanisms that do not improve."""
     lines = []
     for name in (name for name, improves in ours.items() if not improves):
         of_name = _by_heads(table, name)
@@ -154,26 +154,26 @@ class Quotation:
     digits: int = 2
 
     def numbers(self) -> dict[str, float]:
-        """The percentage, and a, b and c."""
+        """Return the percentage, and a, b and c."""
         where = {"dataset": self.dataset, **({"h": self.h} if self.h else {})}
         a, b = (value(self.table, self.column, name, **where) for name in (self.a, self.b))
         c = a if self.of_a else b
         return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
 
     def percent(self) -> float:
-        """In percent."""
+        """Return a share in percent."""
         return self.numbers()["percent"]
 
 
 def _printed(quote: str) -> Any:
-    """The percentage that is quoted, with the numbers of its expression where one is printed."""
+    """Return the printed percentage, with the numbers of its expression if that is printed."""
     said = number(QUOTED[quote]["printed_pct"])
     numbers = [float(digits) for digits in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
     return {"percent": said, **dict(zip("abc", numbers, strict=True))} if numbers else said
 
 
 def _mnist_lead(over: str = "") -> float:
-    """Super's training accuracy on MNIST over another's, or the best other's, in points."""
+    """Return Super's training accuracy on MNIST over another's, or the best other's, in points."""
     points = {
         row["attention"]: float(row["acc_pct"]) for row in rows("1") if row["dataset"] == "MNIST"
     }
@@ -182,7 +182,7 @@ def _mnist_lead(over: str = "") -> float:
 
 
 def _digits_exchanged(_: Any, ours: Mapping[str, float]) -> dict[str, float]:
-    """A percentage with the last two digits of its b exchanged, and as a share of a."""
+    """Return a percentage with the last two digits of its b exchanged, and as a share of a."""
     a, b = ours["a"], f"{ours['b']:.2f}"
     swapped = float(f"{b[:-2]}{b[:-3:-1]}")
     exchanged, of_a = (100 * (a - x) / y for x, y in ((swapped, swapped), (ours["b"], a)))
@@ -208,7 +208,7 @@ MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 
 
 def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
-    """Standard attention's time over the mechanism's, by the place of the two times."""
+    """Return standard attention's time over the mechanism's, by the table of the two times."""
     datasets = {f"{name.lower()}_s": name for name in EXPERIMENTS}
     return {
         f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (
@@ -223,13 +223,13 @@ def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
 
 
 def _savings(mechanism: str) -> dict[str, float]:
-    """Smallest and largest saving of training and inference time in percent, Tables 1 to 4."""
+    """Return the least and largest saving of training and inference time in percent, Tables 1-4."""
     saved = [100 * (1 - 1 / times) for times in _time_ratios(mechanism, MAIN).values()]
     return {"from": min(saved), "to": max(saved)}
 
 
 def _reached(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[str, Any]:
-    """Where the ratio is least and most, and what the counts allow: limits for short contexts."""
+    """Return where the ratio is least and most, and the counts' limits for short contexts."""
     ratios = _time_ratios(mechanism, tables)
     places = sorted(ratios, key=ratios.__getitem__)
     counts = {"eq24": eq24, "counted": multiply_adds}

@@ -34,13 +34,13 @@ NAMES = LABELS["columns"]
 
 
 def _results(table: str) -> list[dict[str, Any]]:
-    """A table of results: sizes recomputed, ranks too."""
+    """Return a table of results: sizes recomputed, ranks too."""
     ranks = checks_tables.recomputed_ranks(table)
     return [_row(table, row, ranks.get(label(row), {})) for row in rows(table)]
 
 
 def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str, Any]:
-    """A row, values with ranks as text: as the document prints them, and ours."""
+    """Return a row, values with ranks as text: as the document prints them, and ours."""
     shown: dict[str, Any] = {}
     for column, text in row.items():
         if column.endswith((RANK, "_printed")) or (column == "dataset" and table not in ("1", "2")):
@@ -59,7 +59,7 @@ def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str,
 
 
 def _size(table: str, row: dict[str, str]) -> str:
-    """Ours, written as that table writes it."""
+    """Return our number, written as that table writes it."""
     if table == "7":
         return f"{sizes.totals()[row['attention']]:.2f}M"
     count = sizes.expected(row)
@@ -70,7 +70,7 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 
 def _constants() -> list[dict[str, Any]]:
-    """The constants of Eq 24, and what its left side is when it is counted."""
+    """Return the constants of Eq 24, and the counts that its left side stands for."""
     rows = []
     for row in DOCUMENT.rows("eq24_constants"):
         name = row["attention"]
@@ -88,7 +88,7 @@ def _constants() -> list[dict[str, Any]]:
 
 
 def _percentages() -> list[dict[str, Any]]:
-    """Every percentage that the text quotes."""
+    """Return every percentage that the text quotes."""
     shown = []
     for row in DOCUMENT.rows("quoted_percentages"):
         ours, digits = checks_tables.RECOMPUTED[row["id"]]
@@ -131,7 +131,7 @@ STEPS = {
 
 
 def _blocks(mechanism: str) -> list[dict[str, str]]:
-    """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
+    """Return a mechanism's blocks in order; inputs that no map splits into heads are sliced."""
     projected = registry.get(mechanism).projections
     parts = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
     for stage in counts.definition(mechanism):
@@ -143,7 +143,7 @@ def _blocks(mechanism: str) -> list[dict[str, str]]:
 
 
 def diagram() -> FigureData:
-    """Figure 1: the blocks of all four mechanisms."""
+    """Return Figure 1: the blocks of all four mechanisms."""
     rows = [row for name in MECHANISMS for row in _blocks(name)]
     maps = {
         name: {(r["block"], r["on"]) for r in rows if r["mechanism"] == name and r["map"]}
@@ -186,13 +186,13 @@ def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_R
 
 
 def _less(rows: Sequence[_Row], name: str) -> float:
-    """The share of standard's count that a mechanism saves in the last row, in percent."""
+    """Return the share of standard's count that a mechanism saves in the last row, in percent."""
     share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
     return share
 
 
 def by_width() -> FigureData:
-    """Figure 2: FLOPs against model width at length 64; at another length; counted exactly."""
+    """Return Figure 2: FLOPs by model width at length 64; at another length; counted exactly."""
     panels = {
         (count, n): _rows(count, [n], SIZES)
         for count, n in ((EQ24, STATED), (EQ24, OTHER), (EXACT, STATED))
@@ -205,7 +205,7 @@ def by_width() -> FigureData:
 def _said_of_widths(
     printed: Sequence[_Row], other: Sequence[_Row], exact: Sequence[_Row]
 ) -> Iterator[Statement]:
-    """Of Eq 24 at two lengths, and of the definitions' products."""
+    """Yield statements on Eq 24 at two lengths, and on the definitions' products."""
     eq24_is, products_are = (
         all(len({b[name] - a[name] for a, b in pairwise(rows)}) == 1 for name in MECHANISMS)
         for rows in (printed, exact)
@@ -233,7 +233,7 @@ def _said_of_widths(
 
 
 def heatmap() -> FigureData:
-    """Figure 3: the ratio of standard to Efficient Attention over length and width."""
+    """Return Figure 3: the ratio of standard to Efficient Attention over length and width."""
     report = counts.heatmaps()
     full, efficient = (counts.counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
@@ -268,7 +268,7 @@ def heatmap() -> FigureData:
 
 
 def surfaces() -> FigureData:
-    """Figure 4: FLOPs over length and width, one head, a surface a mechanism."""
+    """Return Figure 4: FLOPs over length and width, one head, a surface per mechanism."""
     printed, exact = (_rows(count, SIZES, SIZES) for count in (EQ24, EXACT))
     ordered = all(
         row["efficient"] < row["super"] == row["optimised"] < row["standard"] for row in printed

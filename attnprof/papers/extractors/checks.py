@@ -1,4 +1,4 @@
-"""002: its counts in closed form (Tables 3 to 6) and as numbers (7), and what it says of them.
+"""Checks of document 002's counts: closed forms (Tables 3 to 6), numbers (7), and its text.
 
 Counts and critical paths of its five sublayers follow from their definitions (Eq 10 to 17, 23 to
 29).
@@ -27,13 +27,13 @@ SYMBOLS = L, T, D, N = tuple(symbol(name) for name in "ltdn")
 
 
 def definition(sublayer: str, workload: Workload) -> Any:
-    """The stages that the definition asks for; the document has no biases."""
+    """Return the stages that the definition asks for; the document has no biases."""
     mechanism = registry.get(MECHANISMS[sublayer], bias=False)
     return mechanism.definition(workload, "layer")
 
 
 def counts(cost: Any) -> dict[str, Any]:
-    """A dot product of k terms has k-1 additions, a sum of k values too."""
+    """Return a count in which a dot product, or sum, of k terms has k - 1 additions."""
     additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
     amounts = (cost.multiplications, additions, cost.divisions, cost.exponentials)
     return dict(zip(COUNTS, amounts, strict=True))
@@ -41,28 +41,28 @@ def counts(cost: Any) -> dict[str, Any]:
 
 @cache
 def step(sublayer: str) -> dict[str, Any]:
-    """What one more token at length t takes."""
-    asked = Workload(T, N, D / N, phase="decode")
-    counted = counts(definition(sublayer, asked).total)
+    """Return the operations and memory of one more token at length t."""
+    workload = Workload(T, N, D / N, phase="decode")
+    counted = counts(definition(sublayer, workload).total)
     return {name: sympy.expand(count) for name, count in counted.items()}
 
 
 @cache
 def sequence(sublayer: str) -> dict[str, Any]:
-    """What a training sequence of length l takes: its l steps; and the parameters."""
-    asked = Workload(L, N, D / N, causal=True)
+    """Return the operations of a training sequence of length l, its l steps; and the parameters."""
+    workload = Workload(L, N, D / N, causal=True)
     sums = {name: summed(form) for name, form in step(sublayer).items()}
-    return {**sums, "params": definition(sublayer, asked).parameters}
+    return {**sums, "params": definition(sublayer, workload).parameters}
 
 
 def summed(form: Any) -> Any:
-    """A polynomial in t, added up over t = 1 to l."""
+    """Return a polynomial in t, added up over t = 1 to l."""
     return sympy.expand(sympy.summation(sympy.expand(form), (T, 1, L)))
 
 
 @cache
 def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int]:
-    """A sequence's counts, their total and the parameters, step by step in whole numbers."""
+    """Return a sequence's counts, their total and the parameters, step by step in whole numbers."""
     whole = Workload(window, heads, width // heads)
     steps = [whole.with_(seq_len=t, phase="decode") for t in range(1, window + 1)]
     counted = [counts(definition(sublayer, step).total) for step in steps]
@@ -89,7 +89,7 @@ WAITS_FOR = {
 
 
 def steps(sublayer: str) -> list[dict[str, Any]]:
-    """What one more token takes, step by step; a sum of any length is one cumulation.
+    """Return the operations of one more token, step by step; a sum of any length is one step.
 
     ``way`` are the steps on the longest way to a step and itself, ``chain`` their operations.
     """
@@ -114,17 +114,17 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
 
 
 def last_step(sublayer: str) -> dict[str, Any]:
-    """The step that ends last: its chain is the critical path."""
+    """Return the step that ends last: its chain is the critical path."""
     return max(steps(sublayer), key=lambda step: len(step["chain"]))
 
 
 def critical_path(sublayer: str) -> str:
-    """Its operations: ``mult;cum;div``."""
+    """Return the operations on a row's critical path: ``mult;cum;div``."""
     return ";".join(last_step(sublayer)["chain"])
 
 
 def length(path: str) -> int:
-    """Its number of steps."""
+    """Return the number of steps on a row's critical path."""
     return len(path.split(";"))
 
 
@@ -154,13 +154,13 @@ FAR = 10
 
 
 def counted(row: _Row) -> str:
-    """Our closed form of a row of Tables 3 to 6."""
+    """Return our closed form of a row of Tables 3 to 6."""
     count = step if "expression_printed" in row else sequence
     return str(count(row["sublayer"])[row["quantity"]])
 
 
 def terms_of(row: _Row) -> str:
-    """What the terms printed above a row's closed form add up to."""
+    """Return the sum of the terms that are printed above a row's closed form."""
     if "expression_printed" in row:
         return str(sympy.expand(formula(row["expression_printed"])))
     inside, outside = formula(row["summand_t_1_to_l"]), formula(row["outside_sum"])
@@ -168,13 +168,13 @@ def terms_of(row: _Row) -> str:
 
 
 def column(name: str) -> dict[str, int]:
-    """Our numbers of a column of Table 7."""
+    """Return our numbers of a column of Table 7."""
     sublayer, heads = COLUMNS[name]
     return numbers(sublayer, SIZE, SIZE, heads)
 
 
 def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
-    """The closed forms that tables print, by sublayer and quantity, put another way."""
+    """Return the closed forms that tables print, by sublayer and quantity, put another way."""
     forms: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
@@ -184,14 +184,14 @@ def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _For
 
 
 def _misprint(row: _Row, said: Any, ours: Any) -> dict[str, str]:
-    """What a closed form has too few, and whether the terms printed above it are right."""
+    """Return the terms a printed closed form lacks, and whether the terms above it are right."""
     missing, terms = sympy.factor(formula(ours) - formula(said)), terms_of(row)
     right = f", though the terms printed above it add up to {terms}"
     return {"missing": missing, "terms": right if same_formula(terms, ours) else ""}
 
 
 def _other_sums(said: _Forms, ours: _Forms) -> dict[str, str]:
-    """Which sums are not the training's, in numbers of Table 7 with its most heads, too."""
+    """Return sums that are not the training's, with numbers of Table 7 at its most heads."""
     heads = max(heads for _, heads in COLUMNS.values())
     at, sums = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, heads), strict=True)), []
     for name, quantity in ((name, quantity) for name, forms in ours.items() for quantity in forms):
@@ -215,7 +215,7 @@ def _fewer(name: str, against: str) -> dict[str, bool]:
 
 
 def _far_more() -> dict[str, bool]:
-    """Whether SHE has far more of each quantity than self-attention, by its heads."""
+    """Return whether SHE has far more of each quantity than self-attention, by its heads."""
     return {
         f"{word}, {heads.replace('_', ' ')}": column("she")[quantity]
         > FAR * column(f"self_attention_{heads}")[quantity]
@@ -225,14 +225,14 @@ def _far_more() -> dict[str, bool]:
 
 
 def uniform() -> tuple[float, float]:
-    """Training cost (Eq 3) and perplexity of guessing among all words of the vocabulary."""
+    """Return training cost (Eq 3) and perplexity of guessing among all words of the vocabulary."""
     words, window = int(SETTINGS["vocabulary_size"]), int(SETTINGS["context_window"])
     logarithms = [log(1 / words)] * window
     return -sum(logarithms) / window, exp(-sum(logarithms) / window)
 
 
 def epochs() -> float:
-    """Training sequences over tokens: an epoch starts one sequence at every token."""
+    """Return training sequences over tokens: an epoch starts one sequence at every token."""
     return int(SETTINGS["training_batches"]) * int(SETTINGS["batch_size"]) / TOKENS
 
 

@@ -29,7 +29,7 @@ DRAWN = {
 
 
 def sublayer(name: str) -> FigureData:
-    """A sublayer's steps for one more token, what each waits for, and its critical path."""
+    """Return a sublayer's steps for one more token, what each waits for, and its critical path."""
     way, ours = checks.last_step(name)["way"], checks.critical_path(name)
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
@@ -41,12 +41,14 @@ def sublayer(name: str) -> FigureData:
     gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
     said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
     if printed := PATHS.get(name):  # Section 7 has none for HE and WE
-        said.append(("path", printed == ours, {"printed": _told(printed), "ours": _told(ours)}))
+        said.append(
+            ("path", printed == ours, {"printed": _path_text(printed), "ours": _path_text(ours)})
+        )
     facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
     return FigureData(rows, described("002", said), facts)
 
 
-def _told(path: str) -> str:
+def _path_text(path: str) -> str:
     return f"{path.replace(';', '-')} ({length(path)})"
 
 
@@ -62,7 +64,7 @@ FIGURES = {
 
 
 def _settings() -> list[dict[str, Any]]:
-    """Table 1; of its values one follows from the others."""
+    """Return Table 1; of its values one follows from the others."""
     rows: list[dict[str, Any]] = [
         {name: row[name] for name in ("key", "symbol", "value")}
         for row in DOCUMENT.rows("table01_hyperparameters")
@@ -74,7 +76,7 @@ def _settings() -> list[dict[str, Any]]:
 
 
 def _closed_forms(number: str) -> list[dict[str, Any]]:
-    """A table of closed forms; the printed terms added up stand beside them."""
+    """Return a table of closed forms; the printed terms added up stand beside them."""
     return [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
          "terms": Cell(checks.terms_of(row), counted(row), same_formula),
@@ -84,7 +86,7 @@ def _closed_forms(number: str) -> list[dict[str, Any]]:
 
 
 def _number(name: str, row: Row) -> int:
-    """Our number of a column of Table 7."""
+    """Return our number of a column of Table 7."""
     return checks.column(name)[row["quantity"]]
 
 

@@ -1,4 +1,4 @@
-"""001: model sizes, shapes and growth, memory and speed, gains in perplexity and accuracy.
+"""Checks of document 001: sizes, shapes, growth, memory, speed, gains in perplexity and accuracy.
 
 Sizes of its models that its text leaves out are those of the code it points to: vocabulary,
 feed-forward width, the second hidden layer, biases, the class token.
@@ -33,17 +33,17 @@ MILLION = 1e6
 
 
 def settings(task: str) -> dict[str, str]:
-    """A task's settings as the document gives them."""
+    """Return a task's settings as the document gives them."""
     return {r["key"]: r["value"] for r in DOCUMENT.rows("settings") if r["task"] == task}
 
 
 def rows_by_projection(table: str, column: str) -> dict[str, float]:
-    """A column of a table, by :func:`name_of`."""
+    """Return a column of a table, by :func:`name_of`."""
     return {name_of(row): float(row[column]) for row in DOCUMENT.rows(table)}
 
 
 def name_of(row: Mapping[str, str]) -> str:
-    """What a row is called here: ``dot``, ``d'=2``, or ``none``."""
+    """Return a row's name in our tables: ``dot``, ``d'=2``, or ``none``."""
     if row.get("method") == "dot_product":
         return "dot"
     none = row["d_prime_printed"].startswith("None")
@@ -51,12 +51,12 @@ def name_of(row: Mapping[str, str]) -> str:
 
 
 def projection(name: str) -> int | None:
-    """The d' of a row; None where nothing is projected."""
+    """Return the d' of a row; None where nothing is projected."""
     return None if name in ("dot", "none") else int(name.removeprefix("d'="))
 
 
 def workload(task: str, phase: str = "forward") -> Workload:
-    """One sample of a task through one attention layer."""
+    """Return the workload of one sample of a task in one attention layer."""
     sizes = settings(task)
     heads = int(sizes["heads"])
     return Workload(
@@ -66,7 +66,7 @@ def workload(task: str, phase: str = "forward") -> Workload:
 
 
 def attention(name: str) -> Mechanism:
-    """A row's mechanism: no bias for the dot product, Neural Attention as Algorithm 1 writes it."""
+    """Return a row's mechanism: dot product without bias, or Neural Attention by Algorithm 1."""
     if name == "dot":
         return registry.get("standard", bias=False)
     return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
@@ -77,12 +77,12 @@ def _linear(inputs: int, outputs: int) -> int:
 
 
 def added(task: str, name: str) -> int:
-    """Parameters that Neural Attention adds to its layer: projections and scorer."""
+    """Return parameters that Neural Attention adds to its layer: projections and scorer."""
     return 0 if name == "dot" else int(attention(name).parameters(workload(task), "core"))
 
 
 def _layers(task: str, name: str) -> int:
-    """All layers: attention, two normalisations, a feed-forward network; ``name`` in the first."""
+    """Return parameters of all layers: attention (``name`` first), two norms, feed-forward each."""
     sizes = workload(task)
     width = int(sizes.d_model)
     network = _linear(width, FEED_FORWARD) + _linear(FEED_FORWARD, width)
@@ -92,21 +92,21 @@ def _layers(task: str, name: str) -> int:
 
 @cache
 def language_model(name: str) -> int:
-    """Parameters of the language model with this attention in the first layer."""
+    """Return parameters of the language model with this attention in the first layer."""
     width = int(workload("nlp").d_model)
     return VOCABULARY * width + _layers("nlp", name) + 2 * width + _linear(width, VOCABULARY)
 
 
 @cache
 def vision_model(name: str, dataset: str) -> int:
-    """Parameters of the vision transformer: patches, a class token, and a head for the classes."""
+    """Return parameters of the vision transformer: patches, class token, layers, classes' head."""
     width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
     ends = _linear(CHANNELS * patch**2, width) + 3 * width + _linear(width, CLASSES[dataset])
     return _layers("vision", name) + ends
 
 
 def size_of_c(task: str, name: str, batch: int) -> float:
-    """GB that C (Eq 7) takes in float32, of all heads of a batch."""
+    """Return GB that C (Eq 7) takes in float32, of all heads of a batch."""
     sizes = workload(task)
     printed = next(form for form in attention(name).published() if form.source == "001-EQ7")
     return float(batch * sizes.num_heads * printed.formula(sizes) * sizes.item_size / 1e9)
@@ -127,23 +127,23 @@ ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
 
 
 def reduction(name: str) -> float:
-    """Perplexity saved against the dot product, in per cent of the dot product's."""
+    """Return perplexity saved against the dot product, in per cent of the dot product's."""
     return 100 * (PERPLEXITIES["dot"] - PERPLEXITIES[name]) / PERPLEXITIES["dot"]
 
 
 def accuracies(dataset: str) -> dict[str, float]:
-    """Those of Table 3 or 4."""
+    """Return the accuracies of Table 3 or 4."""
     return rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
 
 
 def gain(dataset: str) -> float:
-    """Accuracy gained against the dot product, in percentage points."""
+    """Return accuracy gained against the dot product, in percentage points."""
     by_model = accuracies(dataset)
     return round(by_model["d'=2"] - by_model["dot"], 6)
 
 
 def least_memory(task: str, name: str) -> float:
-    """GB that one tensor of a row takes: C (Eq 7), for the dot product all softmax matrices.
+    """Return GB that one tensor of a row takes: C (Eq 7), for the dot product all softmax matrices.
 
     These are kept by all layers for the backward pass; both in float32.
     """
@@ -159,7 +159,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
+    """Return GB of the tensors for one sample, of C for a batch, and of the softmax matrices."""
     whole, batch = {n: least_memory("nlp", n) for n in ours}, int(settings("nlp")["batch"])
     return {
         "one": ", ".join(f"{size / batch:.2f}" for size in whole.values()),
@@ -170,7 +170,7 @@ def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def peaks() -> dict[str, int]:
-    """Peak bytes of a training step of one layer, one sample, as Algorithm 1 allocates."""
+    """Return peak bytes of a training step of one layer, one sample, as Algorithm 1 allocates."""
     sizes = workload("nlp", phase="train")
     return {name: int(attention(name).cost(sizes).peak()) for name in MEMORY}
 
@@ -185,7 +185,7 @@ def _falls_sharply(sizes: Mapping[str, float]) -> bool:
 
 
 def least_time(task: str, name: str) -> float:
-    """Milliseconds that the attention layers of one sample take at least on the named card."""
+    """Return milliseconds that one sample's attention layers take at least on the named card."""
     others = int(settings(task)["layers"]) - 1
     return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
 
@@ -231,7 +231,7 @@ def _output_shape(name: str) -> list[str]:
 
 
 def one_hidden_layer(name: str, width: int) -> int:
-    """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
+    """Return parameters that Eq 4 to 9 add with one hidden layer of this width."""
     head_dim = workload("nlp").head_dim
     projected = projection(name)
     reduced = projected or head_dim
@@ -240,7 +240,7 @@ def one_hidden_layer(name: str, width: int) -> int:
 
 
 def smallest_with_one_width() -> float:
-    """Millions at d' = 16, at least, if one hidden width explains the other printed sizes.
+    """Return millions at d' = 16, at least, if one hidden width explains the other printed sizes.
 
     The dot product's size, d' = 2 and no projection bound the width and the base; each printed
     size stands for what rounds to it.
@@ -270,7 +270,7 @@ def _vision_sizes() -> dict[str, float]:
 
 
 def graph_dimensions() -> dict[str, int]:
-    """Dimension of the graph over q = k = (x, y), and of the space it lies in.
+    """Return dimension of the graph over q = k = (x, y), and of the space it lies in.
 
     The rank of (x, y) -> (q1, q2, k1, k2, z)'s Jacobian, the same for any smooth z.
     """
@@ -281,7 +281,7 @@ def graph_dimensions() -> dict[str, int]:
 
 
 def growth() -> dict[str, int]:
-    """The power of n in the leading term of each row's operations."""
+    """Return the power of n in the leading term of each row's operations."""
     n, h, d = sympy.symbols("n h d", positive=True)
     factors = {}
     for name in ROWS:

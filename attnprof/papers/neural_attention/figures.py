@@ -32,13 +32,13 @@ class Scorer:
     score_bias: Any
 
     def __call__(self, pairs: Any) -> Any:
-        """Scores of pairs, the last axis being [q, k]."""
+        """Return scores of pairs, the last axis being [q, k]."""
         hidden = np.maximum(pairs @ self.hidden_weight.T + self.hidden_bias, 0)
         return hidden @ self.score_weight + self.score_bias
 
 
 def drawn_scorer(inputs: int, neurons: int) -> Scorer:
-    """A scorer with weights from a normal distribution, as a start that training changes."""
+    """Return a scorer with weights from a normal distribution, as a start that training changes."""
     made = np.random.default_rng(SEED)
     return Scorer(
         2 * made.standard_normal((neurons, inputs)), made.standard_normal(neurons),
@@ -47,7 +47,7 @@ def drawn_scorer(inputs: int, neurons: int) -> Scorer:
 
 
 def surfaces() -> FigureData:
-    """Figure 1: scores of q = k = (x, y) by the dot product, and by a network of random weights."""
+    """Return Figure 1: scores of q = k = (x, y) by the dot product, and by a random network."""
     side = np.linspace(-1, 1, POINTS)
     x, y = np.meshgrid(side, side, indexing="ij")
     vectors = np.stack([x, y], -1)
@@ -70,7 +70,7 @@ def surfaces() -> FigureData:
 
 
 def pair_tensor() -> FigureData:
-    """Figures 2 and 3: which value of Q' and K' stands where in C."""
+    """Return figures 2 and 3: which value of Q' and K' stands where in C."""
     tokens, columns = range(1, TOKENS + 1), range(1, 2 * REDUCED + 1)
     rows = [
         {"i": i, "j": j, "k": k, "holds": f"q{i}{k}" if k <= REDUCED else f"k{j}{k - REDUCED}"}
@@ -87,13 +87,13 @@ def pair_tensor() -> FigureData:
 
 
 def operands() -> tuple[Any, Any]:
-    """Q' and K' of Figures 7 and 8, from a normal distribution."""
+    """Return Q' and K' of Figures 7 and 8, from a normal distribution."""
     made = np.random.default_rng(SEED + 1)
     return made.standard_normal((TOKENS, REDUCED)), made.standard_normal((TOKENS, REDUCED))
 
 
 def score_matrix() -> FigureData:
-    """Figures 7 and 8: C through the network, pair by pair."""
+    """Return figures 7 and 8: C through the network, pair by pair."""
     q, k = operands()
     scorer = drawn_scorer(2 * REDUCED, 4 * REDUCED)
     rows = [
@@ -121,7 +121,7 @@ SIZE = "model size (M)"
 
 
 def _bounds(task: str) -> dict[str, Callable[[Row], float]]:
-    """The least memory, in 16 bits, and time of a task's rows."""
+    """Return the least memory, in 16 bits, and time of a task's rows."""
     return {
         "memory (GB/batch)": lambda row: checks.least_memory(task, name_of(row)) / 2,
         "inference speed (ms/sample)": lambda row: checks.least_time(task, name_of(row)),

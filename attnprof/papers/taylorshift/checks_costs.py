@@ -1,7 +1,7 @@
-"""004, Sec 4 and A.1 to A.4: costs of both forms, where they meet, and the number of heads.
+"""Checks of document 004, Sec 4 and A.1 to A.4: costs of both forms, crossings, number of heads.
 
-What it prints, and what its definitions count to, are expressions in N tokens, d the width of a
-head and h heads, all positive.
+Printed formulas and counts of its definitions are expressions in N tokens, head width d and h
+heads, all positive.
 """
 
 from functools import cache, partial
@@ -24,27 +24,27 @@ N, D, H = map(symbol, "Ndh")
 
 
 def quoted(quantity: str) -> str:
-    """A number of the running text, as it is printed there."""
+    """Return a number of the running text, as it is printed there."""
     values = {row["quantity"]: row["value"] for row in DOCUMENT.rows("quoted_numbers")}
     return values[quantity]
 
 
 @cache
 def published(source: str) -> Any:
-    """A printed form by its source (``004-EQ4``)."""
+    """Return a printed form by its source (``004-EQ4``)."""
     forms = {form.source: form for name in FORMS for form in registry.get(name).published()}
     return forms[source]
 
 
 def printed(source: str) -> Any:
-    """Its closed form in N and d (and h)."""
+    """Return a printed closed form in N and d (and h)."""
     form = published(source)
     return form.formula(Workload(N, 1 if form.heads == "one" else H, D))
 
 
 @cache
 def stages(mechanism: str) -> dict[str, Any]:
-    """FLOPs of each stage of a mechanism's definition, one head."""
+    """Return FLOPs of each stage of a mechanism's definition, one head."""
     by_stage: dict[str, Any] = {}
     for stage in registry.get(mechanism).definition(Workload(N, 1, D), "core"):
         by_stage[stage.name] = by_stage.get(stage.name, 0) + stage.cost.flops
@@ -52,19 +52,19 @@ def stages(mechanism: str) -> dict[str, Any]:
 
 
 def direct_flops() -> Any:
-    """Eq 1, counted by our definition; its normalisation of rows came later (Sec 3.3)."""
+    """Return Eq 1, counted by our definition; its normalisation of rows came later (Sec 3.3)."""
     eq1 = ("scores", "Taylor map", "row sums", "normalisation", "weighted values")
     return sum(stages("taylor-direct")[name] for name in eq1)
 
 
 def squared_flops() -> Any:
-    """Eq 2, counted by our definition."""
+    """Return Eq 2, counted by our definition."""
     squared = ("box products", "A_mod", "squared part")
     return sum(stages("taylor-efficient")[name] for name in squared)
 
 
 def efficient_flops() -> Any:
-    """Eq 3 as it is printed: one factor ½, two sums of N × (d+1), and the division by Eq 1."""
+    """Return Eq 3 as printed: one factor ½, two sums of N × (d+1), and Eq 1's division."""
     counted = stages("taylor-efficient")
     linear = counted["keysᵀ values"] + counted["linear part"]
     half = counted["factors"] / 3  # Algorithm 1 has three factors, Eq 3 one
@@ -78,7 +78,7 @@ WIDTHS = tuple(int(row["d"]) for row in DOCUMENT.rows("table02_transition_points
 
 @cache
 def crossing(name: str, head_dim: int) -> tuple[Any, str | None]:
-    """All crossings of the printed forms at one width, and the last one's closed form in d."""
+    """Return all crossings of the printed forms at a width, and the last one's form in d."""
     direct, efficient = map(registry.get, FORMS)
     meeting = Meeting(direct, efficient, Workload(1, 1, head_dim))
     (contest,) = contests(meeting, kinds=("published",), metrics=(METRICS[name],))
@@ -86,12 +86,12 @@ def crossing(name: str, head_dim: int) -> tuple[Any, str | None]:
 
 
 def first_lengths(head_dim: int) -> dict[str, int]:
-    """The first whole lengths from which on the efficient form is not dearer."""
+    """Return the first whole lengths from which on the efficient form is not dearer."""
     return {name: int(crossing(name, head_dim)[0].first_seq_len) for name in METRICS}
 
 
 def fraction() -> tuple[Any, Any]:
-    """N0 before it is divided out: the efficient count over N, the direct one over N²."""
+    """Return N0 before it is divided out: the efficient count over N, the direct one over N²."""
     over, under = efficient_flops() / N, direct_flops() / N**2
     return sympy.expand(over), sympy.expand(under)
 
@@ -109,7 +109,7 @@ def _sums_and_factors() -> str:
 
 
 def dearer_from() -> str:
-    """Operations of an exponential from which on softmax attention takes more than Eq 1."""
+    """Return operations of an exponential from which on softmax attention takes more than Eq 1."""
     counted, price = stages("standard"), symbol("price")
     softmax = sum(count for name, count in counted.items() if name != "scaling")
     apart = softmax + (price - 1) * counted["exponentials"] - direct_flops()
@@ -124,14 +124,14 @@ def _orders() -> dict[str, str]:
 
 
 def quadratic() -> tuple[Any, Any, Any]:
-    """Coefficients a, b, c of aN² + bN + c = 0, whose larger root is N1."""
+    """Return coefficients a, b, c of aN² + bN + c = 0, whose larger root is N1."""
     difference = printed("004-ENT-DIRECT") - printed("004-ENT-EFFICIENT")
     a, b, c = sympy.Poly(difference, N).all_coeffs()
     return a, b, c
 
 
 def radicand() -> Any:
-    """What stands under the root of N1 = (d²+2d+1 + √…)/4."""
+    """Return the radicand of N1 = (d²+2d+1 + √…)/4."""
     a, b, c = quadratic()
     return sympy.expand(b**2 - 4 * a * c)
 
@@ -142,7 +142,7 @@ def _radicands() -> list[str]:
 
 
 def dominating_square() -> Any:
-    """The smallest d²+ed+s whose square is never below the radicand for d ≥ 0.
+    """Return the smallest d²+ed+s whose square is never below the radicand for d ≥ 0.
 
     The two highest powers fix d² + ed, the value at 0 the least possible s; that s is enough if
     no coefficient of the difference is negative.
@@ -157,7 +157,7 @@ def dominating_square() -> Any:
 
 
 def tightest_bound() -> str:
-    """N1 with the root replaced by the root of that square."""
+    """Return N1 with the root replaced by the root of that square."""
     a, b, _ = quadratic()
     return str(sympy.expand((-b + dominating_square()) / (2 * a)))
 
@@ -190,17 +190,17 @@ EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + 
 
 
 def all_heads(one: Any) -> Any:
-    """The cost of h heads of width d_e / h, from that of one."""
+    """Return the cost of h heads of width d_e / h, from that of one."""
     return sympy.expand(H * one.subs(D, D_E / H))
 
 
 def slope_in_heads(one: Any) -> Any:
-    """How the cost of all heads changes with h at a fixed d_e, written in d."""
+    """Return how the cost of all heads changes with h at a fixed d_e, written in d."""
     return sympy.expand(sympy.diff(all_heads(one), H).subs(D_E, D * H))
 
 
 def falls_for_every_head_count(one: Any) -> bool:
-    """Whether the cost falls for d ≥ 1, that is for every h up to d_e.
+    """Return whether the cost falls for d ≥ 1, that is for every h up to d_e.
 
     With d = 1 + t every coefficient of the slope must be negative for t ≥ 0, N ≥ 1.
     """
@@ -211,13 +211,13 @@ def falls_for_every_head_count(one: Any) -> bool:
 
 @cache
 def equation() -> Any:
-    """8d³ + 10d² of the equation 8d³ + 10d² = 3, Eq 8."""
+    """Return 8d³ + 10d² of the equation 8d³ + 10d² = 3, Eq 8."""
     return sympy.expand(3 - slope_in_heads(efficient_flops()) / N)
 
 
 @cache
 def steps() -> dict[str, Any]:
-    """A.2's way from there to the larger solution for u = y³, each step from the one before."""
+    """Return A.2's way to the larger solution for u = y³, each step from the one before."""
     depressed = sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)  # has no square
     monic = sympy.Poly(depressed, X).monic().as_expr()
     vieta = sympy.expand(monic.subs(X, Y + sympy.Rational(25, 144) / Y))
@@ -228,7 +228,7 @@ def steps() -> dict[str, Any]:
 
 
 def real_solutions() -> list[Any]:
-    """All real solutions of the equation, isolated exactly."""
+    """Return all real solutions of the equation, isolated exactly."""
     return list(sympy.Poly(equation() - 3, D).real_roots())
 
 

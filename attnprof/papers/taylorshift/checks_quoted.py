@@ -1,4 +1,8 @@
-"""004: Tables 3 to 7, numbers of the text, and this project's measurements."""
+"""Checks of document 004's Tables 3 to 7 and of numbers in its text.
+
+``PRINTED`` has what the document says of a claim, ``OURS`` computes it again, from the tables'
+other numbers, the printed formulas, or times measured here; ``FACTS`` fill in the verdict's text.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,7 +25,7 @@ LINEAR_MODELS = [row["model"] for row in ROWS if row["model"] not in (MODEL, BAS
 
 
 def accuracies() -> dict[str, dict[str, float]]:
-    """Table 3: percent by model and dataset; a dataset without a result is left out."""
+    """Return Table 3: percent by model and dataset; a dataset without a result is left out."""
     return {
         row["model"]: {name: float(row[name]) for name in DATASETS if row[name]}
         for row in DOCUMENT.rows("table03_accuracy")
@@ -29,18 +33,18 @@ def accuracies() -> dict[str, dict[str, float]]:
 
 
 def average(model: str) -> float:
-    """Mean accuracy over the datasets that a model has a result on."""
+    """Return mean accuracy over the datasets that a model has a result on."""
     return round(mean(accuracies()[model].values()), 6)
 
 
 def ahead_of(model: str) -> list[str]:
-    """Datasets on which TaylorShift's printed accuracy is higher."""
+    """Return datasets on which TaylorShift's printed accuracy is higher."""
     theirs, other = accuracies()[MODEL], accuracies()[model]
     return [name for name in other if theirs[name] > other[name]]
 
 
 def _fewest_wins(*_: Any) -> dict[str, str]:
-    """The linear model that TaylorShift is ahead of on the fewest datasets, and how."""
+    """Return the model of linear cost that TaylorShift beats on fewest datasets, and how many."""
     model = min(LINEAR_MODELS, key=lambda name: len(ahead_of(name)))
     theirs, other = accuracies()[MODEL], accuracies()[model]
     ties = (f"{name} ({points} both)" for name, points in other.items() if theirs[name] == points)
@@ -48,31 +52,31 @@ def _fewest_wins(*_: Any) -> dict[str, str]:
 
 
 def _losses(*_: Any) -> dict[str, str]:
-    """Datasets on which TaylorShift is below the Transformer, and by how much."""
+    """Return datasets on which TaylorShift is below the Transformer, and by how much."""
     apart = {name: x - accuracies()[MODEL][name] for name, x in accuracies()[BASELINE].items()}
     below = (f"{points:.1f} points on {name}" for name, points in apart.items() if points > 0)
     return {"losses": " and ".join(below)}
 
 
 def column(name: str) -> dict[int, float]:
-    """A column of Table 6 by head count."""
+    """Return a column of Table 6 by head count."""
     return {int(row["h"]): number(row[name]) for row in DOCUMENT.rows("table06_heads")}
 
 
 def setting(name: str) -> dict[str, str]:
-    """A row of Table 7, by dataset."""
+    """Return a row of Table 7, by dataset."""
     (row,) = (row for row in DOCUMENT.rows("table07_hyperparameters") if row["param"] == name)
     return {dataset: row[dataset] for dataset in DATASETS}
 
 
 def common_head_width() -> int:
-    """The head width that most models of Table 7 have."""
+    """Return the head width that most models of Table 7 have."""
     widths, heads = setting("d_embed"), setting("heads")
     return int(mode(int(widths[name]) / int(heads[name]) for name in DATASETS))
 
 
 def deltas() -> dict[str, float]:
-    """Convolutional less linear embedding by dataset."""
+    """Return the accuracy of the convolutional embedding less the linear one's, by dataset."""
     return {
         row["dataset"]: round(float(row["conv_acc_pct"]) - float(row["linear_acc_pct"]), 6)
         for row in EMBEDDINGS
@@ -91,9 +95,9 @@ def _normalised_reaches_plain() -> bool:
     return all(float(both[name]) >= plain for name in ("direct_acc_pct", "efficient_acc_pct"))
 
 
-#: Table 6: images at a time, and MiB.
+#: Images of a batch in Table 6, and bytes of a MiB.
 BATCH, MIB = 16, 2**20
-#: CIFAR's pixels and one token that collects what is classified; the width of its model.
+#: Tokens of an image of CIFAR, a class token included, and the width of its model.
 TOKENS, MODEL_WIDTH = int(quoted("cifar_seq_len")) + 1, int(setting("d_embed")["cifar_pixel"])
 #: Bytes of an entry: powers run in float32 under autocast, products in float16.
 BYTES = {"direct": 4, "efficient": 2}
@@ -103,25 +107,25 @@ SHARES = {quoted("sec52_half_memory_at_tokens"): 0.5, quoted("sec52_35pct_memory
 
 
 def _crossovers(place: str) -> dict[str, int]:
-    """From how many tokens on TaylorShift needs less memory and less time."""
+    """Return the tokens from which TaylorShift needs less memory and less time."""
     return {name: int(quoted(f"{place}_{name}_crossover_tokens")) for name in ("memory", "speed")}
 
 
 def _mebibytes(form: str, heads: int) -> float:
-    """The printed entries of all heads at Table 6's width and batch."""
+    """Return MiB of a form by the printed formula for its entries, at Table 6's width and batch."""
     sizes = Workload(TOKENS, heads, MODEL_WIDTH // heads)
     entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
     return entries * BATCH * BYTES[form] / MIB
 
 
 def beside_entries() -> float:
-    """MiB of the direct form that its entries do not account for, from two heads on."""
+    """Return MiB that Table 6 has beyond the direct form's entries (median from two heads)."""
     sizes = column("direct_mem_mib_at16")
     return median(sizes[h] - _mebibytes("direct", h) for h in sizes if h > 1)
 
 
 def memory(form: str, heads: int) -> float:
-    """MiB of a form's entries, and of what is there beside them."""
+    """Return MiB of a form's entries, plus those that Table 6 has beyond the direct form's."""
     return _mebibytes(form, heads) + beside_entries()
 
 
@@ -131,7 +135,10 @@ def _direct_entries(said: Any, _: Any) -> dict[str, float]:
 
 
 def _box_products(said: Any, ours: Any) -> dict[str, Any]:
-    """Which of the efficient form's memory its entries account for, and which its box products."""
+    """Return the head counts whose memory (efficient form) entries, or box products, explain.
+
+    A box product of keys and values has width² entries a token.
+    """
     near, on_line = within(absolute=2.5), within(relative=0.02)
     alone, boxes = MEMORY["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2 / MIB
     others = [h for h in ours if on_line(said[h], alone + boxes / int(h))]
@@ -144,10 +151,10 @@ def _box_products(said: Any, ours: Any) -> dict[str, Any]:
 
 
 def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """The factor c of N̂ = N0 + c·d, from ``d``, ``N0`` and ``at`` of each width, with its interval.
+    """Return c of N̂ = N0 + c·d and its interval, from ``d``, ``N0``, ``at`` (N̂) of each width.
 
-    By least squares of relative distances, as lengths are measured to so many percent; the
-    interval of 95 % is Student's, by how far the widths scatter around the law.
+    Relative distances are fitted by least squares, since the error of a measured length is a share
+    of it. The interval is Student's at 95 %, from the scatter of the widths around the line.
     """
     weights = [row["d"] ** 2 / row["at"] ** 2 for row in rows]
     each = [(row["at"] - row["N0"]) / row["d"] for row in rows]
@@ -161,7 +168,7 @@ def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def reached(name: str = "N0hat") -> list[dict[str, float]]:
-    """The widths whose crossing in time was measured; none is continued to."""
+    """Return the widths whose crossing in time was measured and not extrapolated."""
     rows = measured("004", "crossovers")
     columns = zip(rows["d"], rows["N0"], rows[name], strict=True)
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
@@ -181,7 +188,7 @@ def _more_heads() -> dict[str, bool]:
 
 
 def _tokens_by_memory() -> int:
-    """The length whose N × N tensors are what Table 6's memory grows by, a head."""
+    """Return the length N whose N × N scores are Table 6's growth of memory per head."""
     direct = MEMORY["direct"]
     heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
     slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])
@@ -189,7 +196,7 @@ def _tokens_by_memory() -> int:
 
 
 def _delays(*_: Any) -> dict[str, str]:
-    """How much later than N0 each width's crossing in time was, and the law for all of them."""
+    """Return how much later than N0 each width's crossing in time was, and the law for all."""
     rows, law = reached(), delay(reached())
     results, width = measured("004", "crossovers"), {row["d"] for row in rows}
     beyond = ", ".join(f"d={d}" for d in results["d"] if d not in width)

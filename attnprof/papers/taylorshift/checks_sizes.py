@@ -1,4 +1,4 @@
-"""004: Sec 3 (Eq 3, Algorithm 1), and Table 1 and Fig 4 and 5, mean sizes for rows drawn at random.
+"""Checks of document 004: Sec 3 (Eq 3, Algorithm 1), Table 1, Fig 4 and 5 (norms of random rows).
 
 Queries and keys are unit vectors in R^d, x = q·k. Values have a column of ones; their rows are
 either unit vectors too (``sphere``, as the caption says) or have entries of unit variance
@@ -27,12 +27,12 @@ X = symbol("x")
 
 
 def taylor_map(x: Any, order: int = 2) -> Any:
-    """The exponential's series up to an order."""
+    """Return the exponential's series up to an order."""
     return sum(x**n / factorial(n) for n in range(order + 1))
 
 
 def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
-    """Algorithm 1 line by line: arrays (N, d) in, (N, d) out."""
+    """Return Algorithm 1 line by line: arrays (N, d) in, (N, d) out."""
     import numpy as np
 
     n, d = q.shape
@@ -47,7 +47,7 @@ def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
 
 
 def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
-    """Eq 1 on the scores τ·cos(q, k), times √(N/d)."""
+    """Return Eq 1 on the scores τ·cos(q, k), times √(N/d)."""
     import numpy as np
 
     n, d = q.shape
@@ -57,7 +57,7 @@ def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
 
 
 def forms_agree() -> bool:
-    """Whether Algorithm 1, Eq 1 and this project's modules give the same numbers."""
+    """Return whether Algorithm 1, Eq 1 and this project's modules give the same numbers."""
     import numpy as np
     import torch
 
@@ -78,7 +78,7 @@ def forms_agree() -> bool:
 
 
 def coefficients() -> list[str]:
-    """Factors of the square, linear and constant term where x is scaled by the root of d."""
+    """Return factors of the square, linear and constant term where x is scaled by the root of d."""
     half = sympy.Rational(1, 2)
     score = D**half * X
     whole = half * score**2 / (X**2 / 2)  # what the square term is multiplied by
@@ -94,14 +94,14 @@ ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
 def moment(power: int) -> Any:
-    """E x^power of the product of two random unit vectors in R^d; odd ones vanish."""
+    """Return E x^power of the product of two random unit vectors in R^d; odd ones vanish."""
     factors = (sympy.Integer(i + 1) / (D + i) for i in range(0, power, 2))
     return 0 if power % 2 else sympy.prod(factors)
 
 
 @cache
 def law(expression: str, values: str = SPHERE) -> Any:
-    """The root of the mean squared size of an expression of Table 1; of Y_denom its mean.
+    """Return the root of the mean squared size of an expression of Table 1; of Y_denom its mean.
 
     Exact for every N, except for Y: there for long sequences, whose denominators hardly vary.
     A_mod is taken as a whole, the others by row.
@@ -125,29 +125,29 @@ def law(expression: str, values: str = SPHERE) -> Any:
 
 
 def denominator() -> Any:
-    """Mean of Σ (1 + x + x²/2) over N keys."""
+    """Return mean of Σ (1 + x + x²/2) over N keys."""
     return sympy.factor(law("Y_denom"))
 
 
 def printed_laws() -> dict[str, str]:
-    """Table 1 as printed."""
+    """Return Table 1 as printed."""
     rows = DOCUMENT.rows("table01_intermediate_sizes")
     return {row["expression"]: row["size_printed"] for row in rows}
 
 
 def printed_sizes(expression: str) -> dict[str, float]:
-    """A printed law at the widths, for the longest sequence: ``d=16`` and so on."""
+    """Return a printed law at the widths, for the longest sequence: ``d=16`` and so on."""
     law = formula(printed_laws()[expression])
     return {f"d={d}": float(law.subs({N: LENGTH, D: d})) for d in WIDTHS}
 
 
 def sizes(expression: str, values: str = SPHERE) -> dict[str, float]:
-    """What :func:`size` gives at the same widths and length."""
+    """Return :func:`size` at the widths and length of :func:`printed_sizes`."""
     return {f"d={d}": size(expression, values, LENGTH, d) for d in WIDTHS}
 
 
 def size(expression: str, values: str, length: int, width: int) -> float:
-    """The mean size in a long sequence: a mean of norms.
+    """Return the mean size in a long sequence: a mean of norms.
 
     Sums over many tokens are as good as normal, so the norm of a row of QKᵀV or Y has the mean
     of a norm of normal variables; the others hardly vary around their root mean square.
@@ -163,7 +163,7 @@ def size(expression: str, values: str, length: int, width: int) -> float:
 
 
 def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
-    """E‖z‖ / √E‖z‖² of independent normal z: (variance, how many) each.
+    """Return e‖z‖ / √E‖z‖² of independent normal z: (variance, how many) each.
 
     From E√S = ∫ (1 - E e^(-tS)) t^(-3/2) dt / (2√π), with E e^(-tS) = Π (1 + 2at)^(-m/2);
     with t = e^u the integrand falls off like e^(-|u|/2), and equal steps converge fast.
@@ -178,7 +178,7 @@ def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
 
 
 def _off(expression: str, said: Any, ours: Any) -> dict[str, float]:
-    """How far the printed law is off, and that entries of unit variance explain it."""
+    """Return how far the printed law is off, and that entries of unit variance explain it."""
     normal = sizes(expression, NORMAL)
     ratios = [said[width] / ours[width] for width in ours]
     worst = max(abs(said[width] / normal[width] - 1) for width in ours)
@@ -186,7 +186,7 @@ def _off(expression: str, said: Any, ours: Any) -> dict[str, float]:
 
 
 def dimension_of_sphere() -> str:
-    """Of the unit vectors among rows with d entries: d less the conditions on a small step.
+    """Return the dimension of unit vectors with d entries: d less the conditions on a small step.
 
     |x|² = 1 binds a step by its gradient 2x; the rank of that row counts.
     """
@@ -240,7 +240,7 @@ POWERS = {"A_mod": 1.0, "(QK^T)^2 V": 1.0, "QK^T V": 0.5, "Y_denom": 1.0, "Y": -
 def measure_norms(
     widths: Sequence[int] = SAMPLED_WIDTHS, sizes: Sequence[int] = LENGTHS, samples: int = SAMPLES
 ) -> list[dict[str, Any]]:
-    """Mean norms by expression, head width, length and kind of V, with their standard errors.
+    """Return mean norms by expression, head width, length and kind of V, with standard errors.
 
     A row's norm for what has a row a query (a number's size for the denominator); the Frobenius
     norm for A_mod, which has one value a draw.
@@ -286,7 +286,7 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
 def _products(
     d: int, n: int, draws: int, queries: int, generator: Any
 ) -> Iterator[tuple[str, Any]]:
-    """What is multiplied with [1, V, V with its rows on the sphere], some draws at a time."""
+    """Yield the factors of [1, V, V with its rows on the sphere], some draws at a time."""
     import torch
 
     from attnprof.blocks.taylor import box_product
@@ -314,7 +314,7 @@ def _products(
 
 
 def fit_norms() -> list[dict[str, Any]]:
-    """Constants c(d) of sizes c·N^p for large N, by expression, head width and kind of V.
+    """Return constants c(d) of sizes c·N^p for large N, by expression, head width and kind of V.
 
     The p are Table 1's. A sum of N terms has squares c²·N^2p·(1 + b/N): a straight line over 1/N
     from ``LONG`` on, whose value at 0 is c².

@@ -50,7 +50,7 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def heads() -> FigureData:
-    """Figure 1: one head; columns by d, time above memory."""
+    """Return Figure 1: one head; columns by d, time above memory."""
     results = measured("004", "crossovers")
     marks: list[dict[str, Any]] = []
     for place, d in enumerate(results["d"]):
@@ -69,7 +69,7 @@ def heads() -> FigureData:
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
-    """A curve's value at a length, on straight lines in the logarithms; None outside."""
+    """Return a curve's value at a length, on straight lines in the logarithms; None outside."""
     known = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
     for (a, x), (b, y) in pairwise(known):
         if a < b and a <= length <= b:
@@ -99,7 +99,7 @@ def _said_of_heads(results: Mapping[str, Any]) -> Iterator[Statement]:
 
 
 def _law(name: str) -> Statement:
-    """How far crossings in time lie above N0, each with its interval, and the law's factor."""
+    """Return how far crossings in time lie above N0, with intervals, and the law's factor."""
     results, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
     ending = name.removeprefix("N0hat")
     law = delay(checks_quoted.reached(name))
@@ -114,7 +114,7 @@ def _law(name: str) -> Statement:
 
 
 def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None) -> str:
-    """``8.0·d (7.1 to 9.0)``; an end that is not known is open."""
+    """Return ``8.0·d (7.1 to 9.0)``; an end that is not known is open."""
     ends = ("…" if end is None else f"{(end - n0) / d:.1f}" for end in (low, high))
     return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
 
@@ -124,7 +124,7 @@ def _listed(values: Mapping[Any, str]) -> str:
 
 
 def _growth(curves: _Rows) -> Statement:
-    """Exponents of the times' growth where they are longest: in the widest column."""
+    """Return exponents of the times' growth where they are longest: in the widest column."""
     widest, gaps, agree = max(row["d"] for row in curves), dict[str, Any](), list[bool]()
     for name, form, power in (("direct", DIRECT, 2), ("efficient", EFFICIENT, 1)):
         of_form = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
@@ -138,7 +138,7 @@ def _growth(curves: _Rows) -> Statement:
 
 
 def encoders() -> FigureData:
-    """Figure 2: an encoder with d = 32 in three versions."""
+    """Return Figure 2: an encoder with d = 32 in three versions."""
     results = measured("004", "encoder")
     known = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
              if row["mechanism"] == STANDARD}  # fmt: skip
@@ -182,7 +182,7 @@ def _said_of_encoders(
 
 
 def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
-    """A crossover, with its interval of 95 % where it is one of times."""
+    """Return a crossover, with its interval of 95 % where it is one of times."""
     at = measured[f"{name}_crossover{ending}"]
     if at is None:
         return f"beyond the {measured.get(f'longest{ending}', 0):,} tokens that were timed"
@@ -195,7 +195,7 @@ def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
 
 @cache
 def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
-    """A law in numbers: as printed for no kind of V, else by the moments of the draws."""
+    """Return a law in numbers: as printed for no kind of V, else by the moments of the draws."""
     printed = formula(printed_laws()[expression])
     law = printed if kind is None else checks_sizes.law(expression, kind)
     function: Callable[[float, float], float] = sympy.lambdify((N, D), law, "math")
@@ -204,7 +204,7 @@ def _function(expression: str, kind: str | None) -> Callable[[float, float], flo
 
 @cache
 def _rows() -> tuple[dict[str, Any], ...]:
-    """Every sampled norm with the law that is printed, the one by moments, and their errors."""
+    """Return every sampled norm, the printed law, the law by moments, and both errors."""
     rows = []
     for row in measured("004", "norms"):
         at = (row["seq_len"], row["d"])
@@ -220,12 +220,12 @@ def _rows() -> tuple[dict[str, Any], ...]:
 
 
 def norms() -> FigureData:
-    """Figure 4: the sizes."""
+    """Return Figure 4: the sizes."""
     return FigureData(_rows(), described("004", _said_of_norms()), {"laws": printed_laws()})
 
 
 def errors() -> FigureData:
-    """Figure 5: relative errors of the laws."""
+    """Return Figure 5: relative errors of the laws."""
     corrected = {"Y_denom": str(checks_sizes.denominator())}
     facts = {"laws": printed_laws(), "granted": ERROR, "corrected": corrected}
     return FigureData(_rows(), described("004", _said_of_errors()), facts)
@@ -256,7 +256,7 @@ def _said_of_norms() -> Iterator[Statement]:
 
 
 def _said_of_errors() -> Iterator[Statement]:
-    """Each law at the longest length, for V as the document draws it; the other V beside it."""
+    """Yield each law at the longest length, for V as the document draws it, and the other V."""
     for name in checks_sizes.EXPRESSIONS:
         errors = {
             kind: max(
@@ -282,7 +282,7 @@ HEADS = checks_quoted.setting("heads")
 
 
 def _intermediate_sizes() -> list[dict[str, Any]]:
-    """Table 1: the laws, and what they and the exact moments give for long sequences."""
+    """Return Table 1: the laws, and what they and the exact moments give for long sequences."""
 
     def short(value: float) -> float:
         return float(f"{value:.6g}")
@@ -302,7 +302,7 @@ def _intermediate_sizes() -> list[dict[str, Any]]:
 
 
 def _normalisation() -> list[dict[str, Any]]:
-    """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
+    """Return Table 4; its last line is also in Tables 6 (direct, four heads) and 3 (efficient)."""
     elsewhere = {
         "direct_acc_pct": checks_quoted.column("acc_pct")[int(HEADS["cifar_pixel"])],
         "efficient_acc_pct": accuracies()[MODEL]["cifar_pixel"],
@@ -319,7 +319,7 @@ def _normalisation() -> list[dict[str, Any]]:
 
 
 def _hyperparameters() -> list[dict[str, Any]]:
-    """Table 7; the width is heads times 64."""
+    """Return Table 7; the width is heads times 64."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows("table07_hyperparameters"):
         made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
@@ -331,7 +331,7 @@ def _hyperparameters() -> list[dict[str, Any]]:
 
 
 def _mebibytes(form: str, row: Row) -> float:
-    """Table 6's memory of a form, as its entries account for it."""
+    """Return Table 6's memory of a form, as its entries account for it."""
     return round(checks_quoted.memory(form, int(row["h"])), 1)
 
 

@@ -1,9 +1,9 @@
-"""What only a clock, an allocator or a sampler can say of 004.
+"""Measurements for document 004: time and memory over length of Figures 1 and 2.
 
-Here time and memory over length: Figure 1's forms, one head, batch 1, and Figure 2's encoders.
-Lengths at which two calls take equally long are searched with both settings of the C library's
-allocator: ``kept`` frees nothing, as allocators of GPUs do; by ``default`` large blocks go back to
-the system with every call, and page faults are part of the time.
+Figure 1 has one head of each form at batch 1, Figure 2 encoders. The length at which two calls take
+equally long is searched with two settings of the C library's allocator: ``kept`` frees nothing, as
+GPUs' allocators do; by ``default`` large blocks go back to the system after every call, so that
+page faults are part of the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +33,12 @@ from attnprof.registry import get
 from attnprof.workload import Workload
 
 STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
-#: The allocator's settings, and what stands behind the names of what was found with each.
+#: The allocator's settings, and the endings of names of results measured with each.
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
 ENDINGS = {KEPT: "", DEFAULT: "_default"}
 #: Head widths that are timed: those of Table 2, and more between them for the law.
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
-#: No length is timed of which a call should take longer.
+#: Lengths at which a call should take more seconds than this are not timed.
 MOST_S = 3.0
 #: Samples whose extremes hold the median with 95 %.
 ENOUGH = 6
@@ -54,7 +54,7 @@ Times = Callable[[int, Budget], list[list[float]]]
 
 
 def _where() -> dict[str, Any]:
-    """The machine, how its clock is read, and the commit of this code."""
+    """Return the machine, how its clock is read, and the commit of this code."""
     with threads(1):
         environment = describe_environment("cpu")
     return {**environment, "clock": "thread_time_ns", "git": git_state(Path(__file__).parent)}
@@ -100,18 +100,18 @@ def _allocator(setting: str) -> AbstractContextManager[object]:
 
 
 def _usual(length: int) -> int:
-    """The next length that kernels fill up."""
+    """Return the next length that fills whole vectors of kernels."""
     step = 8 if length >= 64 else 4
     return -(-length // step) * step
 
 
 def enough(budget: Budget) -> Budget:
-    """The budget with samples for an interval of 95 % at least."""
+    """Return the budget with samples for an interval of 95 % at least."""
     return replace(budget, least=max(budget.least, ENOUGH), samples=max(budget.samples, ENOUGH))
 
 
 def _clocked(times: Sequence[float]) -> dict[str, float]:
-    """What a curve has of the times at a point: their median and its interval's coverage."""
+    """Return a curve's fields for times at a point: median and its interval's coverage."""
     time_s = estimate_median(times)
     ends = {"time_low_s": time_s.low_s, "time_high_s": time_s.high_s}
     return {"time_s": time_s.median_s, **ends, "coverage": time_s.coverage, "samples": time_s.count}
@@ -119,7 +119,7 @@ def _clocked(times: Sequence[float]) -> dict[str, float]:
 
 # -- one head --------------------------------------------------------------------------
 def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) -> dict[str, Any]:
-    """Both crossovers by head width, predicted and measured, and the times that were measured.
+    """Return both crossovers by head width, predicted and measured, and the measured times.
 
     ``N0hat`` is where both forms take equally long while freed memory is kept, with an interval of
     95 % from ``N0hat_low`` to ``N0hat_high``, ``N0hat_default`` the same with the allocator's
@@ -153,7 +153,7 @@ def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
 
 
 def memory_crossing(d: int) -> int:
-    """The first length at which the efficient form's measured peak is not the larger one."""
+    """Return the first length at which the efficient form's measured peak is not the larger one."""
     direct, efficient = map(get, FORMS)
     meeting = Meeting(direct, efficient, Workload(1, 1, d))
     report = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
@@ -163,7 +163,7 @@ def memory_crossing(d: int) -> int:
 
 # -- encoders --------------------------------------------------------------------------
 def encoder(mechanism: str, seq_len: int) -> Subject:
-    """A pre-norm encoder with drawn weights, and its call on one sequence without gradients."""
+    """Return a pre-norm encoder with drawn weights, called on one sequence without gradients."""
     import torch
 
     torch.manual_seed(0)
@@ -175,7 +175,7 @@ def encoder(mechanism: str, seq_len: int) -> Subject:
 
 @cache
 def peak(mechanism: str, seq_len: int) -> int:
-    """Most bytes an encoder holds over its weights and input, by the allocator."""
+    """Return the most bytes an encoder holds over its weights and input, by the allocator."""
     import torch
 
     return measure_peak(encoder(mechanism, seq_len), "cpu", torch).bytes
@@ -188,7 +188,7 @@ def _encoders_in_turns(names: Sequence[str], seq_len: int, budget: Budget) -> li
 def measure_encoder(
     sizes: Sequence[int] = LENGTHS, budget: Budget = ENCODERS_BUDGET, most_s: float = MOST_S
 ) -> dict[str, Any]:
-    """Memory and time of the three encoders, their ratios efficient by standard, crossovers.
+    """Return memory and time of the three encoders, their ratios efficient by standard, crossovers.
 
     ``memory_crossover`` is exact: the first length at which the efficient encoder's peak is not
     above the standard one's. ``time_crossover`` is where both take equally long while freed memory
@@ -233,7 +233,7 @@ def measure_encoder(
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:
-    """Where ratios by length fall below 1 for good, about; None where they do not.
+    """Return where ratios by length fall below 1 for good, about; None if they do not.
 
     It is the zero of a straight line between (log length, log ratio) of two neighbours.
     """

@@ -25,7 +25,7 @@ GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "
 _Curve = Mapping[str, Any]
 #: A panel and the strip below it.
 _Pair = tuple[style.Axes, style.Axes]
-#: What the paper calls the two crossovers.
+#: Names of the crossovers in document 004: N_0 of FLOPs, N_1 of memory.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
 
@@ -101,7 +101,7 @@ def draw_crossover(report: Report) -> style.Figure:
         _write_crossings(main, panel_records, SYMBOLS[place[0]] if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
-        if main.get_autoscaley_on():  # else one that shares its scale was here
+        if main.get_autoscaley_on():  # off: a panel with the same scale has set it
             ticks.mark_values(main.yaxis, ticks.with_prefix(), above=(most + 0.5) * 0.13)
         ticks.mark_values(strip.xaxis, ticks.plain)
         ticks.mark_values(strip.yaxis, "{:g}×".format)
@@ -164,8 +164,8 @@ def _draw_curves(
 ) -> None:
     """Draw costs in their mechanisms' looks, or ratios in grey, over the whole axis."""
     for curve in curves:
-        own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
-        look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
+        colour = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
+        look = {"linestyle": style.LINES.get(curve["kind"], "-"), **colour}
         every = max(1, len(curve["value"]) // 8)
         axes.plot(places_of(curve), curve["value"], **look, markevery=every)
     lengths = [n for curve in curves for n in places_of(curve)]
@@ -262,7 +262,7 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
         return
-    # which of the curves has this optimum, where the report says it
+    # the curve whose optimum the report has
     whose = [
         f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
         for entry in report.summary.get("optima", ())
@@ -281,7 +281,7 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
 
 #: Rows of panels that a page holds; those with change points come first.
 ROWS = 6
-#: An axis shows this share of the values' size at least, so that what is flat looks flat.
+#: An axis spans at least this share of its values, so that a constant looks constant.
 LEAST_SPAN = 0.2
 
 
@@ -292,7 +292,7 @@ def draw_history(report: Report) -> style.Figure:
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
     for record in records:
         groups.setdefault((record.case, record.metric, record.machine), []).append(record)
-    # what changed, then times that did not; counts that never did where there is no other
+    # series with changes first, then other times; constant counts only if there is nothing else
     changed = [its for its in groups.values() if any(r.change_point for r in its)]
     flat = [its for its in groups.values() if its not in changed]
     drawn = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
@@ -328,7 +328,7 @@ def _draw_levels(
         shown = [record for _, record in level]
         ends = [shown[0].run - 0.4, shown[-1].run + 0.4]
         axes.plot(ends, [shown[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
-    # the same runs in every panel, and room above for what the marks say
+    # the same runs in every panel, and room above for the marks' labels
     low, high = min(values), max(values)
     span, middle = max(high - low, LEAST_SPAN * high, 1e-12), (low + high) / 2
     axes.set_ylim(max(0.0, middle - 0.65 * span), middle + 0.85 * span)
@@ -370,6 +370,6 @@ def draw_cost(report: Report) -> style.Figure:
     label = {"seq_len": "sequence length", "ranks": "number of ranks"}[axis]
     unit, said = ticks.unit_of([record.bytes_sent or 0 for record in records], "B")
     panels = {f"sent {said}": ("bytes_sent", unit, ticks.plain)}
-    told = [plural(counts[0], "rank")] if len(counts) == 1 else []
+    captions = [plural(counts[0], "rank")] if len(counts) == 1 else []
     what = "Bytes that a rank sends in a layer"
-    return series.draw_over(curves, axis, label, what, panels, *told, "by the closed forms")
+    return series.draw_over(curves, axis, label, what, panels, *captions, "by the closed forms")

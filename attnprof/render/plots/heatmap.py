@@ -19,7 +19,7 @@ WIDE = 8.0
 
 @dataclass(frozen=True)
 class Scale:
-    """How a ratio becomes a colour: light is dear for A; two-sided where each wins somewhere."""
+    """A map from ratios to colours: light where A costs more; two-sided if each wins somewhere."""
 
     low: float
     high: float
@@ -111,8 +111,8 @@ def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str
 
     steps = {b - a for a, b in pairwise(sizes)}
     if len(steps) == 1 and len(sizes) > 6:
-        found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(sizes[0], sizes[-1])
-        inside = [float(tick) for tick in found if sizes[0] <= tick <= sizes[-1]]
+        ticks = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(sizes[0], sizes[-1])
+        inside = [float(tick) for tick in ticks if sizes[0] <= tick <= sizes[-1]]
         return [(tick - sizes[0]) / min(steps) for tick in inside], [f"{t:.0f}" for t in inside]
     some = slice(None, None, -(-len(sizes) // max(1, min(8, int(room)))))
     return list(map(float, range(len(sizes))))[some], list(map(short_size, sizes[some]))

@@ -106,10 +106,10 @@ def draw_comparison(report: Report) -> style.Figure:
 
 def _draw_models(axes: style.Axes, name: str, curves: list[Any], looks: Any) -> None:
     """Draw a panel's curves, with a mark at every eighth length."""
-    values = [value for *_, own in curves for value in own]
+    values = [value for *_, amounts in curves for value in amounts]
     unit, said = ticks.unit_of(values, "B") if name == "cache" else (1, "")
-    for model, lengths, own in curves:
-        axes.plot(lengths, [value / unit for value in own], markevery=8, **looks[model])
+    for model, lengths, amounts in curves:
+        axes.plot(lengths, [value / unit for value in amounts], markevery=8, **looks[model])
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("context [tokens]")

@@ -217,12 +217,12 @@ COSTS = {
 
 def draw_pareto(
     records: Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
-    hollow: Callable[[Any], bool] = lambda _: False, told: Sequence[str] = (),
+    hollow: Callable[[Any], bool] = lambda _: False, captions: Sequence[str] = (),
 ) -> style.Figure:  # fmt: skip
     """Return error over cost, a panel a facet, a line a mechanism through its settings.
 
     ``named`` writes the settings beside the points; ``hollow`` chooses points to draw empty.
-    ``told`` are more parts of the caption.
+    ``captions`` are more parts of the caption.
     """
     field, label, unit = cost
     drawn, settings = Multiples(records, by_params=False), series.varying_params(records)
@@ -255,14 +255,14 @@ def draw_pareto(
     first.set_ylim(strip, high)
     first.set_yticks([exact, *some], ["exact", *map(ticks.plain, some)])
     drawn.grid.label(label, "distance")
-    beside = "; ".join(
+    numbers = "; ".join(
         f"{name}: {', '.join(params)}" for name, params in settings.items() if params
     )
     return drawn.finished(
         f"Distance from softmax attention over {label.replace('median ', '')}", "",
         "steps: no other point is both cheaper and nearer" * (len(records) > 1),
-        f"{'numbers at points' if named else 'lines'} are of {beside}" if beside else "", *told,
-        **({} if beside else {"linestyle": "none"}),
+        f"{'numbers at points' if named else 'lines'} are of {numbers}" if numbers else "",
+        *captions, **({} if numbers else {"linestyle": "none"}),
     )  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def draw_tradeoff(report: Report) -> style.Figure:
     return draw_pareto(
         records, cost, "error_relative", named=False,
         hollow=lambda record: record in others,
-        told=("empty: another function, or untrained" * bool(others),),
+        captions=("empty: another function, or untrained" * bool(others),),
     )  # fmt: skip
 
 

@@ -219,8 +219,8 @@ def length_axis(
 
 def padded_range(sizes: Sequence[int]) -> tuple[float, float]:
     """Return the range of a logarithmic axis of these sizes, with a margin."""
-    beside = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
-    return min(sizes) / beside, max(sizes) * beside
+    margin = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
+    return min(sizes) / margin, max(sizes) * margin
 
 
 def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 0.0) -> None:
@@ -243,16 +243,16 @@ class Multiples:
         self.curves = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
         less = fewer(records, *axes)
         self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **how)
-        inside = ([curve.within(own) for curve in self.curves] for _, own in shown)
+        inside = ([curve.within(facet) for curve in self.curves] for _, facet in shown)
         self.parts = list(zip(inside, self.grid.panels, strict=True))
 
-    def finished(self, what: str, over: str, *told: str, **look: Any) -> style.Figure:
+    def finished(self, what: str, over: str, *captions: str, **look: Any) -> style.Figure:
         """Return the figure with a title, a legend of curves, and a caption."""
         figure = self.grid.figure
         looks = {curve.label: {**curve.look, **look} for curve in self.curves}
         title = f"{what} of {pass_text(self.records)} {over}".strip() + ", by mechanism"
         style.draw_legend(figure, looks, (), title, marked=False)
-        style.caption(figure, shared(self.records), *told)
+        style.caption(figure, shared(self.records), *captions)
         return figure
 
 
@@ -301,7 +301,7 @@ def draw_growth(
 
 
 def draw_over(
-    records: Records, axis: str, label: str, what: str, panels: Mapping[str, Panel], *told: str
+    records: Records, axis: str, label: str, what: str, panels: Mapping[str, Panel], *captions: str
 ) -> style.Figure:
     """Return a panel a field over the axis, a curve a mechanism."""
     drawn, lines = Multiples(records, axis, quantities=len(panels)), [0] * len(panels)
@@ -316,7 +316,7 @@ def draw_over(
         length_axis(axes, sizes, written, room)
     drawn.grid.label(label, *panels)
     over = f"over {label}".replace("over number", "over the number")
-    return drawn.finished(what, over, *told, CROSS * any(lines))
+    return drawn.finished(what, over, *captions, CROSS * any(lines))
 
 
 def peak_memory(records: Records, *fields: str) -> tuple[float, str]:

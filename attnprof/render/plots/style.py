@@ -1,4 +1,4 @@
-"""One look for every figure, and how a figure becomes a file: whole or not there, repeatable."""
+"""The style of every figure, and writing one to a file: completely or not at all, reproducibly."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,7 +262,8 @@ def draw_legend(
     legend(figure, entries, title=title, handlelength=3)
 
 
-#: Each format says by whom it was made, to be known again; no more, so that the bytes repeat.
+#: Metadata by format: the maker, by which a file of ours is recognised, and no date, so that the
+#: same figure has the same bytes.
 METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": MAKER},
     ".svg": {"Date": None, "Creator": MAKER},
@@ -279,9 +280,9 @@ def check_figure_path(path: str | Path) -> str:
     """Return the format of a figure's path; :class:`RequestError` for another suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
-        asked = f"'{suffix}'" if suffix else "no suffix"
+        ending = f"'{suffix}'" if suffix else "no suffix"
         raise RequestError(
-            f"cannot draw {path}: {asked}; figures are written as {', '.join(METADATA)}, "
+            f"cannot draw {path}: {ending}; figures are written as {', '.join(METADATA)}, "
             f"for example {Path(path).with_suffix('.png')}"
         )
     return suffix

@@ -25,7 +25,7 @@ def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
 
 
 def round_numbers(
-    low: float, high: float, fits: Callable[[list[float]], bool] = lambda found: len(found) < 9
+    low: float, high: float, fits: Callable[[list[float]], bool] = lambda numbers: len(numbers) < 9
 ) -> list[float]:
     """Return round numbers of a range: 1, 2 and 5 in every decade, or every few decades.
 
@@ -40,12 +40,12 @@ def round_numbers(
     fine = inside(step * 10.0**e for e in decades for step in (1, 2, 5))
     if len(fine) < _FEW:
         ticks = (MaxNLocator(n, steps=[1, 2, 5, 10]).tick_values(low, high) for n in (5, 4, 3))
-        found = [even for even in map(inside, ticks) if len(even) >= len(fine) and fits(even)]
-        return max(found, key=len, default=fine)
+        numbers = [even for even in map(inside, ticks) if len(even) >= len(fine) and fits(even)]
+        return max(numbers, key=len, default=fine)
     whole = inside(10.0**e for e in decades)
     coarser = whole if len(whole) > 1 else fine
     tried = (fine, *(coarser[::step] for step in range(1, len(coarser))))
-    return next((found for found in tried if fits(found)), [fine[0], fine[-1]])
+    return next((numbers for numbers in tried if fits(numbers)), [fine[0], fine[-1]])
 
 
 def plain(value: float) -> str:
@@ -77,9 +77,9 @@ def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:
     def half(value: float) -> float:  # of the inches that its label takes
         return 0.03 * len(written(value)) + 0.05 if axis.axis_name == "x" else 0.075
 
-    def fits(found: list[float]) -> bool:
+    def fits(numbers: list[float]) -> bool:
         room = inches(axis) * (1 - share) / math.log(high / low)
-        return all(math.log(b / a) * room > half(a) + half(b) for a, b in pairwise(found))
+        return all(math.log(b / a) * room > half(a) + half(b) for a, b in pairwise(numbers))
 
     values = round_numbers(low, high, fits)
     if above:

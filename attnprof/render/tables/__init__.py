@@ -1,1 +1,1 @@
-"""What each command shows on the terminal, a file a command; nothing here computes."""
+"""The tables that commands print, from their reports; nothing here computes."""

@@ -373,18 +373,18 @@ def _exponent(record: GrowthRecord) -> str:
     return MISSING if record.found_exponent is None else f"{record.found_exponent:.2f}"
 
 
-def _notes(name: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
+def _notes(name: str, records: dict[str, GrowthRecord]) -> Iterator[str]:
     """Yield why a mechanism grows faster, and how far and where torch counts otherwise."""
-    for record in found.values():
+    for record in records.values():
         if record.verdict == "grows faster":
             known = "" if record.expected else " (and does not say so)"
             because = f": {record.reason}" if record.reason else ""
             what = f"{name}, {quantity_text(record.quantity)}"
             yield f"{what}: grows faster than claimed{known}{because}"
-    counted = found["matmul_flops"]
+    counted = records["matmul_flops"]
     if counted.equals_formula is False:
         yield f"{name}: torch counts other products than the closed form"
     elif counted.skipped:
         yield f"{name}: no matrix product for torch to count"
-    elif len(counted.seq_lens) < len(found["flops"].seq_lens):
+    elif len(counted.seq_lens) < len(records["flops"].seq_lens):
         yield f"{name}: counted by torch up to {counted.seq_lens[-1]:,} tokens only, as it loops"

@@ -47,9 +47,9 @@ def crossover_tables(report: Report, more: str = "") -> Iterator[RenderableType]
         f"{where}, {one.phase}{', causal' * one.causal}, {', '.join(_sizes(one))}"
     )
     yield from answer_line(report)
-    given, first = ("d", "from token") if by_width else ("tokens", "from")
-    numeric = (given, "crossover", first)
-    headings = [given, "metric", "kind", "crossover", first, "below", "above"]
+    column, first = ("d", "from token") if by_width else ("tokens", "from")
+    numeric = (column, "crossover", first)
+    headings = [column, "metric", "kind", "crossover", first, "below", "above"]
     if sides := _sides_sentence(rows):  # said once
         title, headings = f"{title}\n{sides}", headings[:-2]
     cells = (_cells(row)[: len(headings)] for row in rows)
@@ -139,13 +139,13 @@ def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
         if row.closed_form:
             what = (row.metric, row.kind, row.closed_form)
             widths.setdefault(what, []).append(str(row.given))
-    asked = len({row.given for row in rows})
+    count = len({row.given for row in rows})
     letter = "d" if rows[0].over == "seq" else "N"
     return [
         [_metric_label(metric, kind)
-         + (f", {letter} = {', '.join(found)}" if len(found) < asked else ""),
+         + (f", {letter} = {', '.join(widths_of_form)}" if len(widths_of_form) < count else ""),
          FormulaText(form)]
-        for (metric, kind, form), found in widths.items()
+        for (metric, kind, form), widths_of_form in widths.items()
     ]  # fmt: skip
 
 

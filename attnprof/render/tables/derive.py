@@ -27,12 +27,12 @@ def derive_tables(
     report: Report, *, latex: bool = False, by: str = "operation"
 ) -> Iterator[RenderableType]:
     """Yield one block a phase: formulas, domain, method, then where costs arise."""
-    for phase, found in report.summary["phases"].items():
+    for phase, fields in report.summary["phases"].items():
         rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
         # without what is 0, unless that is all there is
         costs = [row for row in rows if row.expression != "0"]
         title = f"{report.summary['name']}: {phase}"
-        domain = "; ".join(found["domain"]) or "all sizes"
+        domain = "; ".join(fields["domain"]) or "all sizes"
         if latex:  # text to be pasted, so never wrapped
             yield f"% {title}; holds for {domain}"
             for row in costs:
@@ -40,12 +40,12 @@ def derive_tables(
                 yield row.latex or "% no formula"
             continue
         yield Text(title, style="bold")
-        if found.get("answer"):
-            yield from (Hanging(f"{found['answer']}."), "")
+        if fields.get("answer"):
+            yield from (Hanging(f"{fields['answer']}."), "")
         yield _formulas(costs or rows)
-        yield from map(Hanging, (f"holds for: {domain}", *_method_lines(found)))
+        yield from map(Hanging, (f"holds for: {domain}", *_method_lines(fields)))
         yield ""
-        if rows := found.get(f"{by}s"):
+        if rows := fields.get(f"{by}s"):
             yield _modules_table(rows) if by == "module" else _places_table(rows, by)
         elif by == "module":
             yield "It has no submodules."
@@ -115,14 +115,14 @@ METHODS = {
 }
 
 
-def _method_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    checked = verified_text(found["verified_at"])
-    runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
-    yield f"method: {METHODS.get(found['method'], found['method'])}{runs}"
-    if found["uncounted"]:
-        yield f"FLOPs are at least these: not counted are {', '.join(found['uncounted'])}"
-    yield from (f"note: {line}" for line in dict.fromkeys(found["notes"]))
-    yield from peak_lines(found.get("peak", {}))
+def _method_lines(fields: Mapping[str, Any]) -> Iterator[str]:
+    checked = verified_text(fields["verified_at"])
+    runs = f"; runs agree at {checked}" if checked and fields["method"] != "counted" else ""
+    yield f"method: {METHODS.get(fields['method'], fields['method'])}{runs}"
+    if fields["uncounted"]:
+        yield f"FLOPs are at least these: not counted are {', '.join(fields['uncounted'])}"
+    yield from (f"note: {line}" for line in dict.fromkeys(fields["notes"]))
+    yield from peak_lines(fields.get("peak", {}))
 
 
 def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
@@ -143,30 +143,30 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         ).format_map(sizes)
 
 
-def _places_table(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
-    values = ["value"] * any(row["flops_value"] is not None for row in found)
+def _places_table(rows: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
+    values = ["value"] * any(row["flops_value"] is not None for row in rows)
     table = FittedTable(
         by, "calls", "FLOPs", *values, title=f"by {by}", right=["calls", *values],
     )  # fmt: skip
-    counted = [row for row in found if row["flops"] != "0"]
+    counted = [row for row in rows if row["flops"] != "0"]
     for row in counted[:_MOST]:
         value = [quantity_value(row["flops_value"], "flops")] if values else []
         table.add_row(row[by], calls_text([row]), FormulaText(row["flops"]), *value)
-    rest = [row for row in found if row not in counted[:_MOST]]
+    rest = [row for row in rows if row not in counted[:_MOST]]
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
         table.add_row(kinds, calls_text(rest), "" if len(counted) > _MOST else "0")
     return table
 
 
-def _modules_table(found: Sequence[Mapping[str, Any]]) -> FittedTable:
+def _modules_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
     """Return a row a submodule, with FLOPs as a formula; at a shape the others as numbers."""
-    values = any(row["flops_value"] is not None for row in found)
+    values = any(row["flops_value"] is not None for row in rows)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
     right = headings[1:] if values else []
     caption = "Own peak: the most that is held at once of what it made itself."
     table = FittedTable("module", *headings, title="by module", right=right, caption=caption)
-    for row in module_rows(found):
+    for row in module_rows(rows):
         numbers = ("flops", "parameters", "peak_bytes")
         cells: list[str | Text]
         cells = ["" if row[f"{name}_value"] is None else quantity_value(row[f"{name}_value"], name)
@@ -179,16 +179,16 @@ def _modules_table(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     return table
 
 
-def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def module_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the rows of submodules with a cost; a row "itself" is for a module's own work.
 
     The rows "itself" and those of modules without submodules add up to the whole. A module that
     only wraps another is left out.
     """
-    costs = [(row["flops"], row["parameters"]) for row in found]
+    costs = [(row["flops"], row["parameters"]) for row in rows]
     inside = [row["module"].startswith(f"{above['module']}.".lstrip("."))
-              for above, row in pairwise(found)]  # fmt: skip
-    for place, row in enumerate(found):
+              for above, row in pairwise(rows)]  # fmt: skip
+    for place, row in enumerate(rows):
         holds = place < len(inside) and inside[place]
         same = place and holds and costs[place] == costs[place + 1]
         if costs[place] == ("0", "0") or (same and row["flops_itself"] == "0"):
@@ -213,7 +213,7 @@ def derive_page(report: Report, **_how: object) -> str:
     filters = {
         "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
         "peak_lines": peak_lines, "modules": module_rows, "bytes": format_bytes,
-        "how": lambda found: METHODS.get(found["method"], str(found["method"])),
+        "how": lambda fields: METHODS.get(fields["method"], str(fields["method"])),
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),

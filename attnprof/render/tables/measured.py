@@ -115,9 +115,9 @@ def profile_notes(report: Report) -> list[str]:
     """Return notes on the points for stderr: checks, differences, noise."""
     records = report.of(ProfileRecord)
     notes = [(record, text) for record in records for text in _point_notes(record)]
-    asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
+    uncounted = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
     unknown = dict.fromkeys(
-        name for name, record in asked
+        name for name, record in uncounted
         if f"fvcore does not know {name} ×" not in " ".join(record.differences)
     )  # fmt: skip
     calls = f"fvcore has no rule for {', '.join(unknown)}; --format json tells their calls"

@@ -45,13 +45,15 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
     yield from map(Hanging, _facts(summary))
     yield ""
     rows = report.of(ModelRecord)
-    for phase, found in summary["phases"].items():
-        own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
+    for phase, fields in summary["phases"].items():
+        phase_rows = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
         logits = kept.get(summary.get("logits", {}).get(phase), "")
-        yield _by_part(f"{phase} (as {view}){logits}", own)
-        yield _totals_table(own, found["peak"])
-        yield from map(Hanging, (*_peak_lines(found["peak"], own), *_method_lines(found, view)))
+        yield _by_part(f"{phase} (as {view}){logits}", phase_rows)
+        yield _totals_table(phase_rows, fields["peak"])
+        yield from map(
+            Hanging, (*_peak_lines(fields["peak"], phase_rows), *_method_lines(fields, view))
+        )
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
@@ -146,14 +148,14 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[st
         yield "the peak's formula is that of this shape; all of its branches: --exact"
 
 
-def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
-    if "missing" in found:
-        yield f"no formulas: {found['missing']}"
+def _method_lines(fields: Mapping[str, Any], view: str) -> Iterator[str]:
+    if "missing" in fields:
+        yield f"no formulas: {fields['missing']}"
     else:
-        yield f"holds for: {'; '.join(found['domain']) or 'all sizes'}"
-    if found.get("uncounted"):
-        yield f"FLOPs are at least these: not counted are {', '.join(found['uncounted'])}"
-    if least := found.get("least_traffic"):
+        yield f"holds for: {'; '.join(fields['domain']) or 'all sizes'}"
+    if fields.get("uncounted"):
+        yield f"FLOPs are at least these: not counted are {', '.join(fields['uncounted'])}"
+    if least := fields.get("least_traffic"):
         weights, cache = least["weights"], least["cache"]
         met, kept, both = (
             quantity_value(size, "bytes_moved") for size in (weights, cache, weights + cache)
@@ -163,9 +165,9 @@ def _method_lines(found: Mapping[str, Any], view: str) -> Iterator[str]:
             "all; what is moved beyond are results in between and copies"
             f"{', as of a cache that grows' * (view == 'torch')}"
         )
-    if others := found.get("other_views"):
+    if others := fields.get("other_views"):
         yield others
-    yield from (f"note: {line}" for line in found.get("notes", ()))
+    yield from (f"note: {line}" for line in fields.get("notes", ()))
 
 
 def _cache(rows: list[ModelRecord]) -> FittedTable:
@@ -258,8 +260,8 @@ def _mfu(report: Report) -> Iterator[RenderableType]:
         yield FittedTable("convention", *phases, rows=whole, title=title, right=phases)
     yield _terms(report, names)
     for name in names:
-        if told := by_phase[name, "train"].dropped:
-            yield Hanging(f"{name} against executed: {told}")
+        if sentences := by_phase[name, "train"].dropped:
+            yield Hanging(f"{name} against executed: {sentences}")
 
 
 def _terms(report: Report, names: list[str]) -> FittedTable:

@@ -100,10 +100,10 @@ class CachingAllocator:
         self.requested.add(-block.requested)
         self.allocated.add(-block.size)
         free, end = self._free[block.small], block.address + block.size
-        beside = [b for b in free if b.address == end or b.address + b.size == block.address]
-        for other in beside:
+        neighbours = [b for b in free if b.address == end or b.address + b.size == block.address]
+        for other in neighbours:
             free.remove(other)
-        whole = [block, *beside]
+        whole = [block, *neighbours]
         size, address = sum(b.size for b in whole), min(b.address for b in whole)
         insort(free, SegmentPart(size, address, block.small))
 

@@ -96,8 +96,8 @@ class Derivation:
     ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed;
     ``dtype`` is that of weights and floating inputs. A notebook shows the formulas as a table.
 
-    >>> found = attnprof.derive(torch.square, inputs={"x": "N, d"}, phases="forward")
-    >>> found.expression("flops"), found.at("flops", N=3, d=5)
+    >>> formulas = attnprof.derive(torch.square, inputs={"x": "N, d"}, phases="forward")
+    >>> formulas.expression("flops"), formulas.at("flops", N=3, d=5)
     (N*d, 15)
     """
 

@@ -1,7 +1,9 @@
-"""Requests to derive user code: what was typed, and guesses for arguments and inputs left out.
+"""Turn the name of user code into a target that runs: guess arguments and inputs not typed.
 
-A :class:`Request` becomes the target of a class, a module, a function that makes a module, or a
-function of tensors (:func:`of_class` and its neighbours).
+A :class:`Request` is what the user typed. :func:`of_class`, :func:`of_instance`,
+:func:`of_factory` and :func:`of_function` make it the target of a module class, a module that
+exists, a function that returns a module, and a function of tensors. A guess is made from a
+parameter's name, annotation and the model's sizes: ``num_heads`` becomes h, ``x`` (B, N, h*d).
 """
 
 import inspect
@@ -57,7 +59,7 @@ _CAUSAL = ("causal", "is_causal")
 
 
 class UnguessedError(RequestError):
-    """Raised for required arguments or inputs (``names``) that nobody can guess."""
+    """Raised for required arguments or inputs (``names``) for which there is no guess."""
 
     def __init__(self, what: str, how: str, names: Sequence[str]) -> None:
         listed = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
@@ -66,7 +68,7 @@ class UnguessedError(RequestError):
 
 @dataclass
 class Request:
-    """What was typed for one target, and what was guessed."""
+    """Arguments and inputs of one target; those in ``guessed_…`` were not typed."""
 
     name: str
     args: dict[str, Any]
@@ -79,18 +81,18 @@ class Request:
 
     @property
     def what(self) -> str:
-        """The last part of the name: ``MyAttention``."""
+        """Return the name without its file: ``MyAttention``."""
         return self.name.rpartition(":")[2]
 
     @property
     def guessed(self) -> dict[str, list[str]]:
-        """The guesses as they are typed, by the flag that overrides them."""
+        """Return the guesses as one would type them, by option: ``{"--arg": ["num_heads=h"]}``."""
         args = [f"{name}={value}" for name, value in self.guessed_args.items()]
         inputs = [f'"{item.spelled}"' for item in self.guessed_inputs.values()]
         return {flag: every for flag, every in (("--arg", args), ("--input", inputs)) if every}
 
     def with_guesses(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
-        """Return the request with these arguments and inputs as its guesses."""
+        """Return the request with these arguments and inputs added as guesses."""
         bases = {base_of(name) for name in inputs}
         kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
         return replace(
@@ -116,15 +118,15 @@ class Request:
         return Target(self.name, make, inputs, symbols, self.dtype, by_name, tuple(self.notes))
 
     def arguments(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
-        """Return the constructor's arguments: typed and guessed; no default stands for h or d.
+        """Return the constructor's arguments, typed or guessed; a default num_heads=8 is h.
 
-        Raises :class:`UnguessedError` for required ones that nobody can guess.
+        Raises :class:`UnguessedError` for required arguments without a guess.
         """
         arguments = self._configured(owner, parameters)
         signatures.checked_names(arguments, parameters, "--arg", self.what)
         unknown = []
         for name, item in parameters.items():
-            place = item.default is None and name in PLACES  # which a cache asks for
+            place = item.default is None and name in PLACES  # layer_idx finds a layer's cache
             if name in arguments or not (place or signatures.is_required(item)):
                 continue
             if guess := _guessed_value(item, owner):
@@ -141,7 +143,7 @@ class Request:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             arguments["batch_first"] = True
         sizes = signatures.model_sizes(arguments, parameters)
-        of_images = sizes.get("whole", "").count(",") == 3  # at sizes that are numbers
+        of_images = sizes.get("whole", "").count(",") == 3  # (B, C, H, W)
         usual = [] if of_images else [Expression(sizes["width"])]
         used = symbols_in([*arguments.values(), *(self.inputs.values() or usual)])
         left = signatures.sizes_at_default(parameters, arguments, used)
@@ -159,7 +161,7 @@ class Request:
         name, kind = parameter
         config = given.get(name, {})
         if not isinstance(config, dict):
-            return given  # an object, from Python
+            return given  # a configuration object, passed from Python
         config = file | config
         more = {} if file else guessed_fields(fields_of(kind, owner, name), config, name)
         self.guess({f"{name}.{field}": value for field, value in more.items()})
@@ -172,7 +174,7 @@ class Request:
         return given | {name: Configuration(kind, config | more)}
 
     def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Note values of arguments as guessed, and return them."""
+        """Record these values of arguments as guessed, and return them."""
         self.guessed_args |= values
         return dict(values)
 
@@ -180,7 +182,7 @@ class Request:
         """Return the inputs of the call by name, in its order.
 
         Without ``sizes`` (a function), q, k and v are (B, h, N, d). Raises
-        :class:`UnguessedError` for required ones that nobody can guess.
+        :class:`UnguessedError` for required inputs without a guess.
         """
         if not signatures.takes_any(parameters):
             signatures.checked_names(self.inputs, parameters, "--input", what)
@@ -220,7 +222,7 @@ class Request:
         text = sizes.get(f"={name}", "") or (sizes.get("whole", "") if name in TOKENS else "")
         usual = input_text(name, sizes.get("width", ""), sizes.get("head", "d"), tokens)
         text = text or ("" if not sizes and usual.startswith("=") else usual)
-        if not text and sizes:  # a layer's: by its type
+        if not text and sizes:  # of a layer: guess by its annotation
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
             text = str(plain[0]) if plain else f"B, {tokens}, {sizes['width']}" if tensor else ""
@@ -231,7 +233,7 @@ class Request:
         return inputs
 
     def pass_values(self, values: Mapping[str, Any]) -> None:
-        """Make plain values, or sizes, inputs of the call."""
+        """Pass these plain values or sizes as inputs of the call."""
         self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
 
     def place_causal(self, parameters: Parameters, forward: Parameters) -> None:
@@ -262,7 +264,7 @@ class Request:
 
 
 def _guessed_value(item: Parameter, owner: Any) -> tuple[Any, ...]:
-    """Return a guess for a required argument in a tuple; () for none."""
+    """Return a tuple with the guess for a required argument; () without a guess."""
     if part := module_of(item, owner):
         return (part,)
     if size := size_of(item.name):
@@ -275,7 +277,7 @@ def _guessed_value(item: Parameter, owner: Any) -> tuple[Any, ...]:
 
 
 def _with_grid(arguments: Any, forward: Parameters, sizes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the sizes, with an image's sides if call and constructor both take them."""
+    """Return the sizes, with an image's sides if call and constructor both take an image's size."""
     names = [name for name in forward if input_text(name, "", "") == "=(H, W)"]
     for name in names if sizes else ():
         sides = arguments.get(name)
@@ -290,7 +292,7 @@ def of_class(layer: Any, request: Request) -> Target:
     """Return the target of a module class, built with typed and guessed arguments at any sizes."""
     parameters = signatures.parameters_of_class(layer, request.what)
     function = inspect.getattr_static(layer, "forward")
-    if hasattr(type(function), "__get__"):  # bound as an instance has it, whatever that is called
+    if hasattr(type(function), "__get__"):  # bind it to an instance, as a call of the layer would
         function = type(function).__get__(function, object(), layer)
     what = f"{request.what}.forward"
     forward = signatures.parameters_of(function, what)
@@ -367,7 +369,7 @@ def of_function(function: Any, request: Request) -> Target:
     request.place_causal(parameters, {})
     signatures.checked_names(request.args, parameters, "--arg", request.what)
     request.pass_values(request.args)
-    needed = {  # beside its tensors
+    needed = {  # required parameters that are no tensors
         name: Expression(ARGUMENTS[name.lower()])
         for name, item in parameters.items()
         if signatures.is_required(item) and name not in request.inputs and name.lower() in ARGUMENTS

@@ -185,7 +185,7 @@ def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
 
 @contextmanager
 def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
-    """Inside the context, report a call of an ``owner`` module to ``see`` and end the run there.
+    """Report a call of an ``owner`` module inside to ``see``, and end the run there.
 
     Modules of the owner's file keep the arguments that they are built with.
     """

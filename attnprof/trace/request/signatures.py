@@ -1,4 +1,4 @@
-"""Parameters of callables, and what their usual names stand for: ``num_heads`` is h."""
+"""Read the parameters of callables, and tell by usual names what they are: ``num_heads`` is h."""
 
 import inspect
 import re
@@ -46,12 +46,12 @@ _OTHERS = {
 }
 #: Sizes of required arguments; those of ``ARGUMENTS`` also replace defaults.
 REQUIRED = {name: size for size, names in _OTHERS.items() for name in names.split()} | ARGUMENTS
-#: The size of a vocabulary, where it must be given.
+#: The size of a vocabulary that is guessed.
 WORDS = "1000"
 #: Endings of other names of required arguments that are sizes.
 _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
             "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
-#: Experts, where the default is more.
+#: The number of experts that is guessed if the default is larger.
 FEW = "16"
 #: Values for required arguments that are no sizes, with patterns of their names.
 _VALUES: dict[str, tuple[Any, str]] = {
@@ -147,9 +147,9 @@ MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N 
 #: Constructor arguments for the channels of images, and for their sides in pixels.
 CHANNELS = ("in_chans", "in_channels", "channels", "num_channels", "input_channels")
 SIDES = ("img_size", "image_size", "input_resolution", "sample_size")
-#: Inputs with a default that code needs nevertheless.
+#: Inputs with a default None that the code needs nevertheless.
 NEEDED = ("position_embeddings",)
-#: Inputs of which a call without required ones gets the first that it has.
+#: Inputs of a call without required ones: the first of these that it takes is passed.
 FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")
 
 
@@ -179,7 +179,7 @@ def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
 
 
 def _as_annotated(value: Any, item: Parameter) -> Any:
-    """Return one number of a tuple where an int is asked for, two where a list is."""
+    """Return a value as its annotation asks: an int of a tuple, or two numbers as a list."""
     if isinstance(value, tuple) and item.annotation is int:
         return value[0]
     listed = _LISTED.match(str(item.annotation)) and not isinstance(value, tuple)

@@ -1,4 +1,4 @@
-"""A target, which is code to derive: how to make it, its inputs, their sizes as expressions."""
+"""The target of a derivation: code that makes a module, its inputs, their sizes as expressions."""
 
 import math
 import operator
@@ -25,20 +25,20 @@ from attnprof.algebra.parser import (
 )
 from attnprof.errors import RequestError
 
-#: Sizes of a request that says nothing else: batch, tokens, heads, head width.
+#: Sizes of a request without inputs: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
-#: Sizes by which a symbolic run chooses its branches: all different, above one, heads even,
-#: sides of images several windows long.
+#: Hints: the numbers by which a symbolic run decides branches. All differ and are above 1, heads
+#: are even, sides of images are several windows long.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32, "H": 37, "W": 43}
 #: Sizes around which runs are interpolated: a length that blocks divide and that is no power of
-#: two, few samples, and more heads, which some code compares; smaller on real tensors.
+#: two; smaller ones for real tensors.
 ANCHOR = {"B": 2, "N": 768, "h": 8, "d": 32}
 REAL_ANCHOR = {"B": 2, "N": 160, "h": 4, "d": 16}
 #: Powers of two, for code that does not run at other sizes; a short length first.
 EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
 #: Lengths for code that does not run at longer ones, as its tables are shorter.
 SHORTER = (96, 64, 48, 24, 12)
-#: Large and apart, so that orders of growth show.
+#: Large sizes of different magnitudes, at which the leading term of a formula shows.
 LARGE = {"N": 10**6, "h": 8, "d": 64, "B": 2}
 #: The largest sizes at which formulas are tried.
 FURTHEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
@@ -123,11 +123,11 @@ def sizes_text(values: Mapping[str, Any]) -> str:
 
 
 def parsed(text: str, where: str) -> Expression:
-    """Return a text as an arithmetic expression over symbols; RequestError for anything else."""
+    """Return a text as an arithmetic expression over symbols; RequestError for other texts."""
     try:
         tree = parse(text.strip(), longest=LONGEST_SIZE)
         if not names_in(tree):
-            evaluate(tree, str, SIZES)  # a number is one, or none
+            evaluate(tree, str, SIZES)  # raises for a number that is no size
     except FormulaError as error:
         raise RequestError(
             f"{where}: '{short(text)}' is not a size: {error}; type numbers and names with "
@@ -137,7 +137,7 @@ def parsed(text: str, where: str) -> Expression:
 
 
 def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
-    """Return a number for every symbol: the asked one, or one that is no other symbol's."""
+    """Return a number for every symbol: as asked, or one that no other symbol has."""
     others = iter(_OTHERS)
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
@@ -292,7 +292,7 @@ class Target:
         )
 
 
-# -- arithmetic of sizes of which some are torch's -----------------------------------------
+# -- arithmetic of ints with torch's symbolic sizes ----------------------------------------
 
 
 def _either(exact: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
@@ -311,7 +311,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """Return a quotient; of sizes that divide at the hints a size, which guards the run."""
+    """Return a quotient; if the sizes divide at the hints, a size, with a guard that they do."""
     import torch
 
     whole = all(isinstance(value, int | torch.SymInt) for value in (a, b))
@@ -339,7 +339,7 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "sqrt": partial(_called, "sym_sqrt"), "log2": partial(_called, "_sym_log2"),
     "max": partial(_called, "sym_max"), "min": partial(_called, "sym_min"),
 }  # fmt: skip
-#: Rules for sizes of which some, or all, are torch's.
+#: Rules of arithmetic for ints and torch's symbolic sizes.
 SIZES: Rules = {
     **EXACT, **{name: partial(_either, EXACT[name], rule) for name, rule in _SYMBOLIC.items()}
 }  # fmt: skip

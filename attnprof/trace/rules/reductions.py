@@ -20,7 +20,7 @@ from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, produ
 from attnprof.trace.rules.workspaces import rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
-#: The reciprocal root of variance plus epsilon, a row.
+#: Operations of 1/sqrt(variance + epsilon), once per row.
 _ROOT = A + OTHER + D
 _INFINITE = float("inf")
 _NORMS = {2: M + A, 1: A + OTHER, 0: A + OTHER, _INFINITE: 2 * OTHER, -_INFINITE: 2 * OTHER}
@@ -76,7 +76,7 @@ def _distances_backward(_out: Any, call: Any) -> Counts | None:
 
 
 def _reduced_to(out: Any, kind: str | None, placed: Any) -> Counts:
-    """Count a move, or one operation an entry; a mean divides each result."""
+    """Count 0 for a move, else one operation an entry; a mean also divides each result."""
     if kind is None:
         return NOTHING
     once = {"sum": A, "add": A, "mean": A, "prod": M, "multiply": M}.get(kind, OTHER)
@@ -161,7 +161,7 @@ def _groups(call: Any) -> tuple[Size, Size, Size]:
 
 @rule("native_layer_norm")
 def _layer_norm(_out: Any, call: Any) -> Counts:
-    """(x - mean)·rstd·weight + bias."""
+    """Count (x - mean)·rstd·weight + bias."""
     n, rows = _rows(call)
     affine = M * (call.weight is not None) + A * (call.bias is not None)
     return moments(n, rows) + _ROOT * rows + (A + M + affine) * n
@@ -169,7 +169,7 @@ def _layer_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_layer_norm_backward")
 def _layer_norm_backward(_out: Any, call: Any) -> Counts:
-    """The input's is a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
+    """Count dx = a·g·w + b·x + c, where b and c take the row's sums of g·w·x and g·w."""
     n, rows = _rows(call)
     to_input, to_weight, to_bias = call.output_mask
     each = (6 if call.weight is not None else 3) * M + 4 * A
@@ -182,14 +182,14 @@ def _layer_norm_backward(_out: Any, call: Any) -> Counts:
 
 @rule("_fused_rms_norm")
 def _rms_norm(_out: Any, call: Any) -> Counts:
-    """x·rstd·weight; rstd of the mean square."""
+    """Count x·rstd·weight, with rstd of the mean square."""
     n, rows = _rows(call)
     return (2 * M + A + M * (call.weight is not None)) * n + (D + _ROOT) * rows
 
 
 @rule("_fused_rms_norm_backward")
 def _rms_norm_backward(_out: Any, call: Any) -> Counts:
-    """The input's is rstd·(g·w - x·c), c = rstd²/n·sum(g·w·x); the weight's sum(g·x·rstd)."""
+    """Count dx = rstd·(g·w - x·c), c = rstd²/n·sum(g·w·x), and dw = sum(g·x·rstd)."""
     n, rows = _rows(call)
     to_input, to_weight = call.output_mask
     each = (4 if call.weight is not None else 3) * M + 2 * A
@@ -198,7 +198,7 @@ def _rms_norm_backward(_out: Any, call: Any) -> Counts:
 
 @rule("native_group_norm")
 def _group_norm(_out: Any, call: Any) -> Counts:
-    """Without weights (x - mean)·rstd; with them x·scale + shift of each channel."""
+    """Count (x - mean)·rstd, or with weights x·scale + shift of each channel."""
     n, rows, channels = _groups(call)
     scales = (2 * M + A) * channels * (call.weight is not None or call.bias is not None)
     return moments(n, rows) + _ROOT * rows + (M + A) * n + scales
@@ -206,7 +206,7 @@ def _group_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_group_norm_backward")
 def _group_norm_backward(_out: Any, call: Any) -> Counts:
-    """Sums of g·x and g a channel; dx = c1·g + c2·x + c3."""
+    """Count sums of g·x and g for each channel, and dx = c1·g + c2·x + c3."""
     n, rows, channels = _groups(call)
     to_input, to_weight, to_bias = call.output_mask
     of_channel = 3 * M * (call.weight is not None) + 2 * A
@@ -222,7 +222,7 @@ def _group_norm_backward(_out: Any, call: Any) -> Counts:
       "_native_batch_norm_legit_no_training _batch_norm_with_update "
       "_batch_norm_no_update")  # fmt: skip
 def _batch_norm(_out: Any, call: Any) -> Counts:
-    """x·scale + shift of each channel; in training of the batch's moments, kept as a mean."""
+    """Count x·scale + shift of each channel; in training also the batch's mean and variance."""
     n, channels = numel(call.input), size_of(call.input.shape[1])
     training = getattr(call, "training", False)
     kept = training and getattr(call, "running_mean", None) is not None
@@ -233,7 +233,7 @@ def _batch_norm(_out: Any, call: Any) -> Counts:
 
 @rule("native_batch_norm_backward")
 def _batch_norm_backward(_out: Any, call: Any) -> Counts:
-    """In training dx = (g - mean(g) - (x - mean)·k)·rstd·w; else g·rstd·w."""
+    """Count in training dx = (g - mean(g) - (x - mean)·k)·rstd·w; else g·rstd·w."""
     n, channels = numel(call.input), size_of(call.input.shape[1])
     to_input, to_weight, to_bias = call.output_mask
     sums = 3 * A + M if call.train or to_weight else A * to_bias

@@ -16,7 +16,7 @@ class Counts(dict[str, Size]):
         return Counts({**self, **sums})
 
     def __mul__(self, times: Size) -> "Counts":
-        """Return so many times the counts; a condition counts them or nothing."""
+        """Return the counts times a size; times a condition, they count where it is true."""
         if isinstance(times, bool):
             return self if times else Counts()
         return Counts({kind: count * times for kind, count in self.items()})
@@ -25,8 +25,8 @@ class Counts(dict[str, Size]):
 
 
 NOTHING = Counts()
-#: Beside a kernel's counts, what other views of a model count more for the same call: FLOPs on all
-#: pairs, of causal masks apart; FLOPs by definition, or by a kernel instead; bytes of the cache.
+#: Keys for what other views of a model would count more for a kernel's call: FLOPs on all pairs
+#: (causal masks apart), FLOPs by definition or by a kernel instead, bytes of a copied cache.
 DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED = "dense", "dense causal", "other form", "copied"
 #: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products
 M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)

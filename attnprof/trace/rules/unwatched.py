@@ -152,7 +152,7 @@ def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
 
 @contextmanager
 def adding_in_place() -> Iterator[None]:
-    """Inside the context, mark functions that run differently under a mode while they run."""
+    """Mark functions that run differently under a mode while they run inside."""
     places = [
         (functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT),
         (torch.linalg, _SINGULAR[:-1]), (torch, _SINGULAR[-1:]), (torch._VF, _SINGULAR[-1:]),
@@ -314,13 +314,13 @@ def selects(node: Any) -> str:
     return "masked_select" if node.name() == _SELECTING else ""
 
 
-def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    """Return a node's gradients as without a mode; ``found`` are those under the mode."""
+def gradients_of(node: Any, gradients: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    """Return a node's gradients as without a mode; ``gradients`` are those under the mode."""
     if selects(node):  # what is picked out is not known
-        return (None if found[0] is None else grad.clone(), *found[1:])
+        return (None if gradients[0] is None else grad.clone(), *gradients[1:])
     saved = (node._raw_saved_self, node._raw_saved_result)
     if any(tensor.unpack_hook is not None for tensor in saved):
-        x, y = found[0], grad  # a checkpoint hands them out once; these are of the same shapes
+        x, y = gradients[0], grad  # a checkpoint hands them out once; these are of the same shapes
     else:
         x, y = node._saved_self, node._saved_result
-    return (_GRADIENTS[node.name()](node, x, y, grad), *found[1:])
+    return (_GRADIENTS[node.name()](node, x, y, grad), *gradients[1:])

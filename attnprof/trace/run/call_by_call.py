@@ -130,13 +130,13 @@ class Calls:
         return [plain, sizes, self.surroundings.state()]
 
 
-def _differences(expected: Any, found: Any) -> str:
+def _differences(expected: Any, counted: Any) -> str:
     """Return in words what a call costs otherwise than expected, FLOPs and bytes before others."""
     sentences = [
-        f"{found.get(part, {}).get(name, 0)} {part} {name.replace('_', ' ')}, not {value}"
+        f"{counted.get(part, {}).get(name, 0)} {part} {name.replace('_', ' ')}, not {value}"
         for part, quantities in expected.items()
         for name, value in sorted(quantities.items(), key=lambda item: item[0] not in _FIRST)
-        if value != found.get(part, {}).get(name, 0)
+        if value != counted.get(part, {}).get(name, 0)
     ]
     return "; ".join(sentences[:_SHOWN])
 

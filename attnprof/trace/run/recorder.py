@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
         def before(_grads: Any) -> None:
             self._paused = True
 
-        def after(node: Any, found: Any, grads: Any) -> Any:
+        def after(node: Any, gradients: Any, grads: Any) -> Any:
             self._paused, self._node = False, node
             try:
                 if op := selects(node):  # which takes as much as the values say
@@ -172,7 +172,7 @@ class Recorder(TorchDispatchMode):
                     self.trace.calls.append(Call(
                         op, {}, 0, self.part, line, module=module, uncounted=name, scratch=name
                     ))  # fmt: skip
-                return gradients_of(node, found, grads[0])
+                return gradients_of(node, gradients, grads[0])
             finally:
                 self._node = None
 

@@ -32,8 +32,10 @@ def in_whole_blocks(total: Any) -> Any:
             continue
         block = rest.args[1]
         size = _congruent(rest.args[0], block)
-        own = size.as_coefficients_dict()
-        if size and all(terms.get(term, 0) == -sign * factor for term, factor in own.items()):
+        terms_of_size = size.as_coefficients_dict()
+        if size and all(
+            terms.get(term, 0) == -sign * factor for term, factor in terms_of_size.items()
+        ):
             blocks = -sign * block * symbolic.FloorDiv(size, block)
             return in_whole_blocks(total - sign * rest + sign * size + blocks)
     return total
@@ -66,13 +68,13 @@ def _root_of(value: Any) -> Any | None:
 def keeping_roots(rounding: Callable[..., Any]) -> Callable[..., Any]:
     """Return a rounding that gives the root of a square exactly, as floats do."""
 
-    def found(node: Any, *digits: Any) -> Any:
+    def rounded(node: Any, *digits: Any) -> Any:
         root = None if digits else _root_of(node.expr)
         if root is None:
             return rounding(node, *digits)
         return sym_node.SymNode(root, node.shape_env, int, int(node.hint))
 
-    return found
+    return rounded
 
 
 @dataclass
@@ -263,8 +265,8 @@ def _fixed(condition: Any, sizes: frozenset[Any]) -> tuple[Any, int, int] | None
     if len(parts) != 1:
         return None
     (part,) = parts
-    found, quotient = _quotient(part), sympy.Dummy()
-    if found is None or not part.free_symbols <= sizes:
+    fraction, quotient = _quotient(part), sympy.Dummy()
+    if fraction is None or not part.free_symbols <= sizes:
         return None
     difference = _unbounded(condition.lhs - condition.rhs).xreplace({part: quotient})
     factors = sympy.Mul.make_args(sympy.factor(difference))
@@ -276,7 +278,7 @@ def _fixed(condition: Any, sizes: frozenset[Any]) -> tuple[Any, int, int] | None
     ):
         return None
     value = -unknown[0].coeff(quotient, 0) / unknown[0].coeff(quotient, 1)
-    number, divisor, up = found
+    number, divisor, up = fraction
     (size,) = number.free_symbols
     if not value.is_Integer:
         return None
@@ -290,7 +292,7 @@ def _fixed(condition: Any, sizes: frozenset[Any]) -> tuple[Any, int, int] | None
 def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return an operation on two symbolic sizes that keeps its results for a run."""
 
-    def found(one: Any, other: Any) -> Any:
+    def remembered(one: Any, other: Any) -> Any:
         known = getattr(one.shape_env, "worked_out", None)
         if known is None:
             return operation(one, other)
@@ -299,7 +301,7 @@ def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
             known[asked] = node_in_blocks(operation(one, other))
         return known[asked]
 
-    return found
+    return remembered
 
 
 def at_once(question: Callable[..., bool]) -> Callable[..., bool]:

@@ -48,13 +48,13 @@ class Surroundings:
         watched = _watched(len(sys.modules), names)
         watched[0] = watched[0].renewed()
         self._before = [watched[0], _Contents(_places(_users(root, _DEPTH), {}, _DEPTH))]
-        caches = [found for before in self._before for found in before.caches]
-        self._missed = [(found, found.cache_info().misses) for found in caches]
+        caches = [cache for before in self._before for cache in before.caches]
+        self._missed = [(cache, cache.cache_info().misses) for cache in caches]
         self._imported = len(users) + len(installed)
 
     def tensors(self) -> list[Any]:
         """Return the tensors that the run has left so far."""
-        return [*_of_a_run([*self._new(), *(x for found in self._caches for x in _results(found))])]
+        return [*_of_a_run([*self._new(), *(x for cache in self._caches for x in _results(cache))])]
 
     def tables(self, subject: Any) -> Iterator[Any]:
         """Yield the dictionaries and sets that were noted, and those of caches and of a module."""
@@ -62,8 +62,8 @@ class Surroundings:
         for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
                 yield place
-        for found in self._caches:
-            yield from (x for x in gc.get_referents(found) if isinstance(x, dict))
+        for cache in self._caches:
+            yield from (x for x in gc.get_referents(cache) if isinstance(x, dict))
 
     def state(self) -> list[int]:
         """Return ids of values that are new: two calls differ if something changed in between."""
@@ -72,7 +72,7 @@ class Surroundings:
     @property
     def _caches(self) -> list[Any]:
         """The functools caches that were filled since the run began."""
-        return [found for found, missed in self._missed if found.cache_info().misses != missed]
+        return [cache for cache, missed in self._missed if cache.cache_info().misses != missed]
 
     def _new(self) -> list[Any]:
         """Return the values that places hold now, and did not before."""
@@ -82,13 +82,13 @@ class Surroundings:
     def put_back(self) -> None:
         """Undo the changes; where modules were imported, only those that hold tensors."""
         imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
-        for place, before in chain.from_iterable(found.changeable() for found in self._before):
+        for place, before in chain.from_iterable(cache.changeable() for cache in self._before):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
                 _restore(place, before, changed)
-        for found in self._caches:
-            if any(True for _ in _of_a_run(_results(found))):
-                found.cache_clear()
+        for cache in self._caches:
+            if any(True for _ in _of_a_run(_results(cache))):
+                cache.cache_clear()
 
 
 class _Contents:
@@ -107,8 +107,8 @@ class _Contents:
         self._cells, self._in_cells = [x for x, _ in filled], [held[0] for _, held in filled]
         views = [(pair, _views(pair[0])) for pair in self.copies]
         cells = set(map(id, self._cells))
-        self._others = [pair for pair, own in views if not own and id(pair[0]) not in cells]
-        self._views = [*chain.from_iterable(own for _, own in views)]
+        self._others = [pair for pair, inside in views if not inside and id(pair[0]) not in cells]
+        self._views = [*chain.from_iterable(inside for _, inside in views)]
         self._lengths, self._values = [*map(len, self._views)], [*chain.from_iterable(self._views)]
 
     def _is_same(self) -> bool:
@@ -245,9 +245,9 @@ def _contents(cell: CellType) -> list[Any]:
         return []
 
 
-def _results(found: Any) -> list[Any]:
+def _results(cache: Any) -> list[Any]:
     """Return the keys and results that a functools cache holds."""
-    return [x for x in gc.get_referents(found) if not isinstance(x, (*_CODE, partial))]
+    return [x for x in gc.get_referents(cache) if not isinstance(x, (*_CODE, partial))]
 
 
 def _of_a_run(values: Iterable[Any], depth: int = 5) -> Iterator[Any]:

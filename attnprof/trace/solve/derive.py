@@ -44,8 +44,8 @@ from attnprof.trace.solve.verification import (
 from attnprof.user_code import collecting_seldom, error_text
 from attnprof.workload import DTYPES, Workload
 
-#: Tokens of a run that shows whether code loops over them.
-_SHORT_LOOP = 5
+#: Sizes that code loops over: samples and tokens; and how many of them a run has that shows it.
+_LOOPED, _SHORT_LOOP = ("B", "N"), 5
 
 
 @collecting_seldom()
@@ -217,19 +217,20 @@ class _Search:
         """Return formulas with numbers for asked sizes if a condition holds at these alone."""
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in failed.pins)
-        alone = alone and not self._loops_over_tokens(failed, phases)
+        alone = alone and not any(self._loops_over(name, failed, phases) for name in _LOOPED)
         return self._narrowed(phases, reasons) if alone else None
 
-    def _loops_over_tokens(self, failed: FailedPlan, phases: Sequence[str]) -> bool:
-        """Return whether the length is pinned at other lengths, too, as by ``range(tokens)``."""
-        length = symbol("N")
-        if not any(length in pin.free_symbols for pin in failed.pins):
+    def _loops_over(self, name: str, failed: FailedPlan, phases: Sequence[str]) -> bool:
+        """Return whether a size is pinned at another number, too, as by ``range(tokens)``."""
+        size = symbol(name)
+        if not any(size in pin.free_symbols for pin in failed.pins):
             return False
-        hints = {**hints_for(self.target.symbols, self.asked), "N": _SHORT_LOOP}
+        other = _SHORT_LOOP + (self.asked.get(name) == _SHORT_LOOP)
+        hints = {**hints_for(self.target.symbols, self.asked), name: other}
         try:
             run_symbolically(self.target, hints, phases)
-        except PinnedError as other:
-            return any(pin.args == (length, _SHORT_LOOP) for pin in other.pins)
+        except PinnedError as again:
+            return any(pin.args == (size, other) for pin in again.pins)
         except (NoFormulaError, RequestError, TooLongError):
             pass
         return False

@@ -26,33 +26,34 @@ from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
 
-#: Runs that may pin a size before a plan is given up.
+#: Runs of one plan that may each turn a symbol into a number before the plan is given up.
 _TRIES = 8
-#: First numbers of sizes.
+#: Smallest values of sizes that are numbers in runs.
 _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
-#: Operations of all symbolic runs together, each of some milliseconds.
+#: Budget of all symbolic runs of a plan, in operations (some milliseconds each).
 _SYMBOLIC = 28_000
-#: About how many runs lengths in blocks of a size that is a number take, with rests and without.
+#: Symbolic runs that a fit takes, about, if N is counted in blocks whose length is a number too.
 _BOTH = 45
-#: Operations that a loop repeats take less time: so many as long as one that is new.
+#: Repeated operations of a loop are that many times faster than new ones.
 _AT_ONCE = 2
-#: Operations that a processor second counts as.
+#: Operations of the budget that one processor second uses up.
 _A_SECOND = 240
 #: Blocks up to this length are no blocks: an even length is another case than an odd one.
 _SMALL_BLOCK = 3
-#: First number of a size that is the length of a block.
+#: Smallest value of a size that is the length of a block: 1 to 3 are special cases of code.
 _BLOCK = 4
 
 
 @dataclass
 class SizePlan:
-    """The sizes that are numbers in runs, with the ``blocks`` that they count: 1 for plain numbers.
+    """Which sizes are numbers in runs (the keys of ``blocks``); all others are symbols.
 
-    Plain numbers begin at ``base``. ``runs`` are those made, by places and phases; ``steady`` are,
-    by phases, lines that make floats of sizes on which nothing depends. ``kinds`` are the kinds of
-    layers in one period, if known: (0, 0, 1). ``whole``: only whole blocks run. ``by_module``:
-    formulas are for the costs of each module, and not for peaks. ``concrete`` makes the runs of a
-    plan in which every size is a plain number.
+    ``blocks``: what such a number counts, 1 for the size itself, 64 or a size ``C`` for blocks of
+    so many tokens. ``base``: smallest values of sizes that are numbers. ``runs``: runs made, by
+    places and phases. ``steady``: by phases, lines that turn a size into a float no later size
+    depends on. ``kinds``: by a size that counts layers, the kinds in one period: (0, 0, 1).
+    ``whole``: the code runs at whole blocks alone. ``by_module``: formulas are for the costs of
+    each module, not for peaks. ``concrete`` makes the runs if no size is left a symbol.
     """
 
     target: Target
@@ -127,7 +128,7 @@ class SizePlan:
     def seen(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
-        """Return the run at these numbers if it was made; one of ``whole`` blocks is made now."""
+        """Return the run at these counts of whole blocks if made before; ``whole`` makes it now."""
         run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
         if whole:
             with suppress(OutOfBudgetError):
@@ -337,10 +338,10 @@ def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
     return names.get(size.name, size.name), sympy.Integer(1)
 
 
-# -- how many tokens code takes as one block ---------------------------------------------
-#: Sizes that become numbers first where code does not say which it makes one of.
+# -- how many tokens the code takes as one block -----------------------------------------
+#: The order in which sizes are turned into numbers if a condition does not name one.
 FIRST = ("N", "B", "h", "d")
-#: Lengths of a block that are tried: where code runs at multiples alone, and where at any length.
+#: Block lengths to try: if the code runs at multiples of a block alone, and if at any length.
 _BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
 #: Sizes of which none is a multiple of another.
 _PRIMES = 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43

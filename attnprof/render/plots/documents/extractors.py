@@ -1,11 +1,14 @@
-"""002's sublayers as steps from left to right (in a column downwards), each after its inputs."""
+"""Draw document 002's sublayers as boxes from left to right, each right of its inputs.
+
+In a figure of a column's width they go downwards.
+"""
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Rows, draw_arrow, draw_box, drawing
 from attnprof.render.plots.style import Axes, Figure, Place
 
-#: Half a box, where steps are one apart in both directions.
+#: Half a box's sides; positions of steps are 1 apart in both directions.
 HALF = HALF_WIDTH, HALF_HEIGHT = 0.46, 0.33
 #: Boxes on the width of a page and of a column, and an inch's share of a row.
 COLUMNS, ABREAST, ROW = 9, 4, 0.62

@@ -36,8 +36,8 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
             exact = of(rows, d=d, values="normal")
             for field, line in (("law", "-"), ("law_printed", PRINTED)):
                 axes.plot(*curve(exact, field), color=look["color"], linestyle=line, linewidth=0.9)
-            for own, points in _samples(rows, d, look):
-                axes.plot(*curve(own, "norm"), linestyle="none", **points)
+            for sampled, points in _samples(rows, d, look):
+                axes.plot(*curve(sampled, "norm"), linestyle="none", **points)
     _key(spare, data.rows, (
         {"linestyle": "-", "label": "root mean square, $V$ of variance 1"}, _AS_PRINTED,
         {**_POINT, "label": "sampled, $V$ of variance 1"},
@@ -53,8 +53,8 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
     corrected, granted = data.facts["corrected"], data.facts["granted"]
     for axes, rows in panels:
         for d, look in _looks(rows):
-            for own, points in _samples(rows, d, look):
-                _errors(axes, own, "error_printed", PRINTED, points)
+            for sampled, points in _samples(rows, d, look):
+                _errors(axes, sampled, "error_printed", PRINTED, points)
             if rows[0]["expression"] in corrected:
                 _errors(axes, of(rows, d=d, values="normal"), "error", "-", look)
         axes.axhline(granted, color=style.BLACK, linewidth=0.8, linestyle=DOTTED)

@@ -1,0 +1,152 @@
+"""Native sparse attention against a loop over its three branches, window by window."""
+
+import math
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.blocks.compressed import window_pairs
+from attnprof.errors import RequestError
+from tests.mechanisms.cases import built, inputs
+from tests.mechanisms.checks import check_counts, check_gradients, check_steps, close, drawn
+
+FORMS = ("gathered", "dense-mask")
+
+
+def sizes(top, block, pool, stride, window):
+    return {"top": top, "block": block, "pool": pool, "stride": stride, "window": window}
+
+
+#: Tokens, heads of keys: ragged, more blocks than are picked, a window longer than the text, one.
+SIZES = [
+    (23, 2, sizes(3, 4, 4, 2, 3)), (40, 1, sizes(4, 4, 2, 2, 5)), (9, 4, sizes(3, 2, 2, 1, 1)),
+    (5, 1, sizes(3, 8, 8, 4, 20)), (1, 2, sizes(3, 2, 2, 2, 2)),
+]  # fmt: skip
+
+
+def softmax(row, keys):
+    """Weights of one row over some keys."""
+    raised = [math.exp(float(row @ key)) for key in keys]
+    return [x / sum(raised) for x in raised]
+
+
+def chosen(shares, own, top):
+    """The first block, a row's own and the one before, and those of the largest shares."""
+    always = {0, own, max(0, own - 1)}
+    others = sorted((-shares[block], block) for block in {*range(own + 1)} - always)
+    return always | {block for _, block in others[: top - len(always)]}
+
+
+def branches(q, k, v, *, top, block, pool, stride, window):
+    """The three branches (3, b, h, n, dv), one row after the other."""
+    (b, h, n, d), g = q.shape, k.shape[1]
+    out = torch.zeros(3, b, h, n, v.shape[-1], dtype=q.dtype)
+    for sample, group, t in torch.cartesian_prod(*map(torch.arange, (b, g, n))).tolist():
+        keys, values, shares = k[sample, group], v[sample, group], [0.0] * (t // block + 1)
+        heads = [
+            (head, q[sample, head, t] / d**0.5) for head in range(h) if head // (h // g) == group
+        ]
+        spans = [range(i, i + pool) for i in range(0, t + 2 - pool, stride)]
+        for head, row in heads:
+            means = [keys[span.start : span.stop].mean(0) for span in spans]
+            for weight, span in zip(softmax(row, means), spans, strict=True):
+                out[0, sample, head, t] += weight * values[span.start : span.stop].mean(0)
+                for token in span[::stride]:
+                    shares[token // block] += weight
+        blocks = chosen(shares, t // block, top)
+        among = (
+            [j for j in range(t + 1) if j // block in blocks],
+            range(max(0, t + 1 - window), t + 1),
+        )
+        for head, row in heads:
+            for branch, tokens in enumerate(among, 1):
+                for weight, j in zip(softmax(row, [keys[j] for j in tokens]), tokens, strict=True):
+                    out[branch, sample, head, t] += weight * values[j]
+    return out
+
+
+@pytest.mark.parametrize(("n", "kv_heads", "params"), SIZES)
+@pytest.mark.parametrize("impl", FORMS)
+def test_attend_adds_the_three_branches(impl, n, kv_heads, params):
+    (q,), (k,), (v,) = (
+        drawn((2, 4, n, 3), 1), drawn((2, kv_heads, n, 3), 1), drawn((2, kv_heads, n, 5), 1),
+    )  # fmt: skip
+    got = attnprof.attend("nsa", q, k, v, causal=True, impl=impl, **params)
+    close(got, branches(q, k, v, **params).sum(0))
+
+
+@pytest.mark.parametrize(("n", "kv_heads", "params"), SIZES)
+@pytest.mark.parametrize("impl", FORMS)
+def test_a_layer_gates_its_branches_steps_are_rows_and_all_count_as_executed(
+    impl, n, kv_heads, params
+):
+    shape, more = (2, n, 4, 3), {**params, "impl": impl}
+    layer = built("nsa", shape, torch.float64, num_kv_heads=kv_heads, **more)
+    x = inputs(shape, torch.float64)
+    with torch.no_grad():
+        q, k, v = (layer.heads(letter, x) for letter in "qkv")
+        gates = layer.gate_proj(x).sigmoid().view(2, n, 3, 4).permute(2, 0, 3, 1).unsqueeze(-1)
+        rows = (gates * branches(q, k, v, **params)).sum(0).transpose(1, 2).flatten(2)
+        close(layer(x, causal=True), layer.o_proj(rows))
+    check_steps(layer, x)
+    kept = {"num_kv_heads": kv_heads}
+    check_counts("nsa", shape, more, lambda state: vars(state).values(), kept)
+
+
+@pytest.mark.parametrize("impl", FORMS)
+def test_gradients_pass_what_was_picked(impl):
+    more = {**SIZES[0][2], "impl": impl, "num_kv_heads": 2}
+    layer = built("nsa", (1, 9, 4, 2), torch.float64, **more)
+    check_gradients(layer, inputs((1, 9, 4, 2), torch.float64))
+
+
+def test_more_than_one_block_of_rows_is_the_dense_mask():
+    params, found = sizes(4, 16, 8, 4, 20), []
+    layer = built("nsa", (2, 200, 4, 4), torch.float64, num_kv_heads=2, **params)
+    x = inputs((2, 200, 4, 4), torch.float64)
+    for impl in FORMS:
+        layer.spec = layer.core.spec = registry.get("nsa", **params, impl=impl)
+        row = x.clone().requires_grad_()
+        y = layer(row, causal=True)
+        y.square().sum().backward()
+        found.append((y.detach(), row.grad))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(8192, 2048), (16384, 2560), (32768, 3584), (65536, 5632)])
+def test_a_step_reads_as_many_rows_as_the_papers_table_says(n, rows):
+    """Its Table 4, of 64 heads on 4, keys of 192 and values of 128 entries: n/16 + 1536 tokens."""
+    step = Workload(
+        n, 64, 192, num_kv_heads=4, value_head_dim=128, phase="decode", dtype="bfloat16"
+    )
+    spec, full = registry.get("nsa"), registry.get("standard")
+    assert spec.state_traffic(step) == rows * 4 * (192 + 128) * 2
+    assert full.state_traffic(step) == n * 4 * (192 + 128) * 2
+    assert spec.state_entries(step) == 4 * (192 + 128) * (n + n // 16)
+    windows = (n - 32) // 16 + 1
+    assert spec.cost(step, "core").matmul_flops == 2 * 64 * 320 * (windows + 16 * 64 + 512)
+
+
+def test_it_has_the_parameters_of_grouped_queries_and_three_gates_a_head():
+    work = Workload(64, 8, 16, num_kv_heads=2)
+    more = registry.get("nsa").parameters(work) - registry.get("gqa").parameters(work)
+    assert more == 3 * 8 * 128
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 31])
+@pytest.mark.parametrize(("pool", "stride"), [(8, 4), (4, 4), (3, 1)])
+def test_pairs_of_rows_and_windows_are_counted_one_by_one(n, pool, stride):
+    steps = [len(range(0, t + 1 - pool, stride)) for t in range(1, n + 1)]
+    pairs, rows = window_pairs(Workload(n, 1, 4), pool, stride)
+    assert (pairs, rows) == (sum(steps), sum(map(bool, steps)))
+    asked = [Workload(t, 1, 4, phase="decode") for t in range(1, n + 1)]
+    assert [window_pairs(w, pool, stride)[0] for w in asked] == steps
+
+
+@pytest.mark.parametrize("wrong", [{"pool": 24}, {"block": 40}, {"pool": 128}, {"top": 2}])
+def test_windows_that_do_not_go_into_blocks_are_refused(wrong):
+    with pytest.raises(RequestError, match="for example"):
+        registry.get("nsa", **wrong)
