@@ -278,9 +278,10 @@ def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
 
     def planned(_runs: Runs) -> SizePlan:
         hints = hints_for(attempt.target.symbols, attempt.above_one)
-        how = {"by_module": attempt.by_module}
-        conditions = attempt.pins, attempt.relations
-        return plan_for(attempt.target, hints, attempt.phases, *conditions, **how)
+        return plan_for(
+            attempt.target, hints, attempt.phases, attempt.pins, attempt.relations,
+            by_module=attempt.by_module,
+        )  # fmt: skip
 
     return _by_plan(attempt, "mixed", planned)
 
