@@ -13,7 +13,7 @@ from attnprof.crossovers.derived import rivals
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.models import ModelConfig
+from attnprof.models import ModelConfig, hub_swap
 from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject, subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
@@ -65,6 +65,23 @@ CONFIGS = {
         vocab_size=97, architectures=["Mamba2Model"],
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shown_once():
+    """A model above runs once to show where its attention is, however often it is swapped."""
+    look, known = hub_swap._attention_by_layer, {}
+
+    def shown(subject):
+        if subject.name not in CONFIGS:
+            return look(subject)
+        if subject.name not in known:
+            known[subject.name] = look(subject)
+        return known[subject.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_swap, "_attention_by_layer", shown)
+        yield
 
 
 def swapped(name, *swaps, tokens=24, **values):
