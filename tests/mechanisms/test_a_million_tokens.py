@@ -20,7 +20,7 @@ STEPS = {
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
     "taylorshift": {"chunk": 8192},
-    **dict.fromkeys(NAMES, {"chunk": 8192}),
+    **{name: {"chunk": 8192} for name in NAMES},
 }
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
 FUSED = ("sdpa", "gqa")
