@@ -22,14 +22,7 @@ from attnprof.closed_form.context_parallel import (
 )
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
-from tests.closed_form.rank_runs import (
-    HEADS,
-    KEY_HEADS,
-    STATES,
-    TOKENS,
-    WIDTH,
-    WINDOWS,
-)
+from tests.closed_form.rank_runs import HEADS, KEY_HEADS, STATES, TOKENS, WIDTH, WINDOWS
 
 WORKLOAD = Workload(TOKENS, HEADS, WIDTH, causal=True, dtype="float64")
 GROUPED = WORKLOAD.with_(num_kv_heads=KEY_HEADS)

@@ -1,5 +1,6 @@
 """Our mechanisms in models of transformers and in our own, against the models themselves."""
 
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,17 +71,13 @@ CONFIGS = {
 @pytest.fixture(autouse=True, scope="module")
 def shown_once():
     """A model above runs once to show where its attention is, however often it is swapped."""
-    look, known = hub_swap._attention_by_layer, {}
-
-    def shown(subject):
-        if subject.name not in CONFIGS:
-            return look(subject)
-        if subject.name not in known:
-            known[subject.name] = look(subject)
-        return known[subject.name]
-
+    look = hub_swap._attention_by_layer
+    shown = cache(lambda name: look(hub_subject(CONFIGS[name].to_dict(), name, "eager")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hub_swap, "_attention_by_layer", shown)
+        patch.setattr(
+            hub_swap, "_attention_by_layer",
+            lambda subject: shown(subject.name) if subject.name in CONFIGS else look(subject),
+        )  # fmt: skip
         yield
 
 
