@@ -3,6 +3,7 @@
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -40,6 +41,22 @@ def fit_for_the_site(_app: Sphinx, page_name: str, source: list[str]) -> None:
     source[0] = source[0].replace("](../", "](path:../") + EXPLORER * (page_name == "explorer")
 
 
+#: Marks that the theme leaves out: levels of headings, and keys for what scrolls sideways.
+MARKS = {
+    'role="heading"': 'role="heading" aria-level="2"', "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}  # fmt: skip
+
+
+def mark_for_everybody(
+    _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _tree: object
+) -> None:
+    """Mark what readers by ear or by keyboard need to know, after the theme has filled the page."""
+    for part in {"body", "furo_navigation_tree"} & {*context}:
+        for plain, marked in MARKS.items():
+            context[part] = context[part].replace(plain, marked)
+
+
 def write_explorer(app: Sphinx, error: Exception | None) -> None:
     """Write the explorer beside the pages."""
     with suppress(SystemExit):
@@ -52,4 +69,5 @@ def setup(app: Sphinx) -> None:
     (HERE / "commands.md").write_text(page(), encoding="utf-8")
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", fit_for_the_site)
+    app.connect("html-page-context", mark_for_everybody, priority=900)
     app.connect("build-finished", write_explorer)

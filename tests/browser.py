@@ -10,26 +10,37 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+AXE = find_spec("axe_playwright_python")  # only its file of JavaScript: playwright is not used
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no Chromium: apt-get install chromium")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-extensions", "--disable-background-networking", "--hide-scrollbars",
          "--remote-debugging-pipe")  # fmt: skip
+#: Findings that keep somebody out, with the elements that they are about.
+SERIOUS = """axe.run({resultTypes: ["violations"], preload: false}).then(found => found.violations
+  .filter(one => ["serious", "critical"].includes(one.impact))
+  .map(one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 200))]))"""
 
 
 @dataclass
 class Seen:
-    """What a page shows and does: its text, errors, requests, a PNG, and values of scripts."""
+    """What a page shows and does: its text, errors, requests, a PNG, and values of scripts.
+
+    ``serious`` are findings of axe-core, where that is installed.
+    """
 
     text: str = ""
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     values: list = field(default_factory=list)
+    serious: list = field(default_factory=list)
     screenshot: bytes = b""
 
 
@@ -85,6 +96,20 @@ class _Protocol:
         return result["result"].get("value")
 
 
+def expect_accessible(*pages):
+    """Fail if a page raised errors or axe-core has serious findings; skip without axe-core."""
+    for seen in pages:
+        assert (seen.errors, seen.serious) == ([], [])
+    if not AXE:
+        pytest.skip("no axe-core: pip install 'attnprof[browser]'")
+
+
+@cache
+def axe_script():
+    """The text of axe-core, as a package on PyPI ships it."""
+    return next(Path(AXE.origin).parent.rglob("axe.min.js")).read_text("utf-8")
+
+
 def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address=""):
     """Open a file, run scripts one after the other, and return what is seen then."""
     seen = Seen()
@@ -128,6 +153,9 @@ def _visit(page, path, width, height, dark, scripts, address):
         page.next()
     page.run("new Promise(done => setTimeout(done, 400))")
     page.seen.values = [page.run(script) for script in scripts]
+    if AXE:
+        page.run(f"{axe_script()};0")
+        page.seen.serious = page.run(SERIOUS)
     page.seen.text = page.run("document.body.innerText")
     whole = page.ask("Page.captureScreenshot", captureBeyondViewport=True)
     page.seen.screenshot = base64.b64decode(whole["data"])

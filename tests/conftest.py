@@ -1,4 +1,4 @@
-"""One thread and one seed for every test; no test is judged by how long it takes."""
+"""One thread and one seed for every test; only the explorer's first picture is judged by time."""
 
 import gc
 import os

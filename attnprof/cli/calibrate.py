@@ -13,7 +13,7 @@ from attnprof.cli.options import (
     working,
 )
 from attnprof.cli.request import some_of
-from attnprof.device.calibration import Calibration, default_path, entries, save
+from attnprof.device.calibration import Calibration, default_path, entries, load, save
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.files import make_folder
@@ -61,13 +61,15 @@ def calibrate(
 
     from attnprof.device.calibration_run import calibrate as run
     from attnprof.measure.batch import resolve_device
+    from attnprof.measure.environment import device_name
 
     where = resolve_device(device)
     wanted = given or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
+    before = None if to.force else load(device_name(where), torch.get_num_threads(), path)
     with working("calibrating"):
-        found = run(where, wanted, seconds, contended=contended)
+        found = run(where, wanted, seconds, contended=contended, before=before)
     save(found, path, force=to.force)
     note(f"kept in {path}")
     to.deliver(_report(found, wanted, path))

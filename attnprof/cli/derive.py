@@ -78,16 +78,16 @@ def derive(
     how: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip
-    in_steps = to.fmt == opt.Format.MARKDOWN
+    more = {"in_steps": to.fmt == opt.Format.MARKDOWN, "with_curves": to.fmt == opt.Format.HTML}
     given = modules.args, modules.inputs, modules.config
-    kept = KeptReport(target, given, phase, asked, quantity, how, in_steps)
+    kept = KeptReport(target, given, phase, asked, quantity, how, more)
     report = kept.read()
     for line in kept.notes:
         opt.note(line)
     if report is None:
         derivation, report = _derived_report(
             target, modules, phases, asked, forward_at_least=phase is None,
-            quantity=quantity, in_steps=in_steps, notes=kept.notes, how=how,
+            quantity=quantity, notes=kept.notes, how=how, more=more,
         )  # fmt: skip
         if list(derivation.phases) == phases:  # else something was said meanwhile
             kept.write(report, modules.config)
@@ -96,7 +96,7 @@ def derive(
 
 def _derived_report(
     target: str, modules: Any, phases: list[str], asked: Any, *, forward_at_least: bool,
-    quantity: str | None, in_steps: bool, notes: list[str], how: Any,
+    quantity: str | None, notes: list[str], how: Any, more: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Derive the target and return it with its report; guesses are noted."""
     from attnprof.trace.events import QUANTITIES
@@ -115,7 +115,7 @@ def _derived_report(
         import torch
 
         where = opt.environment(torch=torch.__version__)
-        report = report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)
+        report = report_of(derivation, quantities, environment=where, **more, **how)
     return derivation, report
 
 

@@ -7,6 +7,7 @@ of the length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -79,6 +80,8 @@ LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
 CLOSE = Budget(samples=16, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
 #: The factor between lengths that are tried first, and the shortest of them.
 APART, SHORTEST = 4.0, 16
+#: Factor from a guess to lengths that are tried around it.
+AROUND_GUESS = 1.25
 #: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
 NARROW = 1.6
 AROUND = (0.87, 0.93, 1.0, 1.07, 1.15)
@@ -151,6 +154,8 @@ class TimeSearch:
         Raises what the shortest length raises if none runs.
         """
         self._outwards()
+        for guess in self.guesses:
+            self._look_around(guess)
         for low, high in self._brackets():
             crossing = self._crossing(low, high)
             self.crossings += [crossing] if crossing else []
@@ -219,6 +224,20 @@ class TimeSearch:
                 self._look(length, CLOSE)
         if not self.seen:
             raise first or CannotRunError("both run at no length that can be timed")
+
+    def _look_around(self, guess: float) -> None:
+        """Try two lengths around a guess that lies in no bracket.
+
+        Where times jump, as results outgrow what the allocator keeps, they may cross before and
+        again after: lengths far apart then show the first crossing alone.
+        """
+        if any(low <= guess <= high for low, high in self._brackets()):
+            return
+        for factor in (1 / AROUND_GUESS, AROUND_GUESS):
+            length = self.runnable(max(self.shortest, round(guess * factor)))
+            if length is not None and length <= self.longest and not self._is_slow(length):
+                with suppress(AttnprofError):  # it may not run there
+                    self._look(length, LOOK)
 
     def _places(self) -> Iterator[int]:
         """Yield lengths from the shortest on; every guess is in the middle of two of them."""

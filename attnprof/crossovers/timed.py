@@ -328,6 +328,8 @@ class PredictedSearch(OrderSearch):
         self.outwards(self._grid())
         if not self.seen:
             raise self.first_refusal or CannotRunError("both run nowhere")
+        for before, low, high in zip(*(sorted(self.seen)[n:] for n in range(3)), strict=False):
+            self._look_before_jump(before, low, high)
         decided = [length for length in self.seen if abs(self.ratio(length)) > TIE]
         brackets = self.brackets(decided)
         ordered = sorted(decided if brackets else self.seen)
@@ -351,6 +353,24 @@ class PredictedSearch(OrderSearch):
                 self.end = str(self.refused[length])
                 return
             place = 2 * max(length, place)
+
+    def _look_before_jump(self, before: int, low: int, high: int) -> None:
+        """Look for a change of order that a jump of one time, before a third length, undoes.
+
+        A result that grows beyond what the allocator keeps costs new memory at each call. Where the
+        ratio, as it changed up to ``low``, should have another sign at ``high``, lengths closer and
+        closer below the jump are tried until one has it.
+        """
+        growth = self.ratio(low) - self.ratio(before)
+        expected = self.ratio(low) + growth * log(high / low) / log(low / before)
+        above = self.signs[high]
+        if self.ratio(low) * above < -TIE or expected * above > 0:
+            return
+        while (middle := next(filter(self.look, self._between(low, high)), None)) is not None:
+            if self.ratio(middle) * above < -TIE:
+                return
+            onwards = (self.ratio(middle) - self.ratio(low)) * growth > 0
+            low, high = (middle, high) if onwards else (low, middle)
 
     def ratio(self, length: int) -> float:
         """Return the logarithm of A's time over B's."""

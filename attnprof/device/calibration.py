@@ -109,7 +109,7 @@ class SelfCheck:
 
 
 #: Versions of the tables of a CPU and of a GPU; others are measured anew.
-VERSION, GPU_VERSION = 7, 5
+VERSION, GPU_VERSION = 8, 5
 
 
 @dataclass(frozen=True)

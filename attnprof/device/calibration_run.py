@@ -81,6 +81,8 @@ ALIKE = 16.0
 #: Calls of the reference operation beside each reading, untimed ones before them, which bring its
 #: code back to the processor, and the shortest time a clock may tell.
 REFERRED, UNTIMED, LEAST_S = 30, 10, 1e-9
+#: Rows and columns of the product that is the reference of several threads.
+SHARED = 64
 #: Seconds of work that show whether this process has its processors for itself, and the share of
 #: them below which times say more of others.
 LOOK_S, LEAST_SHARE = 0.3, 0.6
@@ -88,9 +90,11 @@ LOOK_S, LEAST_SHARE = 0.3, 0.6
 
 def calibrate(
     device: str, dtypes: Sequence[str], seconds: float = WHOLE_S, *, contended: bool = False,
+    before: Calibration | None = None,
 ) -> Calibration:  # fmt: skip
     """Measure the device as it is now, ``seconds`` a product or copy; no attention is run.
 
+    At the end layers are predicted and timed, also by the formats that were measured ``before``.
     Formats that it cannot multiply are left out. Raises :class:`CannotRunError` where other
     processes use the processor, unless ``contended`` allows that.
     """
@@ -125,16 +129,17 @@ def calibrate(
         reference_s=exp(usual_of(references)) if any(references) else None,
         processors=gpu.multi_processor_count if gpu else None, conditions=conditions_now(),
     )  # fmt: skip
-    return replace(calibration, checks=_checks(calibration))
+    whole = calibration.with_formats_of(before) if before else calibration
+    return replace(calibration, checks=_checks(whole, list(calibration.tables)))
 
 
-def _checks(calibration: Calibration) -> dict[str, SelfCheck]:
+def _checks(calibration: Calibration, dtypes: Sequence[str]) -> dict[str, SelfCheck]:
     """Return how far predictions by a calibration are off, by number format."""
     predictor, checks = Predictor(calibration), {}
     measure = partial(measure_in_new_process, threads=calibration.threads)
     if calibration.device.startswith("cuda"):
         measure = partial(measure_here, clock=cuda_clock(torch, calibration.device))
-    for dtype in calibration.tables:
+    for dtype in dtypes:
         times = predictor.times(dtype)
 
         def predicted(request: PointRequest, most_s: float, times: Times = times) -> float:
@@ -296,7 +301,15 @@ def _referred_s(clock: Clock, reference: Call) -> float:
 
 
 def reference_operation(device: str) -> Call:
-    """Return the operation that tells how slow the processor is: small, so its code is all."""
+    """Return the operation that tells how slow the processor is.
+
+    For one thread it is so small that its code is all. Several threads share a small product: how
+    long they wait for each other changes where a machine's cores are lent out, and then small
+    products and fused kernels take up to twice as long while large ones take as long as before.
+    """
+    if torch.get_num_threads() > 1:
+        square = torch.ones(SHARED, SHARED, device=device)
+        return lambda: square @ square
     x = torch.ones(64, device=device)
     return lambda: x * 1.5
 

@@ -29,7 +29,9 @@ class KernelCall:
     an entry, ``fresh`` the bytes of new memory; ``backward`` is its pass. ``operands`` are the
     tensors that it is given, ``layout`` is that of a product's
     (:mod:`attnprof.device.product_times`), ``weights`` are the bytes of its factors that no
-    operation of the call made.
+    operation of the call made, ``packed`` the copies that oneDNN's kernels of half formats need of
+    factors whose matrices do not lie one after the other. ``dtype`` is the number format that it
+    computes in, empty where it computes in none.
     """
 
     name: str
@@ -42,8 +44,12 @@ class KernelCall:
     layout: int = PLAIN
     operands: int = 1
     weights: int = 0
+    dtype: str = ""
+    packed: tuple["KernelCall", ...] = ()
 
 
+#: Bytes of an entry from which on a factor of a product may lie anyhow.
+HALF_BYTES = 4
 #: Forms of fused attention, without and with a causal mask.
 FUSED = ("fused", "fused causal")
 #: Operations over rows of a tensor, by the name of the table that prices them.
@@ -104,8 +110,26 @@ def kernel_call(func: Any, args: Any, kwargs: Any, out: Any) -> KernelCall:
         name, form, sizes, runs, item_bytes=shown[0].element_size() if shown else 4,
         fresh=sum(x.nbytes for x in new), backward=torch._C._current_graph_task_id() >= 0,  # noqa: SLF001 - as its docs say
         layout=layout_of(*_factors(call)) if form == "product" else PLAIN,
-        operands=len(call.inputs),
+        operands=len(call.inputs), dtype=_number_format(call),
+        packed=_packed(call) if form == "product" else (),
     )  # fmt: skip
+
+
+def _number_format(call: _Dispatched) -> str:
+    """Return the number format of the first tensor that has one, or of the result."""
+    for x in (*call.inputs, *call.results):
+        if x.is_floating_point() or x.is_complex():
+            return str(x.dtype.to_real()).removeprefix("torch.")
+    return ""
+
+
+def _packed(call: _Dispatched) -> tuple[KernelCall, ...]:
+    """Return the copies of a product's factors that do not lie row by row or column by column."""
+    return tuple(
+        kernel_call(torch.ops.aten.clone.default, (x,), {}, x.contiguous())
+        for x in _factors(call)
+        if x.element_size() < HALF_BYTES and not (x.is_contiguous() or x.mT.is_contiguous())
+    )
 
 
 def _form(call: _Dispatched) -> Form:

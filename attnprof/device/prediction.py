@@ -83,8 +83,8 @@ def pricing(
     if calibrated is not None:
         slowdown, state = (1.0, "") if on else read_machine(calibrated, conditions_now())
         predictor = Predictor(calibrated, kept, slowdown)
-        higher = "upper ends are as much higher" if slowdown > 1 else ""
-        remarks = "; ".join(text for text in (predictor.made_of, state, higher) if text)
+        wider = "intervals reach as much farther" if slowdown != 1 else ""
+        remarks = "; ".join(text for text in (predictor.made_of, state, wider) if text)
         return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
@@ -101,12 +101,12 @@ def pricing(
 
 #: Seconds of a reading of the machine's speed, and bundles of the reference operation in it.
 READING_S, BUNDLES = 0.15, 40
-#: A machine counts as slower from this factor on; readings of an undisturbed one differ by less.
+#: A machine counts as slower or faster from this factor on; readings of one state differ by less.
 SLOWER = 1.25
 
 
 def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
-    """Return how many times slower a machine is than when it was calibrated, with remarks.
+    """Return how many times slower (below 1: faster) a machine is than calibrated, with remarks.
 
     The reference operation and the share of the processors that are left are timed now.
     ``conditions`` are those of this process, which are compared with those of the calibration.
@@ -114,16 +114,19 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
     from attnprof.device.calibration_run import machine_speed
 
     reference_s, share = machine_speed(READING_S, BUNDLES)
-    factors = [1.0]
-    if calibration.reference_s:
-        factors.append(reference_s / calibration.reference_s)
-    if calibration.cpu_share:
-        factors.append(calibration.cpu_share / share)
-    slowdown, remarks = max(factors), []
-    if slowdown > SLOWER:
+    usual_s, usual_share = calibration.reference_s, calibration.cpu_share
+    factors = [reference_s / usual_s] if usual_s else []
+    factors += [usual_share / share] if usual_share else []
+    slowdown, remarks = max(factors, default=1.0), []
+    if slowdown <= SLOWER:
+        slowdown = min(factors, default=1.0)
+    if 1 / SLOWER <= slowdown <= SLOWER:
+        slowdown = 1.0
+    else:
+        factor, change = (slowdown, "slower") if slowdown > 1 else (1 / slowdown, "faster")
         remarks.append(
-            f"this machine is about {slowdown:.1f} times slower now than when it was calibrated "
-            "(other programs, or a lower clock)"
+            f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
+            "(other programs, another clock, or cores that wait longer for each other)"
         )
     if different := "; ".join(
         f"{name.replace('_', ' ')} {there}, here {conditions.get(name)}"
@@ -131,7 +134,7 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
         if conditions.get(name) != there
     ):
         remarks.append(f"calibrated with {different}: type attnprof calibrate")
-    return slowdown if slowdown > SLOWER else 1.0, "; ".join(remarks)
+    return slowdown, "; ".join(remarks)
 
 
 def calibration_of(
@@ -191,12 +194,18 @@ class Predictor:
         how = "" if share is None else f", repeatable to ±{share:.0%}"
         where = f"{made.ceilings.name}, {plural(made.threads, 'thread')}"
         checks = [f"; {dtype} {check}" for dtype, check in made.checks.items()]
+        if made.tables and "float32" not in made.tables:
+            checks.append(
+                "; float32 was not calibrated (attnprof calibrate adds it): what layers compute in "
+                "it is priced in their own format"
+            )
         return f"{where}: single operations measured{how}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
-        """Return the times in a number format; RequestError where it was not calibrated."""
-        import torch
+        """Return the times in a number format; RequestError where it was not calibrated.
 
+        What a layer computes in another format is priced in that one, where it was calibrated.
+        """
         tables = self.calibration.tables
         if dtype not in tables:
             have = ", ".join(tables) or "none with the tables of this version"
@@ -204,21 +213,26 @@ class Predictor:
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
         if dtype not in self._times:  # made once: they remember what they fitted
-            device = self.calibration.device
-            try:
-                check_tables(tables[dtype], benchmarks(getattr(torch, dtype), device))
-            except RequestError as error:
-                raise RequestError(
-                    f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
-                    f"--dtype {dtype}"
-                ) from error
-            fault_s = 0.0 if self.kept else self.calibration.fault_s
-            key = tables[dtype], fault_s, ITEM_SIZES[dtype]
-            on_gpu = device.startswith("cuda")
-            self._times[dtype] = (
-                GpuTimes(*key, processors=self.calibration.processors) if on_gpu else Times(*key)
-            )
+            others = {name: self._alone(name) for name in tables if name != dtype}
+            self._times[dtype] = replace(self._alone(dtype), formats=others)
         return self._times[dtype]
+
+    def _alone(self, dtype: str) -> Times:
+        """Return the times in a number format, by its tables alone."""
+        import torch
+
+        tables, device = self.calibration.tables[dtype], self.calibration.device
+        try:
+            check_tables(tables, benchmarks(getattr(torch, dtype), device))
+        except RequestError as error:
+            raise RequestError(
+                f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
+                f"--dtype {dtype}"
+            ) from error
+        key = tables, 0.0 if self.kept else self.calibration.fault_s, ITEM_SIZES[dtype]
+        if device.startswith("cuda"):
+            return GpuTimes(*key, processors=self.calibration.processors)
+        return Times(*key)
 
     def interval(self, work: Demand, dtype: str, phase: str) -> tuple[float, float, float]:
         """Return the seconds of a phase's call, and the ends of their interval of 95 %."""
@@ -226,7 +240,8 @@ class Predictor:
         seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
         spreads = (times.spread, made.repeatability or 0.0, made.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
-        return seconds, seconds / spread, seconds * spread * self.slowdown
+        slower, faster = max(1.0, self.slowdown), min(1.0, self.slowdown)
+        return seconds, seconds / spread * faster, seconds * spread * slower
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """Return the record of a point: time with an interval, peak memory, what takes how long.

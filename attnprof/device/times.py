@@ -41,9 +41,11 @@ AS_CHEAP = 1.3
 class Times:
     """Seconds of operations by the tables of a calibration.
 
-    ``spread`` is the standard deviation, in logarithms, of what a sum of single operations leaves
-    out: caches that the operation before filled, and code in between; that of a ratio of two times
-    is smaller, as a machine's weather changes both.
+    ``formats`` are those in other number formats, by which what a layer computes in them is priced:
+    many sum up in float32 whatever their inputs are. ``spread`` is the standard deviation, in
+    logarithms, of what a sum of single operations leaves out: caches that the operation before
+    filled, and code in between; that of a ratio of two times is smaller, as a machine's weather
+    changes both.
     """
 
     spread: ClassVar[float] = 0.15
@@ -54,7 +56,12 @@ class Times:
     fault_s: float = 0.0
     #: bytes of an entry of what the tables were measured on
     entry_bytes: int = 4
+    formats: Mapping[str, "Times"] = field(default_factory=dict, compare=False)
     _known: dict[KernelCall, float] = field(default_factory=dict, compare=False)
+
+    def in_format_of(self, o: KernelCall) -> "Times":
+        """Return the times in an operation's number format; these where that is not calibrated."""
+        return self.formats.get(o.dtype, self)
 
     @cached_property
     def view_s(self) -> float:
@@ -138,6 +145,8 @@ class Times:
 
     def call_s_of(self, o: KernelCall) -> float:
         """Return the seconds of the operation on next to nothing: what code, not memory, takes."""
+        if (times := self.in_format_of(o)) is not self:
+            return times.call_s_of(o)
         if o.form == "view":
             return self.view_s
         if o.form == "product":
@@ -152,7 +161,8 @@ class Times:
         """Return the seconds of one operation, with the page faults of large new memory."""
         if operation not in self._known:
             new = operation.fresh if operation.fresh >= LARGEST_KEPT else 0
-            self._known[operation] = self._priced(operation) + self.fault_s * new
+            priced = self.in_format_of(operation)._priced(operation)  # noqa: SLF001 - of this class
+            self._known[operation] = priced + self.fault_s * new
         return self._known[operation]
 
     def bound(self, operation: KernelCall) -> str:
@@ -183,12 +193,16 @@ class Times:
             if o.name in ("addmm", "baddbmm"):
                 added = self.tables["in place"].at((batch * m * n,)) - self.call_s
                 seconds += max(0.0, added)
-            return seconds
+            return seconds + sum(map(self._packing_s, o.packed))
         if o.form in FUSED:
             return self._fused(o)
         if o.form in self.tables and len(o.sizes) > 1:
             return self.tables[o.form].at(o.sizes)
         return self._entries(o)
+
+    def _packing_s(self, copy: KernelCall) -> float:
+        """Return the seconds of a copy of a product's factor, which oneDNN makes on a CPU."""
+        return self.seconds(copy)
 
     @cached_property
     def call_s(self) -> float:
@@ -323,6 +337,10 @@ class GpuTimes(Times):
 
     def _priced(self, o: KernelCall) -> float:
         return 0.0 if o.form == "view" else super()._priced(o)
+
+    def _packing_s(self, copy: KernelCall) -> float:
+        """Return 0: a GPU's kernels take factors as they lie."""
+        return 0.0
 
     def call_s_of(self, o: KernelCall) -> float:
         """Return the seconds of the operation on next to nothing; a view takes the device none."""

@@ -130,9 +130,9 @@ class Repeated:
         ``ran`` is the target of that run. Raises :class:`UnlikeError` if it counts something else.
         """
         *shorter, longest = self.samples.lengths
-        if ran.real:
+        if ran.mode.real:
             raise UnlikeError("it does something else on real tensors")
-        self._routed = ran.routed
+        self._routed = ran.mode.routed
         few = self._target(self.samples.lengths[0], phase)
         forms, near, run_near = derived_beside(
             self._target(longest, phase), few, phase, sizes, by_module=True
@@ -191,7 +191,7 @@ class Repeated:
         return trace, forms.domain
 
     def _target(self, lengths: Lengths, phase: str) -> Target:
-        return replace(self._cut_to(lengths).target(phase), routed=self._routed)
+        return self._cut_to(lengths).target(phase).running(routed=self._routed)
 
     def _cut_to(self, lengths: Lengths) -> WholeModel:
         """Return the subject with so many layers, made once: model and prompts are built once."""

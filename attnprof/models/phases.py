@@ -215,7 +215,7 @@ def _confirmed(
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:
         few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
-        parted = few.real
+        parted = few.mode.real
         why = "" if parted else held(few, training, lambda _: True, ())
     except PartedError:
         parted, why = True, ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.request.decoding import with_step
-from attnprof.trace.request.target import Sizes, Target
+from attnprof.trace.request.target import RunMode, Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 from attnprof.trace.run.limits import TooLongError
 
@@ -273,14 +273,15 @@ class WholeModel:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
         # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        return replace(self._target({}), own=True, in_blocks=True, symbols=symbols, make=self._copy)
+        target = self._target({}).running(own=True, in_blocks=True)
+        return replace(target, symbols=symbols, make=self._copy)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
             self.name, self._made, tuple(inputs.values()), symbols_in(inputs.values()), self.dtype,
-            frozenset(inputs), data=True, in_blocks=self.in_blocks, advice=advice,
+            frozenset(inputs), mode=RunMode(data=True, in_blocks=self.in_blocks), advice=advice,
         )  # fmt: skip
 
     def _made(self, _sizes: Sizes) -> Any:

@@ -34,7 +34,8 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
         if fmt == "html":
             from attnprof.render.html import report_page
 
-            return report_page(shown, view("tables")(shown, **how))
+            answer = view("headline", lambda _: "")(shown)
+            return report_page(shown, view("tables")(shown, **how), answer)
         text = render_text(view("tables")(shown, **how))
     return f"{text}{'% ' if how.get('latex') else ''}{written_by(report.command)}\n"
 

@@ -49,6 +49,11 @@ _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
 
 
+def verdict_word(verdict: str) -> str:
+    """Return a comment's word for a verdict: same, faster, slower, uncertain, or the verdict."""
+    return OUTCOMES[verdict].word or verdict
+
+
 def by_case(report: Report) -> dict[str, list[CheckRecord]]:
     """Return the report's cases with their records, worst first, else in the order checked."""
 

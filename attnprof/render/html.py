@@ -105,11 +105,14 @@ def page(
     )  # fmt: skip
 
 
-def report_page(report: Report, items: Iterable[RenderableType]) -> str:
-    """Return the page of a report whose items for the terminal are given."""
+def report_page(report: Report, items: Iterable[RenderableType], answer: str = "") -> str:
+    """Return the page of a report whose items for the terminal are given.
+
+    It begins with the report's own answer, else with ``answer``.
+    """
     phases = report.summary.get("phases") or {}
     answers = [report.summary.get("answer"), *(its.get("answer") for its in phases.values())]
-    answer = str(next(filter(None, answers), "")).strip()
+    answer = str(next(filter(None, answers), answer)).strip()
     sections = _sections(items, answer)
     if figure := _figure(report, answer):
         sections[0].blocks.insert(0, figure)
@@ -236,8 +239,9 @@ def _pieces(tree: ast.expr) -> list[str]:
     match tree:
         case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, _, *_] as args):
             ends = [",", *[","] * (len(args) - 2), ")"]
-            inner = [f"{_set(a)}<mo>{end}</mo>" for a, end in zip(args, ends, strict=True)]
-            return [f'{_name(name.lower())}<mo stretchy="false">(</mo>{inner[0]}', *inner[1:]]
+            sign = '<mo stretchy="false">{}</mo>'.format  # the brackets stand in two elements
+            inner = [f"{_set(a)}{sign(end)}" for a, end in zip(args, ends, strict=True)]
+            return [f"{_name(name.lower())}{sign('(')}{inner[0]}", *inner[1:]]
         case ast.Tuple(elts=[_, *_] as parts):
             return [*(f"{_set(part)}<mo>,</mo>" for part in parts[:-1]), _set(parts[-1])]
     (_, first), *rest = _terms(tree)

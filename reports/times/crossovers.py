@@ -1,10 +1,9 @@
 """Predicted crossovers in time against measured ones, and what the guided search saves.
 
 As torch runs by default, float32: one thread in processor time, more in time that passes. A
-calibration is made first, into ``devices/cpu.json`` or ``devices/cpu_2_threads.json``, unless it is
-there; every part then adds its rows to a CSV beside the page, and rows that are there are not
-measured again; ``--predict`` predicts them again. ``--site`` is a folder with the package that a
-pair needs::
+calibration is made first, into ``devices/cpu.json``, unless it is there; every part then adds its
+rows to a CSV beside the page, and rows that are there are not measured again; ``--predict``
+predicts them again. ``--site`` is a folder with the package that a pair needs::
 
     python reports/run.py times/crossovers [taylor] [pairs] [grid] [recommend]
                                            [--threads 1] [--site FOLDER]
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 from rows import earlier, save
 from times.crossovers_tables import Crossing, OnGrid, Recommended, page
-from times.predictions import calibrated
+from times.predictions import calibrated, wait_until_calibrated_speed
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
@@ -80,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     base: Path = asked.output
     suffix = f"_{threads}_threads" if threads > 1 else ""
-    device = base.with_name("devices") / f"cpu{suffix}.json"
+    device = base.with_name("devices") / "cpu.json"
     known = calibrated(device, threads, "float32")
     base = base.with_name(f"{base.name}{suffix}")
     terms = TimeTerms("cpu", threads, device)
@@ -183,9 +182,12 @@ def _prediction(found: Any) -> dict[str, float]:
 def crossing(case: Case, terms: TimeTerms) -> Crossing:
     """A row: formula, prediction, two measurements."""
     found = _row(case, terms, "predicted")
+    known = calibrated(terms.calibration, terms.threads, case.workload.dtype)
+    wait_until_calibrated_speed(known)
     start = time.perf_counter()
     first = _row(case, terms, "measured")
     spent = time.perf_counter() - start
+    wait_until_calibrated_speed(known)
     again = _row(case, terms, "measured")
     return Crossing(
         case=case.name, phase=case.workload.phase, formula=equal_flops(case),

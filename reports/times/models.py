@@ -6,6 +6,7 @@ there. A model's phases are timed ``PASSES`` times in turn; the median counts::
 
     python reports/run.py times/models              # everything: 12 minutes on a quiet machine
     python reports/run.py times/models llama --set MAX_TIME_S=1.0
+    python reports/run.py times/models --all --set MEASURE=0  # predictions again, times stay
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from rows import table
+from rows import earlier, table
 
 from attnprof.device import calibration
 from attnprof.device.model_times import PHASES, PhaseTime, measured_time, predicted_time
@@ -36,6 +37,8 @@ THREADS, DTYPE = 1, "float32"
 FILE = Path(__file__).with_name("devices") / "cpu.json"
 #: Tokens of each text; passes over a model's phases; seconds that a phase is timed in each.
 LENGTHS, PASSES, MAX_TIME_S = (128, 512, 1024), 2, 2.0
+#: With 0 (``--all --set MEASURE=0``) models are predicted again, and what was measured stays.
+MEASURE = 1
 _TEXT = {
     "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 4096,
     "num_key_value_heads": 4, "head_dim": 64, "intermediate_size": 1408,
@@ -118,22 +121,25 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
     whole = hub_subject({"model_type": name, **fields}, name)
     predictor, budget = Predictor(known), Budget(samples=10, max_time_s=MAX_TIME_S, least=3)
     for tokens in LENGTHS:
-        sizes, found = {"B": 1, "N": tokens}, dict[str, Any]()
+        sizes, found = {"B": 1, "N": tokens}, dict[str, PhaseTime]()
         for phase in PHASES:
             try:
                 found[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
             except AttnprofError as error:
                 yield Row(name, phase, tokens, skipped=str(error))
         times: dict[str, list[float]] = {phase: [] for phase in found}
-        for _ in range(PASSES):
+        for _ in range(PASSES if MEASURE else 0):
             for phase, taken in times.items():
                 taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
-        for phase, told in found.items():
-            yield _row(name, phase, tokens, told, median(times[phase]))
+        for phase, time in found.items():
+            measured_s = median(times[phase]) if MEASURE else _before(name, phase, tokens)
+            yield Row(name, phase, tokens, time.seconds, time.low_s, time.high_s, measured_s)
 
 
-def _row(name: str, phase: str, tokens: int, told: PhaseTime, measured_s: float) -> Row:
-    return Row(name, phase, tokens, told.seconds, told.low_s, told.high_s, measured_s)
+def _before(*case: Any) -> float:
+    """Return what was measured of a model, phase and length."""
+    there = earlier(Path(__file__).with_suffix(".csv"), Row)
+    return next(row.measured_s for row in there if (row.model, row.phase, row.tokens) == case)
 
 
 # -- the page -------------------------------------------------------------------------------

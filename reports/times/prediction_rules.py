@@ -2,8 +2,9 @@
 
 For the layers of ``predictions.csv``, with the calibrations ``devices/cpu.json``, and those of
 ``h200/points.csv``. A rule is switched off, and everything is predicted again; the bias that this
-brings is taken out, as a calibration's own check would. Seeing what the GPU's long layers ask for
-takes a quarter of an hour: it is done where ``--gpu`` says so, and its rows are kept otherwise::
+brings in each phase is taken out, as a calibration's own check would. Seeing what the GPU's long
+layers ask for takes a quarter of an hour: it is done where ``--gpu`` says so, and its rows are kept
+otherwise::
 
     python reports/run.py times/prediction_rules [--gpu]
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, inf, log
 from pathlib import Path
 from statistics import median
@@ -43,8 +44,8 @@ def _plain_layout(at: Callable[..., float]) -> Callable[..., float]:
     return lambda self, batch, m, n, k, _=PLAIN: at(self, batch, m, n, k, PLAIN)
 
 
-#: What a call asks for, and its measured seconds.
-Measured = tuple[Demand, float]
+#: What a call asks for, its phase, and its measured seconds.
+Measured = tuple[Demand, str, float]
 GPU = "H200"
 #: Rules that went, as they gained nothing on either machine: what a layer's median error was
 #: without them on a CPU's one thread (100 layers) and on the GPU (85), in float32.
@@ -53,6 +54,8 @@ GONE = (
     ("operations priced as others", "7.7% to 7.8%", "8.1% as before"),
     ("prime factors of transforms", "7.7% as before", "8.1% as before"),
 )
+#: The rule that predictions with memory kept go without.
+FAULTS = "page faults of new memory"
 #: What stands in a rule's place when it is off: the object and its attribute, and the other value.
 RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "operations cost more after others": [(CallCosts, "shares", _zeros)],
@@ -64,8 +67,10 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "strided copies": [(kind, "_strided_s", lambda *_: 0.0) for kind in (Times, GpuTimes)],
     "arithmetic of single operations": [(Times, "_arithmetic_s", lambda *_: 0.0)],
     "layouts of products": [(ProductTimes, "at", _plain_layout(ProductTimes.at))],
-    "page faults of new memory": [(Times, "fault_s", 0.0)],
+    FAULTS: [],
     "weights from memory": [(Times, "_far_weights", lambda *_: (0, 0.0))],
+    "each operation in its own number format": [(Times, "in_format_of", lambda self, _: self)],
+    "factors that oneDNN packs": [(Times, "_packing_s", lambda *_: 0.0)],
 }
 
 
@@ -91,7 +96,9 @@ def main() -> None:
     rows: list[Row] = []
     for name, own in grouped(points, setting):
         known = calibrated(devices, own[0].threads, own[0].dtype)
-        measured = [(operations_of(point.request, inf), median(point.passes)) for point in own]
+        measured = [
+            (operations_of(point.request, inf), point.phase, median(point.passes)) for point in own
+        ]
         rows += rows_of(name, known, own[0].dtype, measured)
     on_gpu = [row for row in earlier(asked.output.with_suffix(".csv"), Row) if GPU in row.setting]
     rows += gpu_rows() if asked.gpu else on_gpu
@@ -104,7 +111,8 @@ def gpu_rows() -> Iterator[Row]:
     known = calibration.elsewhere(GPU, FOLDER / "device_1.json")
     for dtype, points in grouped(earlier(FOLDER / "points.csv", TimedPoint), lambda row: row.dtype):
         measured = [
-            (operations_of(point_request(point), inf), point.measured_s) for point in points
+            (operations_of(point_request(point), inf), point.phase, point.measured_s)
+            for point in points
         ]
         yield from rows_of(f"{GPU}, {dtype}", known, dtype, measured)
 
@@ -118,13 +126,12 @@ def rows_of(name: str, known: Any, dtype: str, measured: Sequence[Measured]) -> 
 
 
 def errors(known: Any, dtype: str, measured: Sequence[Measured], rule: str) -> tuple[float, float]:
-    """Return the median and the ninth tenth of errors without a rule, their bias taken out."""
-    fault_s = 0.0 if rule == "page faults of new memory" else known.fault_s
+    """Return the median and the ninth tenth of errors without a rule, phases' bias taken out."""
     with without(rule):
-        times = replace(Predictor(known).times(dtype), fault_s=fault_s, _known={})
-        ratios = [log(times.of(work) / seconds) for work, seconds in measured]
-    bias = median(ratios)
-    off = sorted(exp(abs(one - bias)) - 1 for one in ratios)
+        times = Predictor(known, kept=rule == FAULTS).times(dtype)
+        ratios = [(phase, log(times.of(work) / seconds)) for work, phase, seconds in measured]
+    bias = {phase: median(one for where, one in ratios if where == phase) for phase, _ in ratios}
+    off = sorted(exp(abs(one - bias[phase])) - 1 for phase, one in ratios)
     return median(off), off[int(0.9 * (len(off) - 1))]
 
 
@@ -133,8 +140,7 @@ def without(rule: str) -> Iterator[None]:
     """Inside, a rule is off."""
     with ExitStack() as stack:
         for owner, attribute, other in RULES.get(rule, ()):
-            if attribute != "fault_s":
-                stack.enter_context(patch.object(owner, attribute, other))
+            stack.enter_context(patch.object(owner, attribute, other))
         yield
 
 
@@ -145,7 +151,7 @@ def page(rows: Sequence[Row]) -> str:
     made = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
         "[predictions.md](predictions.md): the median error and, in parentheses, what nine in ten "
-        "stay within, all rules on and one of them off. Each column's own bias is taken out. "
+        "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
     lines = [

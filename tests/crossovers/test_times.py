@@ -85,6 +85,18 @@ def test_several_crossings_are_told():
     assert len(searched(clock(a, lambda n: 1e-6 * n)).crossings) == 2
 
 
+def with_a_jump(n):
+    """A time that crosses 1,000 n at 1,000, and again at 4,000 as it jumps back at 1,300."""
+    return n**2 if n < 1300 else n**2 / 4
+
+
+def test_a_crossing_that_a_jump_undoes_does_not_hide_the_last_one():
+    sides = clock(lambda n: 1e-9 * with_a_jump(n), lambda n: 1e-6 * n, noise=0.01)
+    for guesses in ([4000], [1000, 1300, 4000]):
+        last = searched(sides, guesses=guesses).crossings[-1]
+        assert last.at == pytest.approx(4000, rel=0.03)
+
+
 def test_no_length_is_timed_that_should_take_longer_than_allowed():
     timed = []
 
@@ -216,6 +228,11 @@ def test_a_predicted_crossing_is_where_both_take_as_long():
     assert found.low < 1000 < found.high
     assert log(found.high / 1000) == pytest.approx(0.196, rel=0.1)
     assert search.end == "too long"
+
+
+def test_predicted_crossings_that_a_jump_undoes_are_listed():
+    search = predicted(with_a_jump, lambda n: 1000 * n, most=8192)
+    assert [one.at for one in search.timed] == pytest.approx([1000, 1300, 4000], rel=0.02)
 
 
 def test_an_end_of_the_interval_that_is_never_reached_is_not_told():

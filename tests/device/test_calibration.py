@@ -107,7 +107,7 @@ def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
     monkeypatch.setattr(calibration_run, "PRODUCTS", (64,))
     monkeypatch.setattr(calibration_run, "COPY_BYTES", 1 << 20)
     monkeypatch.setattr(calibration_run, "benchmarks", lambda *_: benchmarks(*_)[-2:])
-    monkeypatch.setattr(calibration_run, "_checks", lambda _: {})
+    monkeypatch.setattr(calibration_run, "_checks", lambda *_: {})
     with pytest.raises(CannotRunError, match=r"30%.*--contended"):
         calibration_run.calibrate("cpu", ["float32"], 0.01)
     found = calibration_run.calibrate("cpu", ["float32"], 0.01, contended=True)

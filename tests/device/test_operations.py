@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof import registry
-from attnprof.device.operations import loops, operations_of
+from attnprof.device.operations import kernel_call, loops, operations_of
 from attnprof.measure.counters import count_with_torch
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
@@ -105,3 +105,19 @@ def test_what_is_computed_once_and_kept_is_no_part_of_a_call():
     request = PointRequest("taylorshift", 136, 3, 24, phase="decode")
     first, again = operations_of(request), operations_of(request)
     assert first.functions == pytest.approx(again.functions, abs=20)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "copies"),
+    [
+        ("bfloat16", lambda x: x, 0), ("bfloat16", lambda x: x.mT.contiguous().mT, 0),
+        ("bfloat16", lambda x: x.transpose(0, 1).contiguous().transpose(0, 1), 1),
+        ("float32", lambda x: x.transpose(0, 1).contiguous().transpose(0, 1), 0),
+    ],
+)  # fmt: skip
+def test_factors_are_packed_where_matrices_of_half_formats_lie_apart(dtype, factor, copies):
+    a = torch.ones(4, 8, 16, dtype=getattr(torch, dtype))
+    b = factor(torch.ones(4, 16, 24, dtype=getattr(torch, dtype)))
+    call = kernel_call(torch.ops.aten.bmm.default, (a, b), {}, a @ b)
+    assert call.dtype == dtype
+    assert [one.name for one in call.packed] == ["clone"] * copies

@@ -72,6 +72,33 @@ def test_products_take_their_flops_and_the_rest_its_entries():
     assert softmax == pytest.approx(4 * 2 * 96 * 96 * BYTE_S)
 
 
+def test_what_a_layer_computes_in_another_format_is_priced_in_that_one():
+    dear = {name: TimeTable({k: 3 * v for k, v in table.seconds.items()})
+            for name, table in made_up().items()}  # fmt: skip
+    ceilings = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
+    known = Calibration(ceilings, "cpu", 1, {"float32": made_up(), "bfloat16": dear})
+    both, alone = Predictor(known).times("bfloat16"), Times(dear, entry_bytes=2)
+    whole, half = (
+        KernelCall("mm", "product", (1, 64, 64, 64), dtype=name) for name in known.tables
+    )
+    assert both.seconds(whole) == Times(made_up()).seconds(whole)
+    assert both.seconds(half) == alone.seconds(half) == alone.seconds(whole)
+    assert both.call_s_of(whole) == pytest.approx(both.call_s_of(half) / 3)
+    assert "float32 was not" not in Predictor(known).made_of
+    assert "float32 was not" in Predictor(replace(known, tables={"bfloat16": dear})).made_of
+    request = PointRequest("retnet", 96, 2, 8, dtype="bfloat16")
+    assert {"float32", "bfloat16"} <= {o.dtype for o in operations_of(request).operations}
+
+
+def test_factors_of_half_formats_that_lie_apart_are_packed_first():
+    packed = (KernelCall("clone", "unary", (2**20,), dtype="bfloat16"),)
+    plain = KernelCall("bmm", "product", (8, 64, 64, 64), dtype="bfloat16")
+    times = Times(made_up(), entry_bytes=2)
+    assert times.seconds(replace(plain, packed=packed)) == pytest.approx(
+        times.seconds(plain) + times.seconds(*packed)
+    )
+
+
 def test_weights_that_no_cache_holds_until_the_next_call_take_longer():
     tables = made_up()
     near, far = WEIGHTS[0], WEIGHTS[-1]

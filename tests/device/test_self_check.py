@@ -103,16 +103,32 @@ def test_where_layers_take_too_long_nothing_is_checked():
 
 
 @pytest.mark.parametrize(
-    ("reference_s", "share", "slower"), [(1e-6, 0.9, 1), (3e-6, 0.9, 3), (1e-6, 0.45, 2)]
-)
-def test_a_machine_that_is_slower_than_when_it_was_calibrated_is_noticed(
-    monkeypatch, reference_s, share, slower
+    ("reference_s", "share", "slower", "change"),
+    [
+        (1e-6, 0.9, 1, ""), (3e-6, 0.9, 3, "3.0 times slower"), (1e-6, 0.45, 2, "2.0 times slower"),
+        (0.5e-6, 0.9, 0.5, "2.0 times faster"), (0.5e-6, 0.45, 2, "2.0 times slower"),
+    ],
+)  # fmt: skip
+def test_a_machine_of_another_speed_than_when_it_was_calibrated_is_noticed(
+    monkeypatch, reference_s, share, slower, change
 ):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (reference_s, share))
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9)
     slowdown, remark = read_machine(known, {})
     assert slowdown == pytest.approx(slower)
-    assert ("times slower now" in remark) == (slower > 1)
+    assert change in remark
+    assert bool(remark) == bool(change)
+
+
+def test_intervals_reach_as_far_as_the_machine_is_off():
+    known = Calibration(SOME, "cpu", 1, {"float32": made_up()})
+    request = PointRequest("standard", 96, 2, 8)
+    usual, slower, faster = (Predictor(known, False, by).point(request) for by in (1.0, 2.0, 0.5))
+    assert usual.time_s == slower.time_s == faster.time_s
+    assert slower.ci_high_s == pytest.approx(2 * usual.ci_high_s)
+    assert slower.ci_low_s == usual.ci_low_s
+    assert faster.ci_low_s == pytest.approx(usual.ci_low_s / 2)
+    assert faster.ci_high_s == usual.ci_high_s
 
 
 def test_what_is_not_as_it_was_calibrated_is_told(monkeypatch):

@@ -4,13 +4,21 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from attnprof import registry
 from attnprof.cli.app import main
+from attnprof.cli.model import report_on
 from attnprof.closed_form.cost_records import compare_records, symbolic
-from attnprof.crossovers.explorer import Scripts, mechanism_subjects, model_subject, page_data
+from attnprof.crossovers.explorer import (
+    PHASES,
+    Scripts,
+    mechanism_subjects,
+    model_subject,
+    page_data,
+)
 from attnprof.record import ModelRecord, Report
 from attnprof.render.html import render_explorer
 from attnprof.workload import Workload
@@ -249,3 +257,28 @@ def test_where_curves_cross_is_what_the_crossover_command_says(page):
                                  kinds=("formula",), metrics=("flops",)).records
     )  # fmt: skip
     assert f"From {row.first_seq_len:,} tokens on linear" in seen.values[1]
+
+
+DEPTHS = (6, 12, 24, 48, 96)
+#: Milliseconds until something was painted, and until curves and values were there.
+DRAWN = """["first-contentful-paint", "drawn"].map(
+  name => performance.getEntriesByName(name)[0].startTime)"""
+
+
+@needs_browser
+def test_the_page_of_five_models_is_small_and_drawn_within_a_second(scripts, tmp_path):
+    report = report_on("001-lm-dot", list(PHASES), {"B": 1})
+    models = []
+    for layers in DEPTHS:  # one derivation serves five models
+        at = {**report.summary["at"], "L": layers}
+        deep = replace(report, summary={**report.summary, "name": f"deep-{layers}", "at": at})
+        models.append(model_subject("deep.toml", deep, scripts))
+    path = tmp_path / "models.html"
+    path.write_text(render_explorer(page_data(models, scripts, {}), "1"), encoding="utf-8")
+    assert path.stat().st_size < 1_000_000
+    address = f"#a={','.join(model.name for model in models)}"
+    # the only time that a test judges, as the page promises it: the best of three loads
+    loads = [open_page(path, address=address, scripts=[DRAWN, CELLS]) for _ in range(3)]
+    assert [row[0] for row in loads[0].values[1]] == [model.name for model in models]
+    assert len({row[1] for row in loads[0].values[1]}) == len(DEPTHS)
+    assert min(max(load.values[0]) for load in loads) < 1000

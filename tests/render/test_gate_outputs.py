@@ -181,6 +181,35 @@ def test_the_page_keeps_formulas_and_bars_as_they_are():
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
+#: A row of the page's chart: its words, its look, where its bar begins and ends.
+BAR = re.compile(r"^  ([^:\n]+) :(?:(\w+), )?(\d+), (\d+)$", re.MULTILINE)
+
+
+def test_the_chart_of_the_page_has_a_bar_from_1_a_count_and_an_interval_a_time():
+    counted = flops(metric="flops"), flops("improved", metric="bytes_moved", ratio=0.5)
+    page = check_page(report(*counted, time("regressed", 1.2), time(case="same")))
+    assert BAR.findall(page) == [
+        ("FLOPs 1.500×, slower", "crit", "1000", "1500"),
+        ("time 1.200× (1.190 to 1.212), slower", "crit", "1190", "1212"),
+        ("bytes moved 0.500×, faster", "active", "500", "1000"),
+        ("time 1.003× (0.993 to 1.015), same", "done", "993", "1015"),
+    ]
+
+
+def test_the_chart_keeps_to_its_words_and_its_axis_whatever_a_case_is_called():
+    named = [flops(metric="flops", case=f"a:b;#{n}%%{{x}}\n`end`", ratio=30.0) for n in range(12)]
+    page = check_page(report(*named))
+    chart = page.split("  1.000 :milestone, done, 1000, 0ms\n")[1].split("```")[0].splitlines()
+    assert len(chart) == 16
+    assert set(chart[1::2]) == {"  FLOPs 30.000×, slower :crit, 1000, 4000"}
+    assert all(re.fullmatch(r"  section a b \d+ x end", line) for line in chart[::2])
+    assert "4 more cases below" in page
+
+
+def test_the_page_has_no_chart_where_no_ratio_is_known():
+    assert "mermaid" not in check_page(report(flops("ok"), flops("error", ratio=None)))
+
+
 def test_a_page_fits_into_a_comment_whatever_failed():
     many = [flops(case=f"{'long' * 60}{i}", why="w" * 2000) for i in range(400)]
     page = check_page(report(*many))

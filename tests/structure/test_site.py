@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and the tutorial's commands run."""
+"""The documentation site builds without a warning, and is whole; the tutorial's commands run."""
 
 import re
 import shlex
@@ -6,11 +6,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 import attnprof
 from attnprof.cli.app import main
+from tests.browser import expect_accessible, needs_browser, open_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
@@ -44,14 +46,60 @@ def test_every_page_and_every_public_name_is_on_the_site():
     assert named == set(attnprof.__all__) - {"__version__"}
 
 
-@pytest.mark.skipif(find_spec("sphinx") is None, reason="no Sphinx: pip install 'attnprof[docs]'")
-def test_the_site_builds_without_a_warning(tmp_path):
+#: A page of each kind: figure, prose, formulas and tables, commands, signatures, a page in a page.
+KINDS = ("index", "tutorial", "counting", "mechanisms", "commands", "api", "gallery", "explorer")
+#: By how much a page is wider than its window.
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site's folder, and what Sphinx said of it."""
+    if find_spec("sphinx") is None:
+        pytest.skip("no Sphinx: pip install 'attnprof[docs]'")
+    folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(tmp_path)],
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(DOCS), str(folder)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+    return folder, built
+
+
+def test_the_site_builds_without_a_warning(site):
+    folder, built = site
     assert built.returncode == 0, built.stderr
-    assert (tmp_path / "commands.html").is_file()
-    page = (tmp_path / "explorer.html").read_text(encoding="utf-8")
-    assert 'src="explore.html"' in page
-    assert (tmp_path / "explore.html").is_file()
+    assert (folder / "commands.html").is_file()
+    assert 'src="explore.html"' in (folder / "explorer.html").read_text(encoding="utf-8")
+    assert (folder / "explore.html").is_file()
+
+
+def links_of(path):
+    """The addresses that a page links to or shows, and the ids that it has."""
+    text = path.read_text(encoding="utf-8")
+    return re.findall(r'(?:href|src)="([^"]*)"', text), {*re.findall(r'id="([^"]*)"', text)}
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    folder, _ = site
+    pages = {path: links_of(path) for path in folder.glob("*.html")}
+    for path, (links, _) in pages.items():
+        for link in links:
+            name, _, place = unquote(link).partition("#")
+            if urlsplit(link).scheme:
+                continue
+            aim = path.parent / name.partition("?")[0] if name else path
+            assert aim.exists(), f"{path.name}: {link}"
+            assert not place or aim not in pages or place in pages[aim][1], f"{path.name}: {link}"
+
+
+@needs_browser
+def test_a_page_of_each_kind_has_no_serious_finding_and_fits_its_window(site):
+    folder, _ = site
+    views = []
+    for place, name in enumerate(KINDS):
+        how = {"width": 390, "dark": True} if place % 2 else {"width": 1280}
+        seen = open_page(folder / f"{name}.html", scripts=[WIDE], **how)
+        assert all(url.startswith(("file:", "data:")) for url in seen.requests), name
+        assert (name, seen.values) == (name, [0])
+        views.append(seen)
+    expect_accessible(*views)

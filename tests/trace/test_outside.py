@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import attnprof
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals
+from attnprof.trace.report.curves import curves_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 
@@ -62,13 +63,27 @@ def test_where_the_code_does_not_run_there_is_no_number():
         found.at("flops", "forward", B=2)
 
 
-def test_another_branch_is_run():
+@pytest.fixture(scope="module")
+def branching():
+    """Code that does something else for short inputs."""
+
     def branching(x):
         return x @ x.mT @ x if x.shape[1] > 64 else x * 2.0
 
-    found = attnprof.derive(branching, inputs={"x": "B, N, d"}, phases=["forward"])
+    return attnprof.derive(branching, inputs={"x": "B, N, d"}, phases=["forward"])
+
+
+def test_another_branch_is_run(branching):
+    found = branching
     assert found.at("flops", "forward", B=2, N=10, d=3) == 2 * 10 * 3
     assert found.at("flops", "forward", B=2, N=100, d=3) == 4 * 2 * 100 * 100 * 3
+
+
+def test_curves_are_values_of_formulas_at_lengths_where_they_hold(branching):
+    flops = curves_of(branching)[0]
+    assert flops["seq_len"] == [2**n for n in range(7, 19)]
+    assert flops["value"] == [4 * 2 * n**2 * 64 for n in flops["seq_len"]]
+    assert flops["sizes"] == {"B": 2, "d": 64}
 
 
 LOOKUPS = {

@@ -1,6 +1,5 @@
 """Experts that tokens choose: derived for even choices, refused where the number chosen is open."""
 
-from dataclasses import replace
 from itertools import chain, combinations, product
 
 import pytest
@@ -191,7 +190,7 @@ def test_top_k_gathers_need_no_assumption():
 
 def weights_read(module, rows):
     """Bytes that the experts' products read and write, in a run at so many rows."""
-    target = replace(target_of(module, ["width=64"], ["x: N, 64"]), routed=True)
+    target = target_of(module, ["width=64"], ["x: N, 64"]).running(routed=True)
     calls = count.count(target, {"N": rows}, "forward").calls
     return sum(call.bytes_moved for call in calls if call.op == "addmm")
 

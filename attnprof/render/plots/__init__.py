@@ -1,13 +1,16 @@
 """Draw figures from reports; matplotlib is imported when the first one is drawn."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 from attnprof.record import Report
-from attnprof.render.plots.style import inline_figure, plot
+from attnprof.render.plots.style import Figure, inline_figure, plot
 
 #: What is seen on the figure of a command's page.
 SEEN = {
+    "compare": "FLOPs and peak memory over sequence length, a line a mechanism",
+    "derive": "FLOPs, bytes moved and peak memory over sequence length, a line a phase",
     "fit": "What one rank holds, part by part, against the memory",
     "model": "Each part's share of FLOPs over sequence length, a panel a phase, and the cache",
     "model --compare": "The cache and FLOPs a token over the context, a line a model",
@@ -22,10 +25,7 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
-    command = report.command.split()[0]
-    module = {"heatmap": "heatmap", "tradeoff": "results", "model": "models"}.get(command, "curves")
-    draw = getattr(import_module(f"attnprof.render.plots.{module}"), f"draw_{command}")
-    plot(path, draw, report, size=size)
+    plot(path, _drawing(report), report, size=size)
 
 
 def report_figure(report: Report) -> str | None:
@@ -33,11 +33,22 @@ def report_figure(report: Report) -> str | None:
 
     Raises :class:`attnprof.errors.RequestError` where the report has nothing to draw.
     """
-    from attnprof.render.plots import models, results
-
     if report.command not in SEEN:
         return None
     if report.command == "sweep":
-        return inline_figure(results.draw_results, [report], name="growth")
-    draw = models.draw_fit if report.command == "fit" else models.draw_model
-    return inline_figure(draw, report, name="figure")
+        from attnprof.render.plots.results import draw_results
+
+        return inline_figure(draw_results, [report], name="growth")
+    return inline_figure(_drawing(report), report, name="figure")
+
+
+#: The modules of drawings; others are in ``curves``.
+_MODULES = {"heatmap": "heatmap", "tradeoff": "results", "model": "models", "fit": "models"}
+
+
+def _drawing(report: Report) -> Callable[[Report], Figure]:
+    """Return the function that draws a report of a command."""
+    command = report.command.split()[0]
+    module = import_module(f"attnprof.render.plots.{_MODULES.get(command, 'curves')}")
+    draw: Callable[[Report], Figure] = getattr(module, f"draw_{command}")
+    return draw

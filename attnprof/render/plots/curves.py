@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
+from statistics import median
 from textwrap import fill
 from typing import Any
 
@@ -17,7 +18,7 @@ from attnprof.record import (
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import NAMES, plural
+from attnprof.units import NAMES, joined, plural, quantity_text
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
@@ -40,6 +41,40 @@ def draw_compare(report: Report) -> style.Figure:
               memory: ("peak_bytes", unit, ticks.plain)}  # fmt: skip
     what, basis = "FLOPs and peak memory", "by the closed forms"
     return series.draw_over(records, "seq_len", "sequence length", what, panels, basis)
+
+
+def draw_derive(report: Report) -> style.Figure:
+    """Return FLOPs, bytes moved and peak memory over length, a line a phase."""
+    curves: Sequence[_Curve] = report.summary.get("curves", ())
+    series.need(curves, "no formula in N")
+    quantities = list(dict.fromkeys(curve["quantity"] for curve in curves))
+    looks = style.looks([curve["phase"] for curve in curves])
+    figure = style.new_figure(2.0)
+    for axes, quantity in zip(style.split(figure, len(quantities)), quantities, strict=True):
+        own = [curve for curve in curves if curve["quantity"] == quantity]
+        _draw_by_phase(axes, quantity_text(quantity), own, looks)
+    what = joined([quantity_text(quantity) for quantity in quantities])
+    title = f"{what} of {report.summary['name']} over sequence length"
+    style.draw_legend(figure, looks, (), title, marked=False)
+    sizes = [", ".join(f"{name} = {its}" for name, its in c["sizes"].items()) for c in curves]
+    said = f"derived from the code, {report.summary['dtype']}"
+    style.caption(figure, said, " or ".join(dict.fromkeys(sizes)))
+    return figure
+
+
+def _draw_by_phase(
+    axes: style.Axes, quantity: str, curves: Sequence[_Curve], looks: Mapping[str, style.Look]
+) -> None:
+    """Draw a quantity's curves on logarithmic axes."""
+    counted = quantity == "FLOPs"
+    values = [value for curve in curves for value in curve["value"]]
+    unit, said = (1.0, "") if counted else ticks.unit_of([median(values)], "B")
+    for curve in curves:
+        scaled = [value / unit for value in curve["value"]]
+        axes.plot(curve["seq_len"], scaled, markevery=4, **looks[curve["phase"]])
+    axes.set(xlabel="sequence length", ylabel=f"{quantity} {said}".strip())
+    lengths = [length for curve in curves for length in curve["seq_len"]]
+    series.length_axis(axes, lengths, ticks.with_prefix() if counted else ticks.plain)
 
 
 def draw_crossover(report: Report) -> style.Figure:

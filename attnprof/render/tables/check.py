@@ -14,6 +14,7 @@ from attnprof.gate import rules
 from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
+from attnprof.render.chart import render_chart
 from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import (
     Cell,
@@ -83,7 +84,7 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
 
 
 def check_page(report: Report, **_how: object) -> str:
-    """Return the answer and a row a cause; a folded part has every metric before and now."""
+    """Return the answer, a row a cause, a chart; a folded part has every metric before and now."""
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
@@ -95,14 +96,16 @@ def check_page(report: Report, **_how: object) -> str:
     ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)][:MOST_ROWS]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
+    worst = rules.worst(record.verdict for record in changed)
     parts = [
         MARKER,
-        f"### attnprof check: {_word(rules.worst(record.verdict for record in changed))}",
+        f"### attnprof check: {gate.verdict_word(worst)}",
         f"**{markdown_text(gate.headline(report))}**",
     ]
     if causes:
         heads = ("verdict", "where", "operations", "effect", "cases")
         parts.append(markdown_table(heads, causes))
+    parts.append(render_chart(report))
     if changed:
         details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
         parts.append(_folded(f"{more}{len(changed)} changes by metric", details))
@@ -117,16 +120,11 @@ def _folded(title: str, table: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{table}\n</details>"
 
 
-def _word(verdict: str) -> str:
-    """Return a comment's word for a verdict: same, faster, slower, uncertain, or the verdict."""
-    return gate.OUTCOMES[verdict].word or verdict
-
-
 def _cells(cause: rules.Cause, total: int) -> list[str]:
     cut = "…" if len(text := rules.effect_text(cause)) > MOST_LETTERS else ""
     where = cause.place if cause.place in ("", rules.TOGETHER) else markdown_code(cause.place)
     return [
-        f"**{_word(cause.verdict)}**", where,
+        f"**{gate.verdict_word(cause.verdict)}**", where,
         " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,
         markdown_text(gate.cases_text(cause.cases, total)),
     ]  # fmt: skip

@@ -64,6 +64,21 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
         yield _memory_needed_table(phases)
 
 
+def model_headline(report: Report) -> str:
+    """Return what a model's page begins with: parameters, and FLOPs of the first phase."""
+    summary = report.summary
+    whole = (r for r in report.of(ModelRecord) if (r.part, r.quantity) == ("total", "flops"))
+    first = next(whole, None)
+    if first is None:
+        return ""
+    at = ", ".join(f"{name} = {size:,}" for name, size in summary["at"].items() if name != "L")
+    flops = f"{floor(first.bound)}{quantity_value(first.value, 'flops')} FLOPs"
+    half = summary["attention_half_seq_len"]
+    rest = f"; attention is half of a forward pass from N = {half:,} on" if half else ""
+    parameters = quantity_value(summary["parameters"], "parameters")
+    return f"{parameters} parameters, {flops} ({first.phase}) at {at}{rest}"
+
+
 def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
     parameters, active = summary["parameters"], summary["active_parameters"]
     some = f", of which a token meets {active:,}" if active != parameters else ""

@@ -174,6 +174,7 @@ function draw() {
   tell(found, chosen, quantity);
   table(chosen, at);
   $("command").textContent = commands(chosen, at).join("\n");
+  if (!performance.getEntriesByName("drawn").length) performance.mark("drawn");
 }
 
 function curves(chosen, quantity, at, found) {

@@ -11,6 +11,7 @@ from attnprof.algebra.orders import leading_terms, total
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
+from attnprof.trace.report.curves import curves_of
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import evaluate
@@ -22,11 +23,13 @@ def report_of(
     *,
     environment: Mapping[str, Any] | None = None,
     in_steps: bool = False,
+    with_curves: bool = False,
     **asked: Any,
 ) -> Report:
     """Return records of the quantities by phase; the summary has the rest.
 
-    ``asked`` are fields of the request that the summary repeats; ``in_steps`` adds every operation.
+    ``asked`` are fields of the request that the summary repeats; ``in_steps`` adds every operation,
+    ``with_curves`` what a figure draws.
     """
     records = [
         _record(derivation, forms, forms.formulas[quantity])
@@ -59,6 +62,7 @@ def report_of(
         **asked,
         "notes": list(derivation.notes),
         "phases": phases,
+        **({"curves": curves_of(derivation)} if with_curves else {}),
     }
     return Report("derive", records, summary, environment or {})
 

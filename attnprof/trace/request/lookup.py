@@ -30,7 +30,7 @@ from attnprof.trace.request.guesses import (
 )
 from attnprof.trace.request.parents import uses
 from attnprof.trace.request.repairs import Build, Tries
-from attnprof.trace.request.target import DEFAULT, EVEN, Input, Sizes, Target
+from attnprof.trace.request.target import DEFAULT, EVEN, Input, RunMode, Sizes, Target
 from attnprof.trace.request.texts import Texts, parse_arguments, parse_inputs, symbols_in
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
@@ -138,7 +138,7 @@ def mechanism_target(
     is_ours = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        own=is_ours, in_blocks=is_ours,
+        mode=RunMode(own=is_ours, in_blocks=is_ours),
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 

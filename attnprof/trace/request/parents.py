@@ -174,7 +174,7 @@ def _run(owner: Any, target: Target, sizes: Mapping[str, int]) -> Any:
 
 def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
     """Return the module's first call in a run; with values, or on real tensors, if needed."""
-    for how in (target, replace(target, routed=True), replace(target, real=True)):
+    for how in (target, target.running(routed=True), target.running(real=True)):
         ended = _run(owner, how, sizes)
         if isinstance(ended, Use):
             return ended

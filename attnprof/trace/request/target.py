@@ -222,6 +222,23 @@ def base_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class RunMode:
+    """How a target is run, apart from what is asked.
+
+    ``real``: on real tensors, as it does something else on fake ones; ``own``: it is attnprof's
+    code, which is alike on both; ``in_blocks``: it has mechanisms of attnprof, which loop over
+    blocks of tokens; ``routed``: experts are taken to be chosen evenly; ``data``: floating inputs
+    have no gradients.
+    """
+
+    real: bool = False
+    own: bool = False
+    in_blocks: bool = False
+    routed: bool = False
+    data: bool = False
+
+
+@dataclass(frozen=True)
 class Target:
     """Code to derive: ``make`` builds the module (or gives the function) that takes ``inputs``.
 
@@ -229,11 +246,6 @@ class Target:
     inputs and parameters. ``notes`` say what was guessed, ``asked`` are the arguments and inputs
     that were typed; ``advice`` ends the message if the code does not run. ``step`` is what phase
     ``decode`` runs, if anything; ``numbers`` stand for sizes that are no symbols.
-
-    ``real``: runs on real tensors, as it does something else on fake ones; ``own``: attnprof's
-    code, which is alike on both; ``in_blocks``: has mechanisms of attnprof, which loop over blocks
-    of tokens; ``routed``: experts are taken to be chosen evenly; ``data``: floating inputs have no
-    gradients.
     """
 
     name: str
@@ -244,11 +256,7 @@ class Target:
     keywords: frozenset[str] = field(default_factory=frozenset)
     notes: tuple[str, ...] = ()
     step: Self | None = None
-    real: bool = False
-    own: bool = False
-    in_blocks: bool = False
-    routed: bool = False
-    data: bool = False
+    mode: RunMode = RunMode()
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
     numbers: Mapping[str, int] = field(default_factory=dict, hash=False)
     advice: str = "give what it needs with --arg and --input"
@@ -268,6 +276,10 @@ class Target:
         made = folded(values)
         positional = [value for name, value in made.items() if name not in self.keywords]
         return positional, {name: made[name] for name in self.keywords}
+
+    def running(self, **mode: bool) -> Self:
+        """Return the target in another :class:`RunMode`, as with ``real=True``."""
+        return replace(self, mode=replace(self.mode, **mode))
 
     def fixed(self, **sizes: int) -> Self:
         """Return the target with numbers for some sizes: the others stay symbols."""

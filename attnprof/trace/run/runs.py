@@ -60,10 +60,10 @@ def record(
     :func:`attnprof.trace.run.values.drawn`. Up to ``calls`` calls of the module are compared with
     the one that is returned.
     """
-    real = real or target.real
-    swift = swift and not real and not target.routed
+    real = real or target.mode.real
+    swift = swift and not real and not target.mode.routed
     world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
-    routing = Routing() if target.routed else None
+    routing = Routing() if target.mode.routed else None
     chosen = as_with_values(routing) if routing else nullcontext()
     everywhere = put_back_after(target.make)
     refusing = refusing_unsupported_tensors(symbolic=environment is not None)
@@ -85,7 +85,7 @@ def record(
                 tensor.normal_()
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
-            graded = [] if target.data else _floating(inputs)
+            graded = [] if target.mode.data else _floating(inputs)
             call = partial(_train if training else _call, subject, positional, named, graded)
             grown = [*parameters, *inputs]
             with drawn(draws):

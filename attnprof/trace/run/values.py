@@ -160,8 +160,6 @@ class Values:
 _WORDS, _EXTREME = 624, 64
 #: The words of a state that give the smallest 32-bit number, and the largest.
 LOW, HIGH = 0, 0x12DD9BB3
-#: Bytes of torch's state before the words: seed, words left, seeded, next word.
-_HEAD = 24
 
 
 Draws = tuple[Any, ...]

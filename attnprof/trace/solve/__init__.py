@@ -3,12 +3,11 @@
 ``derive`` tries the ``strategies`` in turn; each ends in formulas with a domain:
 
 - symbolic: ``symbolic`` (one run), ``turns`` (loops that our code marks), ``domain`` and
-  ``conditions`` (torch's guards), ``single_sizes`` (a size that a guard excludes);
+  ``conditions`` (torch's guards);
 - mixed: ``plan`` (which sizes are numbers), ``mixture`` (their runs), ``accounts`` and ``lattice``
-  (the fit), ``mixed_forms`` and ``blocks`` (formulas over sizes), ``mixed`` and
-  ``smaller_sizes`` (their domain);
+  (the fit), ``mixed_forms`` and ``blocks`` (formulas over sizes), ``mixed`` (their domain);
 - interpolated: the same of concrete runs, in which all sizes are numbers.
 
-All are verified by concrete runs: ``verification``, ``shapes``; ``count`` and ``small_runs``
-compare with real tensors and other random numbers.
+All are verified by concrete runs: ``verification``, ``shapes``; ``smaller_sizes`` extends domains,
+``count`` and ``small_runs`` compare with real tensors and other random numbers.
 """

@@ -82,13 +82,14 @@ class Blocks:
 class Writer:
     """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
 
-    Checked by runs of whole blocks at ``shapes``.
+    Checked by runs of whole blocks at ``shapes``, which decide between the ``ways`` to write them.
     """
 
     solved: Solved
     blocks: Blocks
     runs: Runs
-    shapes: Sequence[Sizes]
+    shapes: Sequence[Sizes] = ()
+    ways: Sequence[str] = ("ceil", "floor")
 
     def __post_init__(self) -> None:
         ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
@@ -121,7 +122,7 @@ class Writer:
     def size(self, name: Any, expression: Any) -> Any:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
         values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._seen]
-        for way in ("ceil", "floor"):
+        for way in self.ways:
             if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
                 return self.blocks.written(expression, way)
         whole = self.whole.sizes.get(name, 0)
@@ -133,7 +134,7 @@ class Writer:
         if sides is None:
             return None
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
-        for way in ("ceil", "floor"):
+        for way in self.ways:
             if all(
                 max(evaluate(x, self.blocks.inside(s, way)) for x in sides) == v for s, v in values
             ):

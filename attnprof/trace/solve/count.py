@@ -5,7 +5,6 @@ Where code does something else on real tensors, the run on real tensors is what 
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from itertools import zip_longest
 from math import inf
 from typing import Any
@@ -158,7 +157,7 @@ def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
 
 def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
     """Return the target set to follow values or to real tensors; CannotRunError if neither runs."""
-    routed = replace(target, routed=True)
+    routed = target.running(routed=True)
     ran = outcome(routed, sizes, training=training, most=_SO_FAR)
     if isinstance(ran, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
         return routed
@@ -204,7 +203,7 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
     It is made at a small shape with the same operations, or at the run's shape if there is none.
     Raises :class:`PartedError` as :func:`held` does. Code of ours, and real runs, need no check.
     """
-    if target.own or target.real:
+    if target.mode.own or target.mode.real:
         return []
     operations = [call.op for call in fake.calls]
     for shape in small_shapes(target):
@@ -284,7 +283,7 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
             shaped = f"{SHAPED}: {decision.op}{place_of(decision.line)}"
             why = shaped if decision.shapes else by_value(decision.line)
             raise CannotRunError(f"{target.name} cannot be derived: {why}")
-        real = replace(target, real=True)
+        real = target.running(real=True)
         if not all(decision.by_values for decision in trace.decisions):
             check_chance(real, training=training)
         return real

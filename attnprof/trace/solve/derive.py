@@ -29,7 +29,9 @@ from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
     Attempt,
+    FailedPlan,
     Forms,
+    Strategy,
     by_symbols,
 )
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
@@ -151,11 +153,11 @@ class _Search:
     by_module: bool = False
     pinned: PinnedError | None = None
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
-    _failed: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    _failed: dict[tuple[str, str], FailedPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pinned is not None:
-            self._failed[by_symbols.__name__, "{}"] = self.pinned
+            self._failed[by_symbols.__name__, "{}"] = FailedPlan(str(self.pinned), self.pinned)
 
     def forms(self, phases: Sequence[str]) -> Forms:
         """Return the result of phases of one run; on real tensors if the code differs there."""
@@ -178,35 +180,28 @@ class _Search:
         while waiting:
             strategy, fixed = waiting.pop(0)
             attempt = self._attempt(phases, fixed, reasons)
-            if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.real):
+            if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.mode.real):
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             earlier = self._failed.get(key)
             way = strategy.__name__.replace("_", " ")
             tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
-            try:
-                if earlier:
-                    raise earlier
-                return strategy(attempt)
-            except NotRunningError as error:
-                alone = partial is None and fixed in self._starts()
-                torchs = type(error.cause).__module__.startswith("torch.")
-                if alone and (torchs or not attempt.complete):
-                    raise  # it will not run for numbers either
-                reasons.append(str(error))
-            except (NoFormulaError, TooLongError) as error:
-                partial = partial or getattr(error, "forms", None)
-                name = getattr(error, "name", "")
-                # no length is given that nobody asked
-                name = "" if name == "N" and name not in self.asked else name
-                if str(error) and not (earlier and name):
-                    reasons.append(f"{_strategy_text(STRATEGIES[strategy], fixed, error)}: {error}")
-                if name or isinstance(error, PinnedError | TooSlowError):
-                    self._failed[key] = error
-                first = strategy is by_symbols and not fixed
-                if result := first and self._over_fewer_sizes(error, phases, reasons):
-                    return result
-                waiting[:0] = self._strategies_with(name, fixed)
+            result = earlier or attempt.outcome(strategy)
+            if not isinstance(result, FailedPlan):
+                return result
+            if partial is None and fixed in self._starts():
+                _raise_if_never_running(result, attempt)
+            partial = partial or result.forms
+            # no length is given that nobody asked
+            name = "" if result.name == "N" and "N" not in self.asked else result.name
+            if not (earlier and name):
+                reasons += _reasons(strategy, fixed, result)
+            if name or isinstance(result.error, PinnedError | TooSlowError):
+                self._failed[key] = result
+            first = strategy is by_symbols and not fixed
+            if narrowed := first and self._over_fewer_sizes(result, phases, reasons):
+                return narrowed
+            waiting[:0] = self._strategies_with(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
@@ -217,18 +212,18 @@ class _Search:
             yield from product(STRATEGIES, [{**fixed, name: size}])
 
     def _over_fewer_sizes(
-        self, error: Exception, phases: Sequence[str], reasons: list[str]
+        self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
         """Return formulas with numbers for asked sizes if a condition holds at these alone."""
         asked = [(symbol(name), size) for name, size in self.asked.items()]
-        alone = any(pin.args in asked for pin in getattr(error, "pins", ()))
-        alone = alone and not self._loops_over_tokens(error, phases)
+        alone = any(pin.args in asked for pin in failed.pins)
+        alone = alone and not self._loops_over_tokens(failed, phases)
         return self._narrowed(phases, reasons) if alone else None
 
-    def _loops_over_tokens(self, error: Exception, phases: Sequence[str]) -> bool:
+    def _loops_over_tokens(self, failed: FailedPlan, phases: Sequence[str]) -> bool:
         """Return whether the length is pinned at other lengths, too, as by ``range(tokens)``."""
         length = symbol("N")
-        if not any(length in pin.free_symbols for pin in getattr(error, "pins", ())):
+        if not any(length in pin.free_symbols for pin in failed.pins):
             return False
         hints = {**hints_for(self.target.symbols, self.asked), "N": _SHORT_LOOP}
         try:
@@ -243,9 +238,10 @@ class _Search:
         """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
             # RequestError: the inputs' own expressions ask for another length
-            with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError, RequestError):
-                by_symbols(self._attempt(phases, {"N": length}, []))
-                return {"N": length}
+            with contextlib.suppress(RequestError):
+                result = self._attempt(phases, {"N": length}, []).outcome(by_symbols)
+                if not isinstance(result, FailedPlan):
+                    return {"N": length}
         return {}
 
     def _starts(self) -> list[dict[str, int]]:
@@ -256,35 +252,50 @@ class _Search:
 
     def _narrowed(self, phases: Sequence[str], reasons: list[str]) -> Forms | None:
         """Return formulas with numbers for the sizes that the symbolic run pinned; else None."""
-        pins = getattr(self._failed.get((by_symbols.__name__, "{}")), "pins", ())
         unasked = {"N", "B"} - set(self.asked)
-        pinned = {size.name for pin in pins for size in pin.free_symbols} - unasked
+        pinned = {size.name for pin in self._pins({}) for size in pin.free_symbols} - unasked
         usual = {**hints_for(self.target.symbols, {}), **self.asked}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
-        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.real
+        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.mode.real
         partial: Forms | None = None
         for strategy in ON_SYMBOLS if tried else ():
-            try:
-                return strategy(self._attempt(phases, fixed, reasons))
-            except (NoFormulaError, TooLongError, NotRunningError) as error:
-                if str(error):
-                    reasons.append(f"{_strategy_text(STRATEGIES[strategy], fixed, error)}: {error}")
-                partial = partial or getattr(error, "forms", None)
+            result = self._attempt(phases, fixed, reasons).outcome(strategy)
+            if not isinstance(result, FailedPlan):
+                return result
+            reasons += _reasons(strategy, fixed, result)
+            partial = partial or result.forms
         return partial
+
+    def _pins(self, fixed: Sizes) -> Sequence[Any]:
+        """Return the conditions that fixed a size in the symbolic run with these numbers."""
+        failed = self._failed.get((by_symbols.__name__, str(fixed)))
+        return failed.pins if failed else ()
 
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
-        plans = self.plans.setdefault(str(fixed), {})
-        pins = getattr(self._failed.get((by_symbols.__name__, str(fixed))), "pins", ())
+        plans, pins = self.plans.setdefault(str(fixed), {}), self._pins(fixed)
         return Attempt(target, phases, asked, fixed, reasons, plans, pins, by_module=self.by_module)
 
 
-def _strategy_text(strategy: str, fixed: Sizes, error: Exception) -> str:
+def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
+    """Raise the error of code that runs at no shape, unless it may run at the asked one."""
+    if isinstance(error := failed.error, NotRunningError):
+        torchs = type(error.cause).__module__.startswith("torch.")
+        if torchs or not attempt.complete:
+            raise error
+
+
+def _reasons(strategy: Strategy, fixed: Sizes, failed: FailedPlan) -> list[str]:
+    """Return the sentence on why a strategy failed, with numbers for some sizes; none if empty."""
+    start, error = STRATEGIES[strategy], failed.error
+    if isinstance(error, NotRunningError) or not failed.why:
+        return [failed.why] if failed.why else []
     if isinstance(error, ContradictedError) and 1 in error.shape.values():
-        return "these formulas are for the size of 1; those for 2 and more would be wrong there"
-    given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
-    return f"{strategy} with {given}" if given else strategy
+        start = "these formulas are for the size of 1; those for 2 and more would be wrong there"
+    elif fixed:
+        start += f" with {', '.join(f'{name} = {size}' for name, size in fixed.items())}"
+    return [f"{start}: {failed.why}"]
 
 
 def derive_anything(

@@ -46,8 +46,6 @@ _STEPS = 12
 _HALVES, _MOVING = 6, "which moment is the worst changes inside the range"
 #: Most layers that are tried, and most operations of such a run.
 _LAYERS, _DEEP = 64, 8_500
-#: A number far above small ones; shapes at which formulas and a symbolic run are compared.
-_FAR, _DRAWN = 9, 60
 
 
 @dataclass

@@ -87,28 +87,27 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         if blocks is None or divided:
             raise
         solved, divided = Mixture(plan, phases, ragged=False).solved(), True
-    write = _writer(solved, blocks, runs, divided=divided)
-    solved = write.solved
+    write = _writer(solved, blocks, runs, divided=divided) if blocks else None
+    solved = write.solved if write else solved
 
     def size(name: Any, expression: Any) -> Any:
-        found = sympy.sympify(write.size(name, expression))
+        found = sympy.sympify(write.size(name, expression) if write else expression)
         return int(found) if found is not None and found.is_Integer else found
 
     trace = solved.trace(size)
     forms = totals_by_phase(trace, phases)
     for phase in phases:
-        peak = write.peak(phase)
+        sides = solved.peaks[phase]
+        peak = write.peak(phase) if write else sides and most(sides)
         if peak is None:
             forms[phase].pop("peak_bytes")
         else:
             forms[phase]["peak_bytes"] = sympy.sympify(peak)
     base = solved.mixture.base
-    turns = base[blocks.name] if blocks else 1
-    if blocks and isinstance(write, Writer):  # whole blocks may begin to be alike later
-        turns = max(turns, write.whole_from - 1)
-    least = {name: _least_size(blocks, name, x, divided=divided) for name, x in base.items()}
-    if blocks:
-        least[blocks.name] = _least_size(blocks, blocks.name, turns, divided=divided)
+    # whole blocks may begin to be alike later
+    turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
+    first = {**base, blocks.name: turns} if blocks else base
+    least = {name: _least_size(blocks, name, x, divided=divided) for name, x in first.items()}
     steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
     formulas = Mixed(
         plan,
@@ -154,25 +153,9 @@ def _is_curved(peak: Any, size: Any) -> bool:
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-class _PlainWriter:
-    """Writes formulas of runs without blocks, or of whole blocks alone: no case is to be joined."""
-
-    def __init__(self, solved: Solved, blocks: Blocks | None) -> None:
-        self.solved, self._blocks = solved, blocks
-
-    def size(self, _name: Any, expression: Any) -> Any:
-        """Return one size of an operation as a formula over the sizes."""
-        return self._blocks.written(expression, "whole") if self._blocks else expression
-
-    def peak(self, phase: str) -> Any | None:
-        """Return the peak of a phase as a formula over the sizes; None if there is none."""
-        sides = self.solved.peaks[phase]
-        return sides and most(self.size("", x) for x in sides)
-
-
-def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool) -> Any:
-    if blocks is None or divided:
-        return _PlainWriter(solved, blocks)
+def _writer(solved: Solved, blocks: Blocks, runs: Runs, *, divided: bool) -> Writer:
+    if divided:
+        return Writer(solved, blocks, runs, ways=("whole",))
     plan, base = solved.mixture.plan, solved.mixture.base
     shapes = []
     for more in (1, 2, 4):
@@ -185,7 +168,7 @@ def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool)
 
 def _end_of(plan: SizePlan, name: str, least: int) -> int:
     """Return the largest number of a size to try; on real tensors large sizes take real time."""
-    return _TIMES_REAL * least if plan.target.real else largest(name, least)
+    return _TIMES_REAL * least if plan.target.mode.real else largest(name, least)
 
 
 def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:

@@ -65,9 +65,10 @@ class SizePlan:
     by_module: bool = False
     concrete: Runs | None = None
 
-    def begin(self) -> None:
-        """Begin the budget of symbolic runs anew."""
+    def begin(self, runs: Runs) -> None:
+        """Begin the budget of symbolic runs anew, or that of concrete ones, which ``runs`` has."""
         self.spent, self.limit = 0, _SYMBOLIC
+        self.concrete = self.concrete and runs
 
     def extend(self) -> None:
         """Double the budget: all counts are polynomials in each size, and few runs are left."""
@@ -140,12 +141,11 @@ class SizePlan:
 
 
 def plan_of_numbers(
-    target: Target, hints: Sizes, base: Mapping[str, int], *, by_module: bool
+    target: Target, hints: Sizes, base: Mapping[str, int], runs: Runs, *, by_module: bool
 ) -> SizePlan:
     """Return a plan in which every size is a number, from those of ``base`` on."""
-    return SizePlan(
-        target, hints, base, dict.fromkeys(target.symbols, sympy.Integer(1)), by_module=by_module
-    )
+    blocks = dict.fromkeys(target.symbols, sympy.Integer(1))
+    return SizePlan(target, hints, base, blocks, by_module=by_module, concrete=runs)
 
 
 def plan_for(

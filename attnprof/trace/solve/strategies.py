@@ -42,14 +42,10 @@ from attnprof.trace.solve.plan import (
     whole_block_exclusions,
 )
 from attnprof.trace.solve.shapes import shapes_in
-from attnprof.trace.solve.single_sizes import include_single_sizes
-from attnprof.trace.solve.small_runs import short_sizes
+from attnprof.trace.solve.small_runs import NotRunningError, short_sizes
+from attnprof.trace.solve.smaller_sizes import include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import (
-    nearby_hints,
-    retry_with_divisible_sizes,
-    run_with_marked_loops,
-)
+from attnprof.trace.solve.turns import nearby_hints, run_with_marked_loops
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
     HELD_OUT,
@@ -73,12 +69,26 @@ Forms = dict[str, PhaseForms]
 AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 
-class PartialError(NoFormulaError):
-    """Formulas are missing or hold for few sizes: ``forms`` are kept if no strategy has all."""
+@dataclass(frozen=True)
+class FailedPlan:
+    """A strategy that does not give all that is asked: ``why``, and the ``error`` that ended it.
 
-    def __init__(self, message: str, forms: Forms) -> None:
-        super().__init__(message)
-        self.forms = forms
+    ``forms`` lack a formula or hold for few sizes; they are kept if no strategy has all.
+    """
+
+    why: str
+    error: Exception | None = None
+    forms: Forms | None = None
+
+    @property
+    def name(self) -> str:
+        """The size in which the cost is no polynomial, so that it has to be a number; else ""."""
+        return str(getattr(self.error, "name", ""))
+
+    @property
+    def pins(self) -> Sequence[Any]:
+        """The conditions that fixed a size."""
+        return getattr(self.error, "pins", ())
 
 
 @dataclass
@@ -111,6 +121,13 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
+    def outcome(self, strategy: "Strategy") -> Forms | FailedPlan:
+        """Return a strategy's result of each phase, or why it does not give all that is asked."""
+        try:
+            return strategy(self)
+        except (NoFormulaError, TooLongError, NotRunningError) as error:
+            return FailedPlan(str(error), error)
+
     def verified(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
@@ -131,7 +148,7 @@ class Attempt:
                 # a size of 1 is another case, which is then derived
                 formulas.check_against(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _moved_to_end(shapes, self.asked)
-        if not self.target.real:
+        if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
             real = held(
                 self.target, trains(self.phases), formulas.holds, shapes, quantities.get("flops", 0)
@@ -201,7 +218,7 @@ def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]
     return [*(dict(other) for other in shapes if other != shape), dict(shape)]
 
 
-def by_symbols(attempt: Attempt) -> Forms:
+def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
     hints = _evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
@@ -210,15 +227,21 @@ def by_symbols(attempt: Attempt) -> Forms:
             target, hints, attempt.asked, phases, attempt.classed
         )
     except NoFormulaError as error:
-        of_class = target.in_blocks and attempt.above_one and not attempt.classed
-        if of_class and isinstance(error, PinnedError):
+        pinned = error if isinstance(error, PinnedError) else None
+        if pinned and target.mode.in_blocks and attempt.above_one and not attempt.classed:
             return by_symbols(replace(attempt, classed=attempt.above_one))
+        if pinned and not pinned.refused:
+            raise  # the code would pin the size again
         hints = divided_hints_for(target.symbols, attempt.above_one)
-        symbolic, shapes = retry_with_divisible_sizes(target, hints, attempt.asked, phases, error)
+        try:
+            symbolic, shapes = run_with_marked_loops(target, hints, attempt.asked, phases)
+        except NoFormulaError as further:
+            raise pinned or further from None
     if shapes is None:
         if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
-            with suppress(NoFormulaError, TooLongError):
-                return by_mixing(replace(attempt, pins=pins))
+            mixed_forms = replace(attempt, pins=pins).outcome(by_mixing)
+            if not isinstance(mixed_forms, FailedPlan):
+                return mixed_forms
         runs = Runs(target, phases, 2 * symbolic.trace.operations + 100)
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
@@ -226,14 +249,14 @@ def by_symbols(attempt: Attempt) -> Forms:
     elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
         raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     forms = attempt.verified("symbolic", symbolic, shapes)
-    return _require_all_counts(symbolic, forms)
+    return _with_all_counts(symbolic, forms)
 
 
 def _evenly(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
 ) -> dict[str, int]:
     """Return hints at which each expert gets as many rows, and more of them than experts exist."""
-    if not target.routed:
+    if not target.mode.routed:
         return hints
     trace = Runs(target, phases).at(hints)
     free = [name for name in ("N", *hints) if name in hints and name not in asked]
@@ -248,27 +271,40 @@ def _evenly(
     return hints
 
 
-def by_mixing(attempt: Attempt) -> Forms:
+def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by runs with symbols for the sizes that allow it, and numbers for others."""
-    target, phases = attempt.target, attempt.phases
-    hints = hints_for(target.symbols, attempt.above_one)
-    known = attempt.plans.get("plan")
-    if known is None:
-        known = plan_for(target, hints, phases, attempt.pins, by_module=attempt.by_module)
-        attempt.plans["plan"] = known
-    known.begin()
-    runs = _runs_of_mixing(attempt)
-    runs.use_meta_if_same(known.base)
-    return _by_plan(attempt, known, runs, "mixed")
+
+    def planned(_runs: Runs) -> SizePlan:
+        hints = hints_for(attempt.target.symbols, attempt.above_one)
+        how = {"by_module": attempt.by_module}
+        return plan_for(attempt.target, hints, attempt.phases, attempt.pins, **how)
+
+    return _by_plan(attempt, "mixed", planned)
 
 
-def _runs_of_mixing(attempt: Attempt) -> Runs:
+def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
+    """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
+
+    def planned(runs: Runs) -> SizePlan:
+        usual = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
+        hints = hints_for(attempt.target.symbols, {**usual, **attempt.above_one})
+        base = short_sizes(runs, hints, attempt.above_one)
+        return plan_of_numbers(attempt.target, hints, base, runs, by_module=attempt.by_module)
+
+    return _by_plan(attempt, "interpolated", planned)
+
+
+def _by_plan(
+    attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan]
+) -> Forms | FailedPlan:
+    """Return the formulas of a plan, verified by concrete runs; it is ``planned`` for one phase."""
     operations = _MIXING_LAYERS if attempt.by_module else _MIXING
-    return Runs(attempt.target, attempt.phases, A_LONG_RUN, operations)
-
-
-def _by_plan(attempt: Attempt, plan: SizePlan, runs: Runs, method: str) -> Forms:
-    """Return the formulas of a plan, verified by concrete runs."""
+    runs = Runs(attempt.target, attempt.phases, A_LONG_RUN, operations)
+    if method not in attempt.plans:
+        attempt.plans[method] = planned(runs)
+    plan = attempt.plans[method]
+    plan.begin(runs)
+    runs.use_meta_if_same(plan.base)
     formulas = mixed(plan, attempt.phases, runs)
     try:
         shapes = runs.verify(formulas, formulas.held_out(), strict=formulas.least != formulas.start)
@@ -283,17 +319,18 @@ def _by_plan(attempt: Attempt, plan: SizePlan, runs: Runs, method: str) -> Forms
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verified(method, formulas, shapes)
     if not _holds_at_asked(formulas, attempt, shapes):
-        raise PartialError(f"it holds for {'; '.join(formulas.domain)}", forms)
+        return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
-        raise PartialError(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms)
+        return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
     known_quantities = (
         quantities.keys() | formulas.withheld.get(phase, {})
         for phase, quantities in formulas.forms.items()
     )
     alike = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
     if alike and any("peak_bytes" not in quantities for quantities in known_quantities):
-        raise PartialError("the peak has no formula", forms)  # it may have one in a class of sizes
-    return _require_all_counts(formulas, forms)
+        # it may have one in a class of sizes
+        return FailedPlan("the peak has no formula", forms=forms)
+    return _with_all_counts(formulas, forms)
 
 
 def _reach_asked(formulas: Mixed, asked: Sizes, runs: Runs) -> None:
@@ -313,42 +350,27 @@ def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) 
     return any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes))
 
 
-def in_class(attempt: Attempt) -> Forms:
+def in_class(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by symbols for the asked class alone: with its numbers of blocks.
 
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
-    if attempt.target.in_blocks or not attempt.pins or not attempt.above_one:
-        raise NoFormulaError("")
+    if attempt.target.mode.in_blocks or not attempt.pins or not attempt.above_one:
+        return FailedPlan("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
-def _require_all_counts(formulas: Solution, forms: Forms) -> Forms:
-    """Return the forms; raise PartialError if a count has no formula."""
+def _with_all_counts(formulas: Solution, forms: Forms) -> Forms | FailedPlan:
+    """Return the forms, as those of a strategy that failed if a count has no formula."""
     gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms
-    raise PartialError(next(iter(gaps.values())), forms)
+    return FailedPlan(next(iter(gaps.values())), forms=forms)
 
 
-def by_interpolation(attempt: Attempt) -> Forms:
-    """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
-    target = attempt.target
-    usual = REAL_ANCHOR if target.real else ANCHOR
-    hints = hints_for(target.symbols, {**usual, **attempt.above_one})
-    runs = _runs_of_mixing(attempt)
-    plan = attempt.plans.get("numbers")
-    if plan is None:
-        base = short_sizes(runs, hints, attempt.above_one)
-        plan = plan_of_numbers(target, hints, base, by_module=attempt.by_module)
-        attempt.plans["numbers"] = plan
-    plan.concrete = runs
-    runs.use_meta_if_same(plan.base)
-    return _by_plan(attempt, plan, runs, "interpolated")
-
-
+Strategy = Callable[[Attempt], Forms | FailedPlan]
 #: Strategies in the order in which they are tried, and how the reason begins if one fails.
-STRATEGIES: dict[Callable[[Attempt], Forms], str] = {
+STRATEGIES: dict[Strategy, str] = {
     by_symbols: "one run on symbolic sizes was not enough",
     by_mixing: "symbols for some sizes were not enough",
     in_class: "one run on sizes of the asked class was not enough",

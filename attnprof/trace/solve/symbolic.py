@@ -123,7 +123,7 @@ def run_symbolically(
     def undisturbed(*, integers: bool) -> SymbolicRun:
         run, lines = _run(target, hints, phases, None, integers, places or {}, classed)
         ran = run.trace, run.guards.relations
-        for bend in () if target.own or not lines or frozenset(lines) in known else BENDS:
+        for bend in () if target.mode.own or not lines or frozenset(lines) in known else BENDS:
             try:
                 other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
                 same = (other.trace, other.guards.relations) == ran
@@ -167,7 +167,7 @@ def _run(
     environment, sizes, names = symbolic_sizes(
         free, bend, integers=integers, below=blocks, classed=classed
     )
-    environment.in_blocks = target.in_blocks
+    environment.in_blocks = target.mode.in_blocks
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
     with spoken(names):
@@ -187,7 +187,7 @@ def _run(
         # the sizes that float arithmetic goes through
         rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
         rounded |= {names[size].name for size in floats.sizes if size in names}
-        if target.routed and not trace.routes:  # values of as many entries as sizes say
+        if target.mode.routed and not trace.routes:  # values of as many entries as sizes say
             rounded |= {*hints}
         most = {name: largest(name, hints[name]) for name in hints if name in rounded}
         return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places

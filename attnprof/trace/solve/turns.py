@@ -55,21 +55,6 @@ _ONE_TURN = "verified by runs of one of the turns of each loop that are alike: a
 _NEXT = 300
 
 
-def retry_with_divisible_sizes(
-    target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str], refused: NoFormulaError
-) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
-    """Retry at ``hints`` that block lengths divide, after the run at others failed (``refused``).
-
-    Not if the code pinned a size there, and ran: it would pin it again.
-    """
-    if isinstance(refused, PinnedError) and not refused.refused:
-        raise refused
-    try:
-        return run_with_marked_loops(target, hints, asked, phases)
-    except NoFormulaError as error:
-        raise refused if isinstance(refused, PinnedError) else error from None
-
-
 def run_with_marked_loops(
     target: Target,
     hints: Sizes,
@@ -83,7 +68,7 @@ def run_with_marked_loops(
     at other sizes, since one of the hints may make a block of a single row. Rounded quotients of
     ``classed`` sizes may be fixed.
     """
-    if not target.in_blocks:
+    if not target.mode.in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]

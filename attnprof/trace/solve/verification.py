@@ -316,7 +316,7 @@ def compare_calls(
     ``formulas.is_steady``: whether formulas hold for later calls. Decoding steps are not compared,
     since each is one call of many, nor modules of ours, which keep nothing.
     """
-    if target.own or not shapes or "decode" in phases:
+    if target.mode.own or not shapes or "decode" in phases:
         return []
     smallest = min(shapes, key=lambda sizes: prod(sizes.values()))
     shape = asked if asked in shapes else smallest
