@@ -18,7 +18,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from attnprof.device.product_times import PLAIN, layout_of
+from attnprof.device.product_times import PLAIN, is_packed, layout_of
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -51,8 +51,6 @@ class KernelCall:
     packed: tuple["KernelCall", ...] = ()
 
 
-#: Bytes of an entry from which on a factor of a product may lie anyhow.
-HALF_BYTES = 4
 #: Forms of fused attention, without and with a causal mask.
 FUSED = ("fused", "fused causal")
 #: Operations over rows of a tensor, by the name of the table that prices them.
@@ -127,12 +125,9 @@ def _number_format(call: _Dispatched) -> str:
 
 
 def _packed(call: _Dispatched) -> tuple[KernelCall, ...]:
-    """Return the copies of a product's factors that do not lie row by row or column by column."""
-    return tuple(
-        kernel_call(torch.ops.aten.clone.default, (x,), {}, x.contiguous())
-        for x in _factors(call)
-        if x.element_size() < HALF_BYTES and not (x.is_contiguous() or x.mT.is_contiguous())
-    )
+    """Return the copies of a product's factors that the product is computed from."""
+    clone, factors = torch.ops.aten.clone.default, filter(is_packed, _factors(call))
+    return tuple(kernel_call(clone, (x,), {}, x.contiguous()) for x in factors)
 
 
 def _form(call: _Dispatched) -> Form:

@@ -120,6 +120,15 @@ def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> 
     return max(8, size // 8 * 8) if even else size
 
 
+#: Bytes of an entry from which on a factor of a product may lie in memory in any way.
+WHOLE_BYTES = 4
+
+
+def is_packed(x: Any) -> bool:
+    """Return whether oneDNN copies a factor first: matrices of half formats that lie apart."""
+    return x.element_size() < WHOLE_BYTES and not (x.is_contiguous() or x.mT.is_contiguous())
+
+
 def layout_of(first: Any, second: Any) -> int:
     """Return the layout: which of two matrices lies column by column; whether in a batch."""
     left, right = (bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second))

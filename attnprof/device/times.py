@@ -25,7 +25,7 @@ from attnprof.device.benchmarks import (
 from attnprof.device.call_costs import CallCosts
 from attnprof.device.fused_times import fused_s
 from attnprof.device.operations import FUSED, Demand, KernelCall
-from attnprof.device.product_times import PLAIN, Likeness, ProductTimes
+from attnprof.device.product_times import PLAIN, WHOLE_BYTES, Likeness, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
 from attnprof.measure.clocks import LARGEST_KEPT
@@ -269,7 +269,7 @@ class Times:
 #: half formats that begin where matrix units want them to. Chosen on products that were left out of
 #: the fit.
 PRODUCTS = Likeness(rows=0.35, columns=0.3, batched=1.5, as_batch=0.2, left_over=0.5, noise=0.05)
-HALF_PRODUCTS, WHOLE_BYTES = replace(PRODUCTS, aligned=1.0, odd=1.0), 4
+HALF_PRODUCTS = replace(PRODUCTS, aligned=1.0, odd=1.0)
 #: Launches that a GPU's queue holds: the host goes on until there are so many, then waits.
 QUEUED = 1023
 

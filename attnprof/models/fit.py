@@ -74,9 +74,9 @@ def fit(
     names = [field.name for field in fields(kind)]
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
-    asked = kind(memory=memory_bytes(memory), **options)
-    model = fit_model(config, swaps, asked.seq_len) if swaps else fit_model(config)
-    return (training_report if training else fit_report)(model, asked)
+    request = kind(memory=memory_bytes(memory), **options)
+    model = fit_model(config, swaps, request.seq_len) if swaps else fit_model(config)
+    return (training_report if training else fit_report)(model, request)
 
 
 def _report(

@@ -378,17 +378,13 @@ _LATE = 2**24
 
 
 def _swapped_cache(one: Any) -> LayerCache:
-    """Return what a mechanism of ours keeps: rows, a window of them, or a state.
-
-    Rows beyond keys and values, as of an indexer and of blocks, are ``index``; rows narrower than
-    these are latent.
-    """
+    """Return what a mechanism of ours keeps; ``index``: entries of rows beyond keys and values."""
     sizes = one.mechanism.sizes
     heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
     (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
     row, both = Fraction(later - late, _LATE), heads * sum(widths)
     rest = late - int(row * _LATE)
-    if row and row < both:
+    if row and row < both:  # latents, narrower than keys and values
         return LayerCache(1, 1, int(row), 0, latent=True, tail=rest)
     if row:
         return LayerCache(1, heads, *widths, index=row - both, tail=rest)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -43,3 +44,19 @@ def attnprof(capsys, monkeypatch):
         return Ended(0 if code is None else code, captured.out, captured.err)
 
     return run
+
+
+@contextmanager
+def derived_once(module):
+    """A module's ``derived`` derives a request once, whatever is asked or shown of it."""
+    derived, made = module.derived, {}
+
+    def kept(target, phases, at=None):
+        key = target.name, *target.spelled_inputs, str((target.notes, target.numbers, phases, at))
+        if key not in made:
+            made[key] = derived(target, phases, at)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "derived", kept)
+        yield

@@ -2,6 +2,9 @@
 
 import pytest
 
+from attnprof.crossovers import derived
+from tests.cli.conftest import derived_once
+
 MODULES = """
 import torch
 from torch import nn
@@ -33,9 +36,15 @@ def attend(q, k, v):
 """
 
 
-@pytest.fixture
-def modules(tmp_path):
-    path = tmp_path / "mine.py"
+@pytest.fixture(autouse=True, scope="module")
+def once():
+    with derived_once(derived):
+        yield
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    path = tmp_path_factory.mktemp("modules") / "mine.py"
     path.write_text(MODULES)
     return path
 
@@ -143,9 +152,9 @@ def apart(x):
 """
 
 
-@pytest.fixture
-def foreign(tmp_path):
-    path = tmp_path / "foreign.py"
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    path = tmp_path_factory.mktemp("modules") / "foreign.py"
     path.write_text(FOREIGN)
 
     def pair(a, b):

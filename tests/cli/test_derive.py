@@ -12,6 +12,7 @@ from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import QUANTITIES
 from attnprof.trace.solve import derive
+from tests.cli.conftest import derived_once
 from tests.trace import samples
 
 FILE = samples.__file__
@@ -58,17 +59,7 @@ def read(text):
 
 @pytest.fixture(autouse=True, scope="module")
 def once():
-    """A request is derived once, whatever is shown of it."""
-    derived, made = derive.derived, {}
-
-    def kept(target, phases, at=None):
-        key = target.name, *target.spelled_inputs, str(target.notes), *phases, str(at)
-        if key not in made:
-            made[key] = derived(target, phases, at)
-        return made[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(derive, "derived", kept)
+    with derived_once(derive):
         yield
 
 

@@ -1,7 +1,8 @@
 """Ranks that share a sequence, as processes over gloo: what they send, and how far off they are.
 
-``python rank_runs.py RANKS`` prints, for every case, the bytes that each rank has sent and the
-largest difference between the ranks' rows and those of the whole sequence, computed at once.
+``python rank_runs.py RANKS ...`` prints, for every number of ranks and every case, the bytes that
+each rank has sent and the largest difference between the ranks' rows and those of the whole
+sequence, computed at once.
 """
 
 import json
@@ -276,10 +277,8 @@ def work(rank, ranks, folder):
     dist.destroy_process_group()
 
 
-def main(ranks):
-    """Print bytes and differences by case."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
+def on_ranks(ranks):
+    """Bytes and differences by case."""
     forks = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         workers = [
@@ -291,11 +290,12 @@ def main(ranks):
         for worker in workers:
             worker.join()
         results = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(ranks)]
-    cases = {name: {"sent": [results[rank][name][0] for rank in range(ranks)],
-                    "off": max(results[rank][name][1] for rank in range(ranks))}
-             for name in CASES}  # fmt: skip
-    sys.stdout.write(json.dumps(cases))
+    return {name: {"sent": [results[rank][name][0] for rank in range(ranks)],
+                   "off": max(results[rank][name][1] for rank in range(ranks))}
+            for name in CASES}  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    sys.stdout.write(json.dumps([on_ranks(int(ranks)) for ranks in sys.argv[1:]]))

@@ -22,17 +22,11 @@ from attnprof.closed_form.context_parallel import (
 )
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
-from tests.closed_form.rank_runs import (
-    HEADS,
-    KEY_HEADS,
-    STATES,
-    TOKENS,
-    WIDTH,
-    WINDOWS,
-)
+from tests.closed_form.rank_runs import HEADS, KEY_HEADS, STATES, TOKENS, WIDTH, WINDOWS
 
 WORKLOAD = Workload(TOKENS, HEADS, WIDTH, causal=True, dtype="float64")
 GROUPED = WORKLOAD.with_(num_kv_heads=KEY_HEADS)
+RANKS = (2, 4)
 #: Llama 3.1 8B's attention over a million tokens.
 LLAMA = Workload(2**20, 32, 128, num_kv_heads=8, causal=True, dtype="bfloat16")
 
@@ -46,15 +40,18 @@ def sent(name, workload, ranks, method, phase="forward", **params):
     return by_method((name, params), workload, ranks)[method].sent(phase)
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def run(request):
-    script = Path(__file__).with_name("rank_runs.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(request.param)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def runs():
+    """What the cases send on two ranks and on four."""
+    script = [sys.executable, str(Path(__file__).with_name("rank_runs.py")), *map(str, RANKS)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    return request.param, json.loads(done.stdout)
+    return dict(zip(RANKS, json.loads(done.stdout), strict=True))
+
+
+@pytest.fixture(params=RANKS)
+def run(request, runs):
+    return request.param, runs[request.param]
 
 
 def test_processes_that_share_a_sequence_compute_what_one_does(run):

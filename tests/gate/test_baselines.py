@@ -8,12 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.gate.baselines import (
-    BASELINE_SCHEMA,
-    baseline_record,
-    baseline_report,
-    load_baseline,
-)
+from attnprof.gate.baselines import BASELINE_SCHEMA, baseline_record, baseline_report, load_baseline
 from attnprof.gate.counts import Case, Counted, Operation, count
 from attnprof.gate.exact import compare
 from attnprof.measure.environment import TITLES, differs, fingerprint, noted

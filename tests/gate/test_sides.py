@@ -47,57 +47,6 @@ def request(name):
     return PointRequest(f"code.py:{name}", 32, 2, 8, params=params, threads=1)
 
 
-@pytest.fixture(scope="module")
-def side(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
-    tree = tmp_path_factory.mktemp("tree")
-    (tree / "code.py").write_text(CODE)
-    with RunningTree(tree, "the tree") as running:
-        yield running
-
-
-def opened(side, name):
-    side.ask_open(request(name))
-    return side.opened()
-
-
-def test_blocks_are_timed(side):
-    seconds = opened(side, "Fine")
-    assert seconds > 0
-    processor, wall = side.block(20)
-    assert processor > 0
-    assert wall > 0
-    side.close()
-
-
-@pytest.mark.parametrize(("name", "said"), [
-    ("Crashes", "SIGSEGV"), ("Raises", "no such luck"),
-])  # fmt: skip
-def test_a_crash_is_told_and_survived(side, name, said):
-    with pytest.raises(TreeError, match=said):
-        opened(side, name)
-    side.close()
-    assert opened(side, "Fine") > 0
-    side.close()
-
-
-def test_what_does_not_exist_is_missing(side):
-    with pytest.raises(TreeError) as caught:
-        opened(side, "Nowhere")
-    assert caught.value.missing
-    side.close()
-
-
-def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
-    opened(side, "Fine")
-    side.close()
-    monkeypatch.setattr(trees, "LIMIT_S", 1.0)
-    with pytest.raises(TreeError, match="no answer within 1 s"):
-        opened(side, "Hangs")
-    monkeypatch.setattr(trees, "LIMIT_S", 100.0)
-    assert opened(side, "Fine") > 0
-    side.close()
-
-
 MODULES = """
 from torch import nn
 
@@ -130,7 +79,7 @@ class Broken(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def both_sides(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
+def both_sides(tmp_path_factory):
     sides = []
     for name, width, checked in (
         ("old", "d_model", "pass"), ("new", "d_model + 1", "assert mask is not None, 'a mask'"),
@@ -241,3 +190,55 @@ def test_a_case_that_hangs_is_named_with_its_side_and_its_end(both_sides):
     assert "no answer within 1 s" in report.records[0].error
     assert work.step.text == f"counting {case.name} in new"
     assert work.step.limit_s == 1.0
+
+
+# -- from here on servers are interpreters of their own ----------------------------------------
+@pytest.fixture(scope="module")
+def side(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
+    tree = tmp_path_factory.mktemp("tree")
+    (tree / "code.py").write_text(CODE)
+    with RunningTree(tree, "the tree") as running:
+        yield running
+
+
+def opened(side, name):
+    side.ask_open(request(name))
+    return side.opened()
+
+
+def test_blocks_are_timed(side):
+    seconds = opened(side, "Fine")
+    assert seconds > 0
+    processor, wall = side.block(20)
+    assert processor > 0
+    assert wall > 0
+    side.close()
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("Crashes", "SIGSEGV"), ("Raises", "no such luck"),
+])  # fmt: skip
+def test_a_crash_is_told_and_survived(side, name, said):
+    with pytest.raises(TreeError, match=said):
+        opened(side, name)
+    side.close()
+    assert opened(side, "Fine") > 0
+    side.close()
+
+
+def test_what_does_not_exist_is_missing(side):
+    with pytest.raises(TreeError) as caught:
+        opened(side, "Nowhere")
+    assert caught.value.missing
+    side.close()
+
+
+def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
+    opened(side, "Fine")
+    side.close()
+    monkeypatch.setattr(trees, "LIMIT_S", 1.0)
+    with pytest.raises(TreeError, match="no answer within 1 s"):
+        opened(side, "Hangs")
+    monkeypatch.setattr(trees, "LIMIT_S", 100.0)
+    assert opened(side, "Fine") > 0
+    side.close()

@@ -38,7 +38,8 @@ MASKS = [
 
 @pytest.mark.parametrize(("mechanism", "phase"), PHASES)
 def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanism, phase):
-    seq_len = 24 if phase == "decode" else 96  # a state is built by real steps
+    # a state is built by real steps; 70 are a whole block of 64 or four of 16, and a rest
+    seq_len = 24 if phase == "decode" else 70
     record = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
     rows = " ".join(record.differences)
     assert "unexplained" not in rows

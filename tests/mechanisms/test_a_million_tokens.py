@@ -5,7 +5,8 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from tests.mechanisms.cases import params
+from tests.mechanisms.cases import causals, params
+from tests.mechanisms.test_recurrences import NAMES
 from tests.oracles.aten import KINDS
 from tests.oracles.meta import RememberedLayouts
 
@@ -20,7 +21,7 @@ STEPS = {
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
     "taylorshift": {"chunk": 8192},
-    **{name: {"chunk": 1024} for name in ("gated-deltanet", "gla", "kimi-delta", "retnet")},
+    **{name: {"chunk": 8192} for name in NAMES},
 }
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
 FUSED = ("sdpa", "gqa")
@@ -38,9 +39,9 @@ def cases():
     """Every mechanism, causal too where it can be and takes few enough steps."""
     for name in registry.names():
         for chosen in (STEPS.get(name, params(name)), *MORE.get(name, ())):
-            yield name, chosen, False
-            if registry.get(name).abilities.causal and name not in (*FUSED, *MANY_STEPS):
-                yield name, chosen, True
+            for causal in causals(name):
+                if not (causal and name in (*FUSED, *MANY_STEPS)):
+                    yield name, chosen, causal
 
 
 @pytest.mark.parametrize(("name", "chosen", "causal"), list(cases()))

@@ -221,10 +221,10 @@ def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
     with torch.no_grad():
         for token in x[:-1]:
             layer.step(token, state)
-        seen = allocator_peak(lambda: layer.step(x[-1], state))
-    asked = workload(shape, phase="decode", **sizes)
-    table = attnprof.cost(name, asked, **{**params(name), **more})
-    assert table.peak() == pytest.approx(seen, abs=SCALARS * (name in PICKING), rel=0)
+        peak = allocator_peak(lambda: layer.step(x[-1], state))
+    work = workload(shape, phase="decode", **sizes)
+    table = attnprof.cost(name, work, **{**params(name), **more})
+    assert table.peak() == pytest.approx(peak, abs=SCALARS * (name in PICKING), rel=0)
 
 
 @pytest.mark.parametrize("name", PICKING)

@@ -1,6 +1,7 @@
 """Gated delta rule, Kimi delta attention, retention, lightning, GLA, Mamba-2: one recurrence."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from attnprof.blocks.layer_rows import convolved_step, short_convolution
 from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.errors import RequestError
 from tests.mechanisms.checks import check_executed, check_steps, close, drawn
-from tests.oracles.aten import count_layer
+from tests.oracles.aten import count_layer, count_training
 
 NAMES = ("gated-deltanet", "kimi-delta", "retnet", "lightning", "gla", "mamba2")
 GATES = ("none", "token", "channel")
@@ -95,6 +96,24 @@ def test_all_forms_of_a_layer_are_one(name):
 def test_steps_of_every_form_are_the_rows_of_the_prompt(name, impl):
     layer = attnprof.build(name, 12, 3, impl=impl, chunk=4).double()
     check_steps(layer, *drawn((2, 10, 12), 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mask_changes_nothing_of_a_recurrence(name):
+    layer, (x,) = attnprof.build(name, 12, 3), drawn((2, 10, 12), 1, torch.float32)
+    outputs, counts = [], []
+    for causal in (False, True):
+        outputs.append(layer(x, causal=causal))
+        counts.append(count_training(layer, (x,), causal=causal)["train"].calls)
+    assert torch.equal(*outputs)
+    assert [call.counts for call in counts[0]] == [call.counts for call in counts[1]]
+    for phase, scope in product(("forward", "backward", "train"), ("core", "layer")):
+        masked, table = (
+            attnprof.cost(name, Workload(10, 3, 4, 2, causal=causal, phase=phase), scope)
+            for causal in (True, False)
+        )
+        assert (masked.total, masked.peak()) == (table.total, table.peak())
+        assert (masked.parameters, masked.state_entries) == (table.parameters, table.state_entries)
 
 
 # -- closed forms ----------------------------------------------------------------------------

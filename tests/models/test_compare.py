@@ -14,11 +14,11 @@ from attnprof.render.formats import print_tables, render
 from attnprof.render.plots import plot_report
 
 _SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "intermediate_size": 48, "vocab_size": 96, "tie_word_embeddings": False,
 }  # fmt: skip
 PLAIN = {"model_type": "llama", **_SIZES}
-#: Three of four layers see 8 tokens.
+#: Two of three layers see 8 tokens.
 WINDOWED = {**_SIZES, "sliding_window": 8, "full_attention_layers": 1}
 #: Bytes that a token adds to the cache of a layer, in float32: keys and values.
 _LAYER = 2 * 2 * 8 * 4
@@ -51,12 +51,12 @@ def values(report):
 def test_numbers_are_those_of_arithmetic_and_of_single_reports(compared, reports):
     """A cache grows by the layers that see all tokens; FLOPs a token are the prompt's by tokens."""
     found, layer = values(compared), 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
-    assert found["plain", "decode", "cache_bytes_per_token"] == 4 * _LAYER
+    assert found["plain", "decode", "cache_bytes_per_token"] == 3 * _LAYER
     assert found["windowed", "decode", "cache_bytes_per_token"] == _LAYER
-    assert found["plain", "decode", "cache_bytes"] == 2 * N * 4 * _LAYER
+    assert found["plain", "decode", "cache_bytes"] == 2 * N * 3 * _LAYER
     for name in ("plain", "windowed"):
         for quantity in ("parameters", "active_parameters"):
-            assert found[name, "", quantity] == 4 * layer + 2 * 96 * 32 + 32
+            assert found[name, "", quantity] == 3 * layer + 2 * 96 * 32 + 32
     for report in reports:
         whole = next(
             row for row in report.records

@@ -18,17 +18,17 @@ from attnprof.trace.solve.count import counted
 _ROWS = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 97, "intermediate_size": 48}
 _GROUPED = {**_ROWS, "num_key_value_heads": 2, "head_dim": 8}
 MODELS = {
-    "llama": {"model_type": "llama", **_GROUPED, "num_hidden_layers": 6},
+    "llama": {"model_type": "llama", **_GROUPED, "num_hidden_layers": 5},
     "gemma3": {"model_type": "gemma3_text", **_GROUPED, "num_hidden_layers": 8,
                "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 4},
-    "mamba": {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 6, "state_size": 4,
+    "mamba": {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 5, "state_size": 4,
               "vocab_size": 97},
     "t5": {"model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 5,
            "num_heads": 4, "vocab_size": 97},
     "llava": {"model_type": "llava", "image_token_index": 5,
-              "text_config": {"model_type": "llama", **_GROUPED, "num_hidden_layers": 6},
+              "text_config": {"model_type": "llama", **_GROUPED, "num_hidden_layers": 5},
               "vision_config": {"model_type": "clip_vision_model", **_ROWS, "image_size": 28,
-                                "patch_size": 14, "num_hidden_layers": 6}},
+                                "patch_size": 14, "num_hidden_layers": 5}},
 }  # fmt: skip
 AT = {"B": 2, "N": 24}
 

@@ -241,8 +241,8 @@ def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
     assert "decode fits: needs at least" in found["answer"]
 
 
-_TWELVE_LAYERS = {
-    "model_type": "llama", "hidden_size": 24, "num_hidden_layers": 12, "num_attention_heads": 4,
+_SIX_LAYERS = {
+    "model_type": "llama", "hidden_size": 24, "num_hidden_layers": 6, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 40, "vocab_size": 5000,
     "torch_dtype": "float32",
 }  # fmt: skip
@@ -250,7 +250,7 @@ _TWELVE_LAYERS = {
 
 @pytest.fixture
 def small():
-    return hub_subject(_TWELVE_LAYERS, "a small llama")
+    return hub_subject(_SIX_LAYERS, "a small llama")
 
 
 def test_logits_of_all_tokens_are_most_of_a_forward_pass(small):
@@ -260,10 +260,10 @@ def test_logits_of_all_tokens_are_most_of_a_forward_pass(small):
 
 
 def test_tensors_of_alike_layers_are_one_entry():
-    few_words = hub_subject({**_TWELVE_LAYERS, "vocab_size": 16}, "few words")
+    few_words = hub_subject({**_SIX_LAYERS, "vocab_size": 16}, "few words")
     trace = run_of(few_words, "train", {"B": 2, "N": 128}).trace
     held = largest_at_peak(trace, "train")
-    assert held[0].count % 12 == 0  # of all layers
+    assert held[0].count % 6 == 0  # of all layers
     assert held[0].module.startswith("model.layers.*.")
     assert sum(one.bytes for one in held) <= peak(trace, "train")
 
@@ -282,7 +282,7 @@ def test_the_formula_of_a_shape_is_the_value_there(small):
     for phase in ("forward", "decode"):
         formula = report.summary["phases"][phase]["peak"]["formula"]
         assert "Max" not in formula
-        assert eval(formula, {"B": 2, "N": 96, "L": 12, "Min": min}) == rows[phase].value
+        assert eval(formula, {"B": 2, "N": 96, "L": 6, "Min": min}) == rows[phase].value
 
 
 def test_without_formulas_there_are_tensors_alone(small):

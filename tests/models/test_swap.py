@@ -1,5 +1,6 @@
 """Our mechanisms in models of transformers and in our own, against the models themselves."""
 
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,7 @@ from attnprof.crossovers.derived import rivals
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.models import ModelConfig
+from attnprof.models import ModelConfig, hub_swap
 from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject, subject_of
 from attnprof.models.swap import Swap, swapped_config, swaps_of
@@ -65,6 +66,19 @@ CONFIGS = {
         vocab_size=97, architectures=["Mamba2Model"],
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shown_once():
+    """A model above runs once to show where its attention is, however often it is swapped."""
+    look = hub_swap._attention_by_layer
+    shown = cache(lambda name: look(hub_subject(CONFIGS[name].to_dict(), name, "eager")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            hub_swap, "_attention_by_layer",
+            lambda subject: shown(subject.name) if subject.name in CONFIGS else look(subject),
+        )  # fmt: skip
+        yield
 
 
 def swapped(name, *swaps, tokens=24, **values):

@@ -17,7 +17,7 @@ from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError
-from tests.mechanisms.cases import PARAMS, SHAPES, names, params
+from tests.mechanisms.cases import PARAMS, SHAPES, causals, names, params
 from tests.trace.differences import (
     NUMBER,
     closed_form,
@@ -55,8 +55,8 @@ SMALL = 2 * NUMBER
 
 def runs(spec):
     """The runs a mechanism has."""
-    can = spec.abilities
-    return [r for r in RUNS if (can.causal or not r[0]) and (can.decode or not r[1])]
+    masks = causals(spec.name)
+    return [run for run in RUNS if run[0] in masks and (spec.abilities.decode or not run[1])]
 
 
 def telling_runs(spec, scope):
@@ -66,7 +66,7 @@ def telling_runs(spec, scope):
     runs are compared as numbers.
     """
     around = scope == "layer" and spec.abilities.attend
-    masked = spec.abilities.causal and not around
+    masked = True in causals(spec.name) and not around
     told = [run for run in runs(spec) if run[0] == (masked and "train" in run[2])]
     return [run for run in told if not (around and run[1])]
 

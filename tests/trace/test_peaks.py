@@ -15,17 +15,13 @@ from attnprof.trace.request.target import Expression, Input, Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
-from tests.mechanisms.cases import built, inputs, params
+from tests.mechanisms.cases import built, causals, inputs, params
 from tests.oracles.memory import allocator_peak
 
 SHAPE = (2, 40, 2, 8)
 SIZES = dict(zip("BNhd", SHAPE, strict=True))
 #: Numbers that torch wraps on the way; row sums of a thread that the profiler does not see.
 SCALARS, ROW_SUMS = 64, 4 * 32 * torch.get_num_threads()
-
-
-def causals(name):
-    return (False, True) if registry.get(name).abilities.causal else (False,)
 
 
 def trained(module, x, **named):
