@@ -100,24 +100,38 @@ def _room(q: Any, m: Any) -> Any:
     return maximum(b, h) * minimum(n, ROWS) * m
 
 
-def _attended(q: Any, k: Any, v: Any, *, keep: bool) -> tuple[Any, tuple[Any, ...]]:
+def _attended(
+    q: Any, k: Any, v: Any, mask: Any = None, *, keep: bool, by_token: bool = False
+) -> tuple[Any, tuple[Any, ...]]:
     b, h, n, _ = q.shape
     m = k.shape[2]
-    out = functional.empty_like(q)
+    out = _by_token(v, n) if by_token else functional.empty_like(q)
     held = q.new_empty(b * h * n * m if keep else _room(q, m))
     queries, keys, values, into = _fewer_first(q, k, v, out)
     for i in each(q, 0, queries.shape[0]):
         for rows, place, shape in _blocks(queries, m, i, keep):
             weights = held[place].view(shape)
             functional.put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
+            if mask is not None:
+                weights.masked_fill_(mask[rows], float("-inf"))
             functional.softmax_(weights)
             functional.put_product(into[i][:, rows], weights, values[i])
-    return out, (q, k, v, held)
+    return out, (q, k, v, mask, held)
 
 
-def _attended_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    q, k, v, held = saved
-    to_q, to_k, to_v = grads = (functional.empty_like(q), *map(functional.zeros_like, (k, v)))
+def _by_token(v: Any, n: Any) -> Any:
+    """Memory for n rows as wide as values, (b, h, n, dv), heads of a token side by side."""
+    b, h, _, width = v.shape
+    return v.new_empty(b, n, h, width).transpose(1, 2)
+
+
+def _attended_grads(
+    saved: tuple[Any, ...], grad: Any, *, by_token: bool = False
+) -> tuple[Any, ...]:
+    q, k, v, _mask, held = saved
+    to_q, to_k = functional.empty_like(q), functional.zeros_like(k)
+    to_v = _by_token(v, v.shape[2]).zero_() if by_token else functional.zeros_like(v)
+    grads = to_q, to_k, to_v, None
     buffer = q.new_empty(_room(q, k.shape[2]))
     q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, to_q, to_k, to_v)
     for i in each(q, 0, q.shape[0]):
@@ -133,6 +147,9 @@ def _attended_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
 
 
 #: softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, d) → (b, h, n, d).
+#:
+#: ``mask`` (n, m) is True where a row must not look. ``by_token``: results, as wide as values, lie
+#: heads of a token side by side, and so do gradients of values.
 #:
 #: Takes ``ROWS`` queries of one sample at a time, all heads together, or of one head, all samples
 #: together, whichever is fewer products. Results and gradients are laid out as their operands:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks.layer_rows import angles, define_norm, normed, turned
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
+from attnprof.blocks.softmax import KeyValueState, causal_mask, row_attention, weighted_values
 from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import join, linear, repeat_rows, wide_positions
+from attnprof.ops.functional import join, linear, repeat_rows, square_root, wide_positions
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads
 from attnprof.workload import Workload, pairs, rows
 
@@ -129,7 +129,9 @@ class Latent(Mechanism):
             rows = latent if rotary is None else join([latent, rotary], -1)
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latent, mask))
         keys, values = self._heads(layer, linear(latent, layer.up), rotary)
-        return layer.o_proj(_attended(_joined(key, shared), keys, values, mask))
+        rows = _joined(key, shared)
+        rows = rows / square_root(rows.shape[-1])
+        return layer.o_proj(merge_heads(row_attention(rows, keys, values, mask, by_token=True)))
 
     @property
     def _turns(self) -> bool:
@@ -143,11 +145,13 @@ class Latent(Mechanism):
         """Return queries' own and rotary part (b, h, n, ·), latents (b, n, c), rotary keys."""
         c, width, _ = self.widths(layer.sizes.head_dim)
         q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
-        heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim).transpose(1, 2)
+        heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim)
         both = layer.kv_down(x)
         if not self.rope_dim:
-            return heads, None, normed(both, layer.kv_norm), None
-        key, shared = heads.split([width, self.rope_dim], -1)
+            return heads.transpose(1, 2), None, normed(both, layer.kv_norm), None
+        # cut before they are turned over: gradients are joined as the maps left them
+        parts = heads.split([width, self.rope_dim], -1)
+        key, shared = (part.transpose(1, 2) for part in parts)
         latent, rotary = both.split([c, self.rope_dim], -1)
         if turns is not None:
             shared, rotary = turned(shared, *turns), turned(rotary, *turns)
@@ -157,8 +161,8 @@ class Latent(Mechanism):
         """Return keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
         b, m, _ = made.shape
         h, (_, width, value) = layer.sizes.num_heads, self.widths(layer.sizes.head_dim)
-        both = made.view(b, m, h, width + value).transpose(1, 2)
-        keys, values = both.split([width, value], -1)
+        parts = made.view(b, m, h, width + value).split([width, value], -1)
+        keys, values = (part.transpose(1, 2) for part in parts)
         if rotary is not None:
             keys = join([keys, rotary.unsqueeze(1).expand(b, h, m, self.rope_dim)], -1)
         return keys, values
@@ -298,7 +302,7 @@ def _joined(key: Any, shared: Any) -> Any:
 
 
 def _attended(q: Any, keys: Any, values: Any, mask: Any = None) -> Any:
-    """Return softmax attention of all heads, side by side: (b, n, h · value)."""
+    """Return softmax attention of a step's few rows, heads side by side: (b, n, h · value)."""
     b, h, n, _ = q.shape
     out = weighted_values(flat(q), flat(keys), flat(values), mask)
     return merge_heads(out.view(b, h, n, -1))

@@ -384,19 +384,27 @@ def stopped(name: str) -> list[Row]:
 def version(target: str) -> str:
     """The name and version of the package that a target is in."""
     package = target.partition(":")[0].partition(".")[0].replace("_", "-")
+    package = {"fla": "fla-core"}.get(package, package)
     return f"{package} {importlib.metadata.version(package)}"
 
 
 def row_of(target: str, phase: str) -> Row:
     """What is derived, and how it compares."""
+    name, *inputs = target.split(" --input ")
+    return row_of_thing(target, name, phase, inputs)
+
+
+def row_of_thing(
+    target: str, thing: Any, phase: str, inputs: Any, arguments: Any = None, at: Any = None
+) -> Row:
+    """What is derived of a name or an object, at asked sizes, and how it compares."""
     from attnprof.errors import AttnprofError
     from attnprof.trace.request.lookup import target_of
     from attnprof.trace.solve.derive import derived
 
-    name, *inputs = target.split(" --input ")
     try:
-        lookup = target_of(name, None, inputs)
-        derivation = derived(lookup, (phase,), {})
+        lookup = target_of(thing, arguments, inputs)
+        derivation = derived(lookup, (phase,), at or {})
     except AttnprofError as error:
         return Row(target, version(target), phase, seconds=spent(), refused=str(error))
     seconds, forms = spent(), derivation.phases[phase]

@@ -84,13 +84,7 @@ def compared(
     """Ratios of interleaved pairs until the seconds are spent, five pairs at least."""
     calls = [prepared(side, pair[2], phase) for side in pair[:2]]
     peaks = [peak_bytes(call) for call in calls]
-    times: list[list[float]] = [[], []]
-    spent = perf_counter()
-    while len(times[0]) < FEWEST or (perf_counter() - spent < seconds and len(times[0]) < 200):
-        for side in random.sample((0, 1), 2):
-            start = thread_time()
-            calls[side]()
-            times[side].append(thread_time() - start)
+    times = timed(calls, seconds, thread_time)
     ratios = [ours / reference for ours, reference in zip(*times, strict=True)]
     low, middle, high = quantiles(ratios, n=4)
     return Row(
@@ -99,8 +93,27 @@ def compared(
     )  # fmt: skip
 
 
-def prepared(side: Callable[..., Any], inputs: list[Any], phase: str) -> Callable[[], Any]:
-    """A call without arguments: forward alone, or forward and the gradients of everything."""
+def timed(
+    calls: list[Callable[[], Any]], seconds: float, clock: Callable[[], float]
+) -> list[list[float]]:
+    """Return the times of two calls by a clock, in turns of random order, as often in each."""
+    times: list[list[float]] = [[], []]
+    spent = perf_counter()
+    while len(times[0]) < FEWEST or (perf_counter() - spent < seconds and len(times[0]) < 200):
+        for side in random.sample((0, 1), 2):
+            start = clock()
+            calls[side]()
+            times[side].append(clock() - start)
+    return times
+
+
+def prepared(
+    side: Callable[..., Any], inputs: list[Any], phase: str, warm: int = 2
+) -> Callable[[], Any]:
+    """A call without arguments: forward alone, or forward and the gradients of everything.
+
+    It was made ``warm`` times.
+    """
     import torch
 
     module = getattr(side, "module", side)
@@ -116,8 +129,8 @@ def prepared(side: Callable[..., Any], inputs: list[Any], phase: str) -> Callabl
         torch.autograd.grad(out, [*leaves, *parameters], torch.ones_like(out), allow_unused=True)
 
     call = forward if phase == "forward" else train
-    call()
-    call()
+    for _ in range(warm):
+        call()
     return call
 
 

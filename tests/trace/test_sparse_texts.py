@@ -74,3 +74,32 @@ def test_a_loop_over_tokens_has_a_formula_at_a_length_that_is_asked_for():
     named = {str(x): x for x in expression(found).free_symbols}
     assert expression(found) == (2 * B * N * D**2).subs({s: named[str(s)] for s in (B, N, D)})
     assert found.phases["forward"].holds({"B": 3, "N": 90, "d": 7})
+
+
+def solved_in_blocks(k, v, block: int = 16):
+    """A triangular system in every block, row by row, and a state across blocks."""
+    b, n, d = k.shape
+    assert n % block == 0
+    k, v = (x.unflatten(1, (n // block, block)) for x in (k, v))
+    system = (k @ k.mT).tril(-1)
+    for i in range(1, block):
+        row = system[..., i, :i].clone()
+        system[..., i, :i] = row + (row.unsqueeze(-1) * system[..., :i, :i].clone()).sum(-2)
+    state, out = k.new_zeros(b, d, d), torch.zeros_like(v)
+    for i in range(n // block):
+        out[:, i] = k[:, i] @ state + system[:, i] @ v[:, i]
+        state = state + k[:, i].mT @ v[:, i]
+    return out.flatten(1, 2)
+
+
+def test_blocks_that_code_asserts_to_be_whole_are_what_lengths_are_counted_in():
+    found = derive(
+        solved_in_blocks, inputs=dict.fromkeys("kv", "B, N, d"), phases="forward",
+        at={"B": 2, "N": 64, "d": 8},
+    )  # fmt: skip
+    named = {str(x): x for x in expression(found).free_symbols}
+    expected = 4 * B * N * D**2 + 64 * B * N * D
+    assert expression(found) == expected.subs({s: named[str(s)] for s in (B, N, D)})
+    forms = found.phases["forward"]
+    assert {"16 divides N", "verified for N from 16 to 2048"} <= {*forms.domain}
+    assert forms.formulas["peak_bytes"].expression is not None

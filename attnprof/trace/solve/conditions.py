@@ -1,5 +1,6 @@
 """Conditions on sizes: which size divides which, what a quotient is rounded to; and their text."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,13 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
         if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
             return number, divisor, floor
     return None
+
+
+def dividing(relations: Iterable[Any], size: str) -> Any:
+    """Return the largest number that conditions say divides a size; 1 if none does."""
+    equations = (divided(x) for x in relations if isinstance(x, sympy.Eq))
+    known = [by for number, by, _ in filter(None, equations) if str(number) == size]
+    return max((by for by in known if by.is_Integer), default=sympy.S.One)
 
 
 def _is_rest(number: Any, divisor: Any) -> bool:

@@ -276,7 +276,11 @@ class _Search:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         plans, pins = self.plans.setdefault(str(fixed), {}), self._pins(fixed)
-        return Attempt(target, phases, asked, fixed, reasons, plans, pins, by_module=self.by_module)
+        failed = self._failed.get((by_symbols.__name__, str(fixed)))
+        relations = getattr(failed.error, "relations", ()) if failed else ()
+        return Attempt(
+            target, phases, asked, fixed, reasons, plans, pins, relations, by_module=self.by_module
+        )
 
 
 def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:

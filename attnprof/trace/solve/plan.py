@@ -21,6 +21,7 @@ from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.conditions import dividing
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
@@ -37,6 +38,8 @@ _BOTH = 45
 _AT_ONCE = 2
 #: Operations of the budget that one processor second uses up.
 _A_SECOND = 240
+#: Blocks up to this length are no blocks: an even length is another case than an odd one.
+_SMALL_BLOCK = 3
 #: Smallest value of a size that is the length of a block: 1 to 3 are special cases of code.
 _BLOCK = 4
 
@@ -150,17 +153,21 @@ def plan_of_numbers(
 
 
 def plan_for(
-    target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any], *, by_module: bool
-) -> SizePlan:
+    target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any],
+    relations: Sequence[Any] = (), *, by_module: bool,
+) -> SizePlan:  # fmt: skip
     """Return a plan with as many symbols as the code allows; NoFormulaError if it allows none.
 
-    ``pins`` are conditions that fixed a size in a run with symbols for all sizes.
+    ``pins`` are conditions that fixed a size in a run with symbols for all sizes, ``relations`` all
+    conditions of that run.
     """
     base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
+    # code that asserts N % 64 == 0 and loops over N // 64 blocks fixes N: the quotient is exact
+    of = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
+    whole = blocks | next(({x: block} for x, block in of.items() if block > _SMALL_BLOCK), {})
     plan = SizePlan(target, hints, base, blocks, by_module=by_module)
-    for blocks in chain([plan.blocks], block_guesses(target, phases)):
-        plan.blocks = blocks
-        if blocks and _fits_plan(plan, phases):
+    for plan.blocks in chain([whole, blocks], block_guesses(target, phases)):
+        if plan.blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
     return _one_by_one(plan, phases)
@@ -214,7 +221,7 @@ def whole_block_exclusions(symbolic: SymbolicRun, hints: Sizes) -> list[Any]:
     left_out = (
         relation
         for relation, number, block in quotients
-        if block > 3
+        if block > _SMALL_BLOCK
         and number in (symbol("N"), -symbol("N"))
         and any(hold(relation, block, block // 2))
         and not any(hold(relation, block, 0))

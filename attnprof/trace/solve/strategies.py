@@ -96,7 +96,8 @@ class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
     ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
-    ``pins`` are conditions that fixed a size; ``plans`` are those of other phases.
+    ``pins`` are conditions that fixed a size, ``relations`` all of that run; ``plans`` are those of
+    other phases.
     Formulas may be for a class of the ``classed`` sizes alone. ``by_module``: costs of each module
     are asked for, and no peaks where these take further runs.
     """
@@ -108,6 +109,7 @@ class Attempt:
     reasons: list[str]
     plans: dict[str, SizePlan]
     pins: Sequence[Any] = ()
+    relations: Sequence[Any] = ()
     classed: Collection[str] = ()
     by_module: bool = False
 
@@ -276,8 +278,10 @@ def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
 
     def planned(_runs: Runs) -> SizePlan:
         hints = hints_for(attempt.target.symbols, attempt.above_one)
-        how = {"by_module": attempt.by_module}
-        return plan_for(attempt.target, hints, attempt.phases, attempt.pins, **how)
+        return plan_for(
+            attempt.target, hints, attempt.phases, attempt.pins, attempt.relations,
+            by_module=attempt.by_module,
+        )  # fmt: skip
 
     return _by_plan(attempt, "mixed", planned)
 
