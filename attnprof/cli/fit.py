@@ -113,7 +113,6 @@ def fit_(
       attnprof fit gpt-oss-120b --on h100 --seq 131072 --tensor-parallel 2
       attnprof fit llama-3.1-8b --memory 24GB --swap gated-deltanet@pattern=3:1
       attnprof fit llama-3.1-8b --on h200 --train --shard zero3 --data-parallel 8
-      attnprof fit smollm3-3b --memory 64GB --on cpu --dtype float32 --measure
     """
     if config is None:
         raise RequestError("fit needs a model: type attnprof fit llama-3.1-8b --memory 80GB")
