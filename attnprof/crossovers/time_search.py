@@ -154,8 +154,7 @@ class TimeSearch:
         Raises what the shortest length raises if none runs.
         """
         self._outwards()
-        for guess in self.guesses:
-            self._look_around(guess)
+        self._look_around_guesses()
         for low, high in self._brackets():
             crossing = self._crossing(low, high)
             self.crossings += [crossing] if crossing else []
@@ -225,16 +224,17 @@ class TimeSearch:
         if not self.seen:
             raise first or CannotRunError("both run at no length that can be timed")
 
-    def _look_around(self, guess: float) -> None:
-        """Try two lengths around a guess that lies in no bracket.
+    def _look_around_guesses(self) -> None:
+        """Try lengths around guesses that lie in no bracket, and between guesses.
 
         Where times jump, as results outgrow what the allocator keeps, they may cross before and
-        again after: lengths far apart then show the first crossing alone.
+        again after: lengths far apart then show one crossing of several.
         """
-        if any(low <= guess <= high for low, high in self._brackets()):
-            return
-        for factor in (1 / AROUND_GUESS, AROUND_GUESS):
-            length = self.runnable(max(self.shortest, round(guess * factor)))
+        brackets, guesses = self._brackets(), sorted(self.guesses)
+        alone = [x for x in guesses if not any(low <= x <= high for low, high in brackets)]
+        places = [x * factor for x in alone for factor in (1 / AROUND_GUESS, AROUND_GUESS)]
+        for place in (*places, *(sqrt(a * b) for a, b in pairwise(guesses))):
+            length = self.runnable(max(self.shortest, round(place)))
             if length is not None and length <= self.longest and not self._is_slow(length):
                 with suppress(AttnprofError):  # it may not run there
                     self._look(length, LOOK)

@@ -98,6 +98,13 @@ def test_a_crossing_that_a_jump_undoes_does_not_hide_the_last_one():
         assert last.at == pytest.approx(4000, rel=0.03)
 
 
+def test_crossings_between_two_lengths_of_the_grid_are_told_apart():
+    sides = clock(lambda n: 1e-9 * n**2 / (1 if n < 1300 else 1.9), lambda n: 1e-6 * n, noise=0.01)
+    crossings = searched(sides, guesses=[1000, 1300, 1900]).crossings
+    assert crossings[-1].at == pytest.approx(1900, rel=0.03)
+    assert len(crossings) == 3
+
+
 def test_no_length_is_timed_that_should_take_longer_than_allowed():
     timed = []
 
