@@ -136,3 +136,18 @@ def split(more):
     """Sizes of a workload apart from parameters of a mechanism."""
     sizes = {name: more[name] for name in more if name in ("num_kv_heads", "value_head_dim")}
     return sizes, {name: more[name] for name in more if name not in sizes}
+
+
+def check_forms(layer, x, specs, *, causal):
+    """Outputs and gradients of a layer are the same by each of several specs."""
+    results = []
+    for spec in specs:
+        layer.spec = spec
+        if hasattr(layer, "core"):
+            layer.core.spec = spec
+        row = x.clone().requires_grad_()
+        y = layer(row, causal=causal)
+        y.square().sum().backward()
+        results.append((y.detach(), row.grad))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)

@@ -14,6 +14,7 @@ from attnprof.ops.functional import wide_positions
 from tests.mechanisms.cases import built, inputs, workload
 from tests.mechanisms.checks import (
     check_counts,
+    check_forms,
     check_gradients,
     check_peak,
     check_steps,
@@ -162,17 +163,9 @@ def test_more_than_one_block_of_rows_is_the_dense_mask():
     top = PICKED // ROWS * 2  # 32 rows a block
     layer = built("topk", (1, 600, 2, 4), torch.float64, top=top, **INDEX)
     x = inputs((1, 600, 2, 4), torch.float64)
-    other = layer.spec.with_params({"impl": "dense-mask"})
+    specs = [layer.spec, layer.spec.with_params({"impl": "dense-mask"})]
     for causal in (False, True):
-        masks = []
-        for spec in (layer.spec, other):
-            layer.spec = spec
-            row = x.clone().requires_grad_()
-            y = layer(row, causal=causal)
-            y.square().sum().backward()
-            masks.append((y.detach(), row.grad))
-        for ours, theirs in zip(*masks, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        check_forms(layer, x, specs, causal=causal)
 
 
 def test_it_picks_what_the_indexer_of_deepseek_v3_2_picks():

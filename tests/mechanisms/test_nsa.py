@@ -10,7 +10,14 @@ from attnprof import Workload, registry
 from attnprof.blocks.compressed import window_pairs
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import check_counts, check_gradients, check_steps, close, drawn
+from tests.mechanisms.checks import (
+    check_counts,
+    check_forms,
+    check_gradients,
+    check_steps,
+    close,
+    drawn,
+)
 
 FORMS = ("gathered", "dense-mask")
 
@@ -103,17 +110,10 @@ def test_gradients_pass_what_was_picked(impl):
 
 
 def test_more_than_one_block_of_rows_is_the_dense_mask():
-    params, found = sizes(4, 16, 8, 4, 20), []
+    params = sizes(4, 16, 8, 4, 20)
     layer = built("nsa", (2, 200, 4, 4), torch.float64, num_kv_heads=2, **params)
-    x = inputs((2, 200, 4, 4), torch.float64)
-    for impl in FORMS:
-        layer.spec = layer.core.spec = registry.get("nsa", **params, impl=impl)
-        row = x.clone().requires_grad_()
-        y = layer(row, causal=True)
-        y.square().sum().backward()
-        found.append((y.detach(), row.grad))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    specs = [registry.get("nsa", **params, impl=impl) for impl in FORMS]
+    check_forms(layer, inputs((2, 200, 4, 4), torch.float64), specs, causal=True)
 
 
 @pytest.mark.parametrize(("n", "rows"), [(8192, 2048), (16384, 2560), (32768, 3584), (65536, 5632)])
