@@ -86,6 +86,13 @@ def test_curves_are_values_of_formulas_at_lengths_where_they_hold(branching):
     assert flops["sizes"] == {"B": 2, "d": 64}
 
 
+def test_curves_of_a_shorter_last_block_are_drawn_just_below_whole_ones():
+    blockwise = attnprof.derive("linear", scope="core", phases=["forward"])
+    curves = curves_of(blockwise)
+    assert [one["quantity"] for one in curves] == ["flops", "bytes_moved", "peak_bytes"]
+    assert curves[0]["seq_len"] == [2**n - 1 for n in range(9, 19)]
+
+
 LOOKUPS = {
     "counted": lambda table, n: table[torch.arange(n)],
     "embedded": lambda table, n: F.embedding(torch.arange(n), table),

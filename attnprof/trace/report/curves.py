@@ -1,7 +1,8 @@
 """Curves of a derivation's formulas over the length, for the figure of its page.
 
 A formula holds in a domain, so lengths outside of it are left out. Lengths are the asked one,
-halved and doubled: where a block's length divides the asked one, it divides most of them.
+halved and doubled: where a block's length divides the asked one, it divides most of them. Where a
+formula is that of a shorter last block, lengths just below are taken.
 """
 
 from typing import Any
@@ -14,6 +15,8 @@ from attnprof.trace.sizes import evaluate
 DRAWN = ("flops", "bytes_moved", "peak_bytes")
 #: The length in the middle if none is asked for, and how often it is halved and doubled.
 MIDDLE, DOUBLINGS = 4096, 6
+#: How far below a length one is looked for at which a formula holds.
+BELOW = 8
 
 
 def curves_of(derivation: Derivation) -> list[dict[str, Any]]:
@@ -42,7 +45,11 @@ def _sizes(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str, int], l
     usual = {**verified, **LARGE}
     for known in ({**usual, **derivation.asked}, usual, verified):
         sizes = {name: known[name] for name in names if name in known}
-        there = [n for n in lengths if n and forms.holds({**sizes, "N": n})]
-        if len(sizes) == len(names) and len(there) > 1:
+        if len(sizes) < len(names):
+            continue
+        near = (range(n, max(0, n - BELOW), -1) for n in lengths)
+        held = (next((m for m in some if forms.holds({**sizes, "N": m})), None) for some in near)
+        there = list(dict.fromkeys(n for n in held if n is not None))
+        if len(there) > 1:
             return sizes, there
     return {}, []
