@@ -215,10 +215,10 @@ def attention_shapes(run: TextRun, config: Any) -> list[AttentionShape]:
     top, heads, width = (
         first_number(config, (x,)) for x in ("index_topk", "index_n_heads", "index_head_dim")
     )
-    shapes = []
+    indexers, shapes = [x for x in run.modules if "indexer" in x], []
     for module, shape in run.calls:
         owner = names.get(module, "")
-        if any("indexer" in x and x.startswith(f"{owner}.") for x in run.modules):
+        if any(x.startswith(f"{owner}.") for x in indexers):
             sparse = top and shape.mask.kind == "causal"
             mask = Mask("window", top) if sparse else shape.mask
             shapes.append(replace(shape, mask=mask, index_heads=heads, index_dim=width))

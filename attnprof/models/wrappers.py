@@ -13,20 +13,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attnprof.blocks.cache import positioned
 from attnprof.blocks.core import TextCore
 from attnprof.trace.rules import result_of
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.limits import Limit
+from attnprof.trace.run.remembered import EagerMode
 from attnprof.workload import Workload
 
 
-class Unrecorded(TorchDispatchMode):
+class Unrecorded(EagerMode):
     """A dispatch mode for tensors without values, under which code runs as when it is recorded."""
-
-    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

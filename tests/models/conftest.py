@@ -1,24 +1,25 @@
-"""A configuration is read once for all tests: its model is built and run each time it is."""
+"""A configuration or a name is read once for all tests: its model is built and run when it is."""
 
 import json
 from collections.abc import Mapping
 from functools import wraps
 
 from attnprof.models import fit, fit_layout, mfu_sizes, phases
+from attnprof.models.names import released
 
 
 def once(read):
-    """A function of a configuration that remembers what it gave for the same fields."""
-    known = {}
+    """A function of a configuration that remembers what it gave for the same fields or name."""
+    results = {}
 
     @wraps(read)
     def remembered(config, *more):
-        if more or not isinstance(config, Mapping):
+        if more or not (isinstance(config, Mapping) or config in released()):
             return read(config, *more)
-        key = json.dumps(config, sort_keys=True)
-        if key not in known:
-            known[key] = read(config)
-        return known[key]
+        key = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config
+        if key not in results:
+            results[key] = read(config)
+        return results[key]
 
     return remembered
 

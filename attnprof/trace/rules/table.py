@@ -309,6 +309,10 @@ def _defaults(func: Any) -> dict[str, Any]:
     }
 
 
+#: Most arguments that are no tensors.
+_NUMBERS = frozenset({int, float, bool, type(None)})
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return tensors in arguments or results, in order (faster than pytrees, for fewer types)."""
     if isinstance(value, torch.Tensor):
@@ -319,6 +323,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
         return []
     tensors: list[torch.Tensor] = []
     for item in value:  # asked of every operation several times
+        if type(item) in _NUMBERS:
+            continue
         if isinstance(item, torch.Tensor):
             tensors.append(item)
         elif isinstance(item, (tuple, list, dict)):

@@ -19,7 +19,6 @@ from torch._C import _current_autograd_node
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
@@ -31,6 +30,7 @@ from attnprof.trace.rules.unwatched import (
     selects,
 )
 from attnprof.trace.run.experts import Choices, Routing
+from attnprof.trace.run.remembered import EagerMode
 from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
 from attnprof.trace.sizes import size_of, storage_bytes
@@ -62,14 +62,13 @@ class _Held:
         self.given = False  # it was there before the run
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(EagerMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
     What ``before_each`` raises ends the run; ``values`` follows numbers that the code takes from
     tensors, ``parts`` the submodule that runs, ``routing`` the experts that tokens choose.
     """
 
-    supports_higher_order_operators = True
     records = True
 
     def __init__(
@@ -97,11 +96,6 @@ class Recorder(TorchDispatchMode):
         self._node: Any = None
         self._turns: tuple[Size, ...] = ()
         self.operations = 0  # of loops that count their own
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled in here, so torch need not guard each call."""
-        return False
 
     def given(self, tensors: Any, *, replaceable: bool = False) -> None:
         """Follow tensors made before the run; the run may free those that are ``replaceable``."""

@@ -5,8 +5,7 @@ So an operation on operands of known layouts need not be asked of torch again.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
-from operator import itemgetter
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,34 +19,46 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Where torch keeps the mode of fake tensors, below all others.
 FAKE = torch._C._TorchDispatchModeKey.FAKE
-#: Makes a result again, given the tensors that the operation is called with.
-Making = Callable[[list[Any]], Any]
+#: Makes a result again: a method, and its arguments after the tensors that the operation is given.
+Making = tuple[Callable[..., Any], tuple[Any, ...]]
+#: What runs at sizes that are numbers leave for later ones, and how many operations at most.
+_KNOWN: dict[Any, tuple[Any, list[Making]]] = {}
+_MOST_KNOWN = 50_000
 #: Makes numbers that code may read, as layers' rates, and how many of these have values at most.
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
+#: Types of numbers and settings, of which an operation has several.
+_SETTINGS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 #: Tags of operations whose results depend on more than layouts.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
 #: Operations whose results, or errors, depend on where in its storage an operand begins.
 _BY_OFFSET = {"as_strided", "set", "view_as_complex", "view_as_complex_copy"}
 
 
-class Remembering(TorchDispatchMode):
-    """A mode in which an operation on operands of known layouts gives results like earlier ones.
-
-    ``fake`` is the mode below this one that tensors belong to; None for meta tensors. Layers and
-    turns of a loop that are alike take a fraction of the time of the first.
-    """
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode in which nothing is compiled."""
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch need not guard each call against its compiler."""
+        return False
+
+
+class Remembering(EagerMode):
+    """A mode in which an operation on operands of known layouts gives results like earlier ones.
+
+    ``fake`` is the mode below this one that tensors belong to; None for meta tensors. Layers,
+    turns of a loop and runs that are alike take a fraction of the time of the first.
+    """
 
     def __init__(self, fake: FakeTensorMode | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._fake = fake
-        self._made: dict[Any, tuple[Any, list[Making]]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled in here, so torch need not guard each call."""
-        return False
+        if len(_KNOWN) > _MOST_KNOWN:
+            _KNOWN.clear()
+        self._made = {} if fake and fake.shape_env is not None else _KNOWN
+        self._attributes: dict[torch.device, dict[str, Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -64,11 +75,12 @@ class Remembering(TorchDispatchMode):
         ):
             with suppress(TypeError):
                 asked = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
+                asked += self._fake is None, torch.get_default_dtype()
                 asked += tuple([_offset(x, func) for x in tensors])
                 hash(asked)
         if asked in self._made:
             kind, ways = self._made[asked]
-            made = [way(tensors) for way in ways]
+            made = [way(self, tensors, *how) for way, how in ways]
             return kind(made) if kind else made[0]
         out = func(*args, **kwargs)
         if self._fake and is_short_line(func, args):
@@ -86,6 +98,8 @@ class Remembering(TorchDispatchMode):
 
     def _layouts(self, value: Any, tensors: list[Any]) -> Any:
         """Return what a result's layout may depend on; raise TypeError where that is unknown."""
+        if type(value) in _SETTINGS:
+            return type(value), value
         if isinstance(value, torch.Tensor):
             if not self._plain(value):
                 raise TypeError
@@ -110,10 +124,10 @@ class Remembering(TorchDispatchMode):
         return tensor.fake_device if self._fake else None
 
     def _way(self, result: Any, tensors: list[Any]) -> Making | None:
-        """Return a function that makes such a result again; None where that is unknown."""
+        """Return how such a result is made again; None where that is unknown."""
         for place, tensor in enumerate(tensors):
             if tensor is result:
-                return itemgetter(place)
+                return Remembering._operand, (place,)
         if not self._plain(result) or result.is_conj():
             return None
         storage = result.untyped_storage()
@@ -123,34 +137,60 @@ class Remembering(TorchDispatchMode):
             if tensor.untyped_storage()._cdata == storage._cdata:
                 return self._view(place, tensor, layout) if tensor.dtype == result.dtype else None
         held = storage.nbytes() // result.element_size()
-        return partial(self._new, held, layout, result.dtype, device)
+        return Remembering._new, (held, layout, result.dtype, device)
 
     def _view(self, place: int, tensor: Any, layout: Any) -> Making:
-        """Return a function that makes a view of an operand again, wherever that begins."""
+        """Return how a view of an operand is made again, wherever that begins."""
         sizes, strides, offset = layout
         further = offset - tensor.storage_offset()
-        return partial(self._make_view, place, sizes, strides, further, self._device(tensor))
+        return Remembering._make_view, (place, sizes, strides, further, self._device(tensor))
+
+    def _operand(self, tensors: list[Any], place: int) -> Any:
+        """Return one of the tensors."""
+        return tensors[place]
 
     def _make_view(
-        self, place: int, sizes: Any, strides: Any, further: Any, device: Any, tensors: list[Any]
+        self, tensors: list[Any], place: int, sizes: Any, strides: Any, further: Any, device: Any
     ) -> Any:
         """Return a view of one of the tensors."""
         offset = tensors[place].storage_offset() + further
         with self._below():
             made = torch.as_strided(tensors[place], sizes, strides, offset)
-        return made if self._fake is None else FakeTensor(self._fake, made, device)
+        return made if self._fake is None else self._faked(self._fake, made, device)
 
-    def _new(self, held: Any, layout: Any, dtype: Any, device: Any, _tensors: list[Any]) -> Any:
+    def _new(self, _tensors: list[Any], held: Any, layout: Any, dtype: Any, device: Any) -> Any:
         """Return a new tensor whose storage holds so many entries."""
         with self._below():
             made = torch.empty(held, dtype=dtype, device="meta").as_strided(*layout)
-        return made if self._fake is None else FakeTensor(self._fake, made, device)
+        return made if self._fake is None else self._faked(self._fake, made, device)
+
+    def _faked(self, mode: FakeTensorMode, meta: Any, device: torch.device) -> Any:
+        """Return a fake tensor for a meta tensor: torch sets the same attributes on each of them.
+
+        So the first one of a device is torch's, and its attributes are copied to the others.
+        """
+        known = self._attributes.get(device)
+        if known is None:
+            fake = FakeTensor(mode, meta, device)
+            self._attributes[device] = dict(vars(fake))
+            return fake
+        fake = torch.Tensor._make_subclass(
+            FakeTensor, meta, meta.requires_grad, dispatch_device=True,
+            device_for_backend_keys=known["_fake_device"],
+        )  # fmt: skip
+        if mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(fake)
+        vars(fake).update(known)
+        return fake
 
     @contextmanager
     def _below(self) -> Iterator[None]:
-        """Make operations inside give the meta tensors below fake ones."""
+        """Make operations inside give the meta tensors below fake ones, unseen by modes."""
         if self._fake is None:
-            yield
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                yield
             return
         with in_kernel_invocation_manager(self._fake), torch._C._DisablePythonDispatcher():
             yield

@@ -25,11 +25,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.profiler import itt
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.errors import CannotRunError
 from attnprof.trace.run.disguise import disguised, uncompiled
-from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
+from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.run.torch_under_symbols import as_under_numbers
 from attnprof.user_code import line_of
@@ -158,8 +157,10 @@ class _OnMeta(DeviceContext):
         return torch.ops.aten.lift_fresh(made) if func is torch.tensor else made
 
 
-class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OnlyMeta(EagerMode):
     """Refuses operations that would make real tensors, before they take memory."""
+
+    supports_higher_order_operators = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
