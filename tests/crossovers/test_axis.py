@@ -78,9 +78,9 @@ def test_every_integer_agrees(case):
             continue
     meeting = Meeting(registry.get(a), registry.get(b), workload, scope, axis=axis)
     metrics = [*next(iter(known.values()))]
-    found = crossover_report(meeting, [workload.seq_len], ["formula"], metrics, environment={})
-    assert len(found.records) == len(metrics)
-    for row in found.records:
+    report = crossover_report(meeting, [workload.seq_len], ["formula"], metrics, environment={})
+    assert len(report.records) == len(metrics)
+    for row in report.records:
         verdict, first, above = told_by_integers({v: its[row.metric] for v, its in known.items()})
         names = {1: b, -1: a, 0: None}
         assert (row.verdict, row.first_value) == (verdict, first), row.metric

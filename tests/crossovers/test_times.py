@@ -330,17 +330,17 @@ def raced(monkeypatch, names, axis, seconds, noise=0.02, given=256, **how):
 @pytest.mark.parametrize("over", ["d", "batch", "window", "heads"])
 @pytest.mark.parametrize("crossing", [24, 100, 700])
 def test_the_crossing_is_that_of_the_clock(monkeypatch, over, crossing):
-    found = raced(
+    report = raced(
         monkeypatch, ["standard", "longformer"], CrossoverAxis(over),
         lambda side, value: 1e-4 if side else 1e-4 * value / crossing,
     )  # fmt: skip
-    (row,) = found.records
+    (row,) = report.records
     assert row.crossover_value == pytest.approx(crossing, rel=0.05)
     assert row.ci_low < crossing * 1.03
     assert row.ci_high > crossing * 0.97
     assert (row.verdict, row.cheaper_above) == ("crosses", "longformer")
     assert (row.over, row.seq_len, row.crossover_seq_len) == (over, 256, None)
-    assert "At 256 tokens" in found.summary["answer"]
+    assert "At 256 tokens" in report.summary["answer"]
 
 
 def test_only_heads_that_divide_the_width_are_timed(monkeypatch):
@@ -376,12 +376,12 @@ def test_one_journal_keeps_two_axes_apart(monkeypatch, tmp_path):
 
 
 def test_curves_are_over_the_values(monkeypatch):
-    found = raced(
+    report = raced(
         monkeypatch, ["standard", "linear"], CrossoverAxis("d"),
         lambda side, value: 1e-4 if side else 1e-5 * value, noise=0, given=64, curves=True,
     )  # fmt: skip
-    for curve in found.summary["curves"]:
+    for curve in report.summary["curves"]:
         assert curve["seq_len"] == 64
-        assert len(curve["at"]) == len(curve["value"]) == len(found.records[0].lengths)
-    (ratio,) = found.summary["ratios"]
+        assert len(curve["at"]) == len(curve["value"]) == len(report.records[0].lengths)
+    (ratio,) = report.summary["ratios"]
     assert ratio["value"] == pytest.approx([0.1 * d for d in ratio["at"]])

@@ -40,8 +40,8 @@ def counted_by_symbols(run, *shapes, dtype=torch.float32):
     of = {hint: sizes[name] for name, hint in hints.items()}
     symbolic = [shape and tuple(of.get(size, size) for size in shape) for shape in shapes]
     with spoken(names), fake_world(environment):
-        found = totals(_trace(run, symbolic, dtype, backward=False), "forward")
-    values = {letter: evaluate_at(found[kind], hints) for letter, kind in LETTERS.items()}
+        counts = totals(_trace(run, symbolic, dtype, backward=False), "forward")
+    values = {letter: evaluate_at(counts[kind], hints) for letter, kind in LETTERS.items()}
     return {letter: value for letter, value in values.items() if value}
 
 
@@ -69,8 +69,8 @@ def _trace(run, shapes, dtype, backward):
 def _letters(trace, backward):
     phase = "backward" if backward else "forward"
     assert not uncounted(trace, phase)
-    found = totals(trace, phase)
-    return {letter: found[kind] for letter, kind in LETTERS.items() if found[kind]}
+    counts = totals(trace, phase)
+    return {letter: counts[kind] for letter, kind in LETTERS.items() if counts[kind]}
 
 
 def each(text, entries):

@@ -333,8 +333,8 @@ def counted(case, sizes):
     call = case(sizes["d"]).eval() if isinstance(case, type) else case
     x = torch.zeros(sizes["B"], sizes["N"], sizes["d"])
     with torch.no_grad(), FlopCounterMode(display=False) as products:
-        found = count(lambda: call(x))
-    counts = {**found.by_kind(), "bytes_moved": found.bytes_moved, "flops": found.flops}
+        trace = count(lambda: call(x))
+    counts = {**trace.by_kind(), "bytes_moved": trace.bytes_moved, "flops": trace.flops}
     if case is FloatScale:  # torch counts fused attention on a CPU as nothing
         return counts
     return {**counts, "matmul_flops": products.get_total_flops()}

@@ -113,19 +113,19 @@ def windows(x):
 
 
 def test_images_in_windows_are_symbolic():
-    found = attnprof.derive(windows, inputs={"x": "B, H, W, d"}, phases=["forward"])
-    forms = found.phases["forward"]
+    derivation = attnprof.derive(windows, inputs={"x": "B, H, W, d"}, phases=["forward"])
+    forms = derivation.phases["forward"]
     assert forms.method == "symbolic"
     assert {"4 divides H", "4 divides W"} <= set(forms.domain)
-    assert found.at("matmul_flops", B=2, H=12, W=20, d=3) == 2 * 2 * (2 * 240 * 16 * 3)
+    assert derivation.at("matmul_flops", B=2, H=12, W=20, d=3) == 2 * 2 * (2 * 240 * 16 * 3)
 
 
 def test_whole_numbers_are_not_rounded():
     def neighbours(x):
         return torch.nn.functional.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1).softmax(-1)
 
-    found = attnprof.derive(neighbours, inputs={"x": "B, N, d"}, phases=["train"])
-    assert not found.expression("peak_bytes", "train").has(f)
+    derivation = attnprof.derive(neighbours, inputs={"x": "B, N, d"}, phases=["train"])
+    assert not derivation.expression("peak_bytes", "train").has(f)
 
 
 def test_halves_rounded_up_that_have_to_be_whole_are_a_condition():
@@ -134,9 +134,9 @@ def test_halves_rounded_up_that_have_to_be_whole_are_a_condition():
         one, other = x.chunk(2, 1)
         return one * torch.zeros(width) + other
 
-    found = attnprof.derive(halves, inputs={"x": "N, d"})
-    assert "2 divides d" in found.phases["forward"].domain
-    assert str(found.expression("flops")) == "N*d"
+    derivation = attnprof.derive(halves, inputs={"x": "N, d"})
+    assert "2 divides d" in derivation.phases["forward"].domain
+    assert str(derivation.expression("flops")) == "N*d"
 
 
 @pytest.mark.parametrize("size", [4, 8])

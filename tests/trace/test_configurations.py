@@ -213,9 +213,9 @@ def test_sizes_are_computed_where_torch_knows_them_by_symbol(text, width):
     target = target_of(
         nn.Linear, {"in_features": text, "out_features": text}, {"input": f"B, {text}"}
     )
-    found = derived(target, ("forward",))
+    derivation = derived(target, ("forward",))
     for h, d in ((4, 6), (6, 34)):
-        flops = found.at("matmul_flops", "forward", B=2, h=h, d=d)
+        flops = derivation.at("matmul_flops", "forward", B=2, h=h, d=d)
         assert flops == 2 * 2 * width(h, d) ** 2
 
 

@@ -131,8 +131,8 @@ def test_what_a_copied_layer_asks_of_a_size_is_a_condition():
             return x.sin() if copy.deepcopy(self).heads % 2 else x @ x.mT @ x
 
     inputs = {"x": "B, N, h*d"}
-    found = derived(target_of(Asking, {"heads": "h"}, inputs), ("forward",), {"h": 8})
-    assert "2 divides h" in found.phases["forward"].domain
+    derivation = derived(target_of(Asking, {"heads": "h"}, inputs), ("forward",), {"h": 8})
+    assert "2 divides h" in derivation.phases["forward"].domain
 
 
 def untrained(module, x):

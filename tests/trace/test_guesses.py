@@ -358,9 +358,9 @@ WORKING = {
 def test_what_runs_is_found_and_told(layer):
     target = target_of(layer)
     assert WORKING[layer] in target.spelled_inputs
-    told = " ".join(target.notes)
-    assert WORKING[layer] in told
-    assert ("tried first: " in told) == (layer not in (Anything, Looked, Pooled, Stage))
+    notes = " ".join(target.notes)
+    assert WORKING[layer] in notes
+    assert ("tried first: " in notes) == (layer not in (Anything, Looked, Pooled, Stage))
     tried(target, {})
 
 
@@ -380,10 +380,10 @@ class Never(Layer):
 def test_where_nothing_runs_there_is_something_to_type():
     with pytest.raises(RequestError) as refused:
         tried(target_of(Never), {})
-    told = str(refused.value)
-    assert re.search(r"RuntimeError: not on a Monday \(test_guesses.py:\d+\)", told)
-    assert "Never(dim), Never.forward(x, mask=None, scale=1.0)" in told
-    assert told.endswith("attnprof derive Never --arg 'dim=h*d' --input \"x: B, N, h*d\"")
+    message = str(refused.value)
+    assert re.search(r"RuntimeError: not on a Monday \(test_guesses.py:\d+\)", message)
+    assert "Never(dim), Never.forward(x, mask=None, scale=1.0)" in message
+    assert message.endswith("attnprof derive Never --arg 'dim=h*d' --input \"x: B, N, h*d\"")
 
 
 def test_a_module_that_an_annotation_names_is_built():
@@ -457,14 +457,14 @@ class Cached(Layer):
 
 
 def test_a_cache_guessed_from_the_signature_gives_a_decoding_step():
-    found = derived(target_of(Cached), ("decode",))
-    assert found.phases["decode"].method == "symbolic"
+    derivation = derived(target_of(Cached), ("decode",))
+    assert derivation.phases["decode"].method == "symbolic"
     sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
     module, past = Cached(8).eval(), torch.randn(3, 8, 8)
     with FlopCounterMode(display=False) as counter:
         module(torch.randn(3, 1, 8), (past, past))
-    assert found.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
-    peaks = [found.at("peak_bytes", "decode", **{**sizes, "N": n}) for n in (100, 101)]
+    assert derivation.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+    peaks = [derivation.at("peak_bytes", "decode", **{**sizes, "N": n}) for n in (100, 101)]
     assert peaks[1] - peaks[0] == 3 * 8 * 4 * 2 + 3 * 4 * 2  # keys, values, scores twice
 
 
@@ -498,15 +498,15 @@ def stepping(dim):
 
 @pytest.mark.parametrize("make", [Stepping, stepping])
 def test_a_step_of_its_own_is_one_token_after_others(make):
-    found = derived(target_of(make, inputs={"x": "B, N, h*d"}), ("decode",))
-    assert found.phases["decode"].method == "symbolic"
+    derivation = derived(target_of(make, inputs={"x": "B, N, h*d"}), ("decode",))
+    assert derivation.phases["decode"].method == "symbolic"
     module = Stepping(8).eval()
     state = module.init_state(3)
     state.advance(8)
     with FlopCounterMode(display=False) as counter:
         module.step(torch.randn(3, 1, 8), state)
     sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
-    assert found.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+    assert derivation.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
 
 
 def test_without_a_cache_in_the_answer_there_is_no_step():
@@ -572,8 +572,8 @@ def test_sizes_are_values_of_a_call():
     assert target_of(Grid, inputs=["size: =(H, W)"]).spelled_inputs == [
         "x: B, N, h*d", *inputs[1:]
     ]  # fmt: skip
-    found = derived(target_of(Grid, inputs=inputs), ("forward",))
-    assert str(found.expression("matmul_flops", "forward")) == "2*B*H*W*d**2*h**2"
+    derivation = derived(target_of(Grid, inputs=inputs), ("forward",))
+    assert str(derivation.expression("matmul_flops", "forward")) == "2*B*H*W*d**2*h**2"
 
 
 class Halved(Layer):
@@ -679,17 +679,17 @@ def test_modules_of_images_run_by_the_plainest_command(layer):
 
 
 def test_guessed_lists_give_formulas_that_torch_counts():
-    found = derived(target_of(Pooled), ("forward",))
+    derivation = derived(target_of(Pooled), ("forward",))
     sizes = {"B": 3, "N": 5, "h": 2, "d": 3}
     with FlopCounterMode(display=False) as counter:
         Pooled(6)([torch.zeros(3, 5, 6)] * 2)
-    assert found.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
+    assert derivation.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
 
 
 def test_norms_that_ask_for_whole_numbers_take_symbols():
-    found = derived(target_of(Counted), ("forward",)).phases["forward"]
-    assert found.method == "symbolic"
-    assert str(found.formulas["parameters"].expression) == "d**2*h**2 + 2*d*h"
+    forms = derived(target_of(Counted), ("forward",)).phases["forward"]
+    assert forms.method == "symbolic"
+    assert str(forms.formulas["parameters"].expression) == "d**2*h**2 + 2*d*h"
     assert isinstance(3, numbers.Integral)
     assert isinstance(numbers.Integral, type)  # as it was
 
@@ -701,8 +701,8 @@ def test_a_class_of_no_whole_sizes_is_passed_over():
             total = total + x.sum()
         return total
 
-    found = derived(target_of(blocks, inputs=["x: B, N/8 - 1, 8, d"]), ("forward",))
-    assert found.phases["forward"].method in ("mixed", "interpolated")
+    derivation = derived(target_of(blocks, inputs=["x: B, N/8 - 1, 8, d"]), ("forward",))
+    assert derivation.phases["forward"].method in ("mixed", "interpolated")
     sizes = {"B": 2, "N": 40, "d": 3}
-    count = found.at("additions", "forward", **sizes)
+    count = derivation.at("additions", "forward", **sizes)
     assert count == 5 * (2 * 4 * 8 * 3) + 4  # a sum at first and in each turn, which adds it

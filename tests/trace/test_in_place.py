@@ -229,11 +229,11 @@ def test_pooling_in_one_dimension_is_one_kernel_whose_windows_are_compared():
     def pool(x):
         return F.max_pool1d(x, 4)
 
-    found = attnprof.derive(pool, inputs={"x": "B, d, N"}, phases=["forward"])
-    forms = found.phases["forward"]
+    derivation = attnprof.derive(pool, inputs={"x": "B, d, N"}, phases=["forward"])
+    forms = derivation.phases["forward"]
     assert [call.op for call in forms.trace.calls] == ["max_pool1d"]
-    assert found.at("other", B=2, d=3, N=40) == 2 * 3 * 10 * 4
-    assert found.at("peak_bytes", B=2, d=3, N=40) == 2 * 3 * 10 * 4
+    assert derivation.at("other", B=2, d=3, N=40) == 2 * 3 * 10 * 4
+    assert derivation.at("peak_bytes", B=2, d=3, N=40) == 2 * 3 * 10 * 4
 
 
 def test_singular_values_are_found_without_singular_vectors():
@@ -296,9 +296,9 @@ def test_entries_that_a_gradient_picks_out_are_left_out_and_named():
     def filled(x):
         return x.sin().masked_fill(torch.ones(x.shape, dtype=torch.bool), x.sum())
 
-    found = derived(filled)
-    assert found.bound("peak_bytes") == "at least"
-    assert any("aten.masked_select" in note for note in found.notes)
+    derivation = derived(filled)
+    assert derivation.bound("peak_bytes") == "at least"
+    assert any("aten.masked_select" in note for note in derivation.notes)
 
 
 def test_products_inside_a_checkpoint_are_counted_as_outside():

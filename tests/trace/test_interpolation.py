@@ -148,11 +148,11 @@ class Branching(nn.Module):
 
 @pytest.mark.parametrize(("length", "softmax"), [(421, True), (100, False)])
 def test_the_formula_is_of_the_branch_that_was_asked_for(length, softmax):
-    found = derived(target_of(Branching), ["forward"], {"N": length})
+    derivation = derived(target_of(Branching), ["forward"], {"N": length})
     exps = B * N * h * d if softmax else 0
-    assert sympy.expand(found.expression("exponentials") - exps) == 0
+    assert sympy.expand(derivation.expression("exponentials") - exps) == 0
     beyond = "N > 300" if softmax else "N <= 300"
-    assert beyond in found.phases["forward"].domain
+    assert beyond in derivation.phases["forward"].domain
 
 
 class Looping(nn.Module):
@@ -170,10 +170,10 @@ class Looping(nn.Module):
 def test_one_sample_may_be_a_case_of_its_own(batch):
     sizes = {"B": batch, "N": 128, "h": 2, "d": 16}
     target = target_of(Looping)
-    found = derived(target, ["forward"], sizes)
+    derivation = derived(target, ["forward"], sizes)
     counted = totals(record(target, sizes, training=False), "forward")
-    assert {q: found.at(q, **sizes) for q in counted} == counted
-    assert ("B = 1" in found.phases["forward"].domain) == (batch == 1)
+    assert {q: derivation.at(q, **sizes) for q in counted} == counted
+    assert ("B = 1" in derivation.phases["forward"].domain) == (batch == 1)
 
 
 def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms(padded):
@@ -202,19 +202,21 @@ def repeated(x):
 
 
 def test_calls_are_operations_and_not_the_lines_they_are_on():
-    found = attnprof.derive(repeated, inputs={"x": "2, N"}, phases=["forward"], at={"N": 1280})
-    trace = found.phases["forward"].trace
-    assert found.phases["forward"].method == "interpolated"
+    derivation = attnprof.derive(repeated, inputs={"x": "2, N"}, phases=["forward"], at={"N": 1280})
+    trace = derivation.phases["forward"].trace
+    assert derivation.phases["forward"].method == "interpolated"
     for at, adds, line in (({}, "N/64", "N/32"), ({"N": 1280}, 20, 40)):
         calls = {row["operation"]: row["calls"] for row in operations(trace, "forward", at)}
         assert (calls["add"], calls["mul"], calls["sort"]) == (adds, adds, 1)
         assert line in [row["calls"] for row in subtotals(trace, "forward", at)]
-    assert not found.phases["forward"].uncounted
+    assert not derivation.phases["forward"].uncounted
 
 
 def test_calls_of_a_run_by_symbols_are_counted_one_by_one():
-    found = attnprof.derive(lambda x: x * 2.0 * 3.0, inputs={"x": "B, N, d"}, phases=["forward"])
-    (row,) = found.report().summary["phases"]["forward"]["operations"]
+    derivation = attnprof.derive(
+        lambda x: x * 2.0 * 3.0, inputs={"x": "B, N, d"}, phases=["forward"]
+    )
+    (row,) = derivation.report().summary["phases"]["forward"]["operations"]
     assert (row["operation"], row["calls"]) == ("mul", 2)
 
 

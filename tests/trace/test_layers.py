@@ -30,9 +30,9 @@ def test_what_is_remembered_changes_nothing(monkeypatch):
     hints = hints_for(target.symbols, {})
 
     def runs():
-        found = run_symbolically(target, hints, ["backward", "train"])
+        run = run_symbolically(target, hints, ["backward", "train"])
         numbers = [record(target, hints, training=True, swift=swift) for swift in (False, True)]
-        return found.forms, found.guards.conditions, found.trace, *numbers
+        return run.forms, run.guards.conditions, run.trace, *numbers
 
     with_memory = runs()
     monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)

@@ -68,15 +68,15 @@ def recurrence(q, k, v):
 
 
 def test_a_loop_over_tokens_is_linear_in_them():
-    target, found = shown(recurrence, inputs=HEADS)
-    forms = found.phases["forward"]
+    target, derivation = shown(recurrence, inputs=HEADS)
+    forms = derivation.phases["forward"]
     assert forms.method == "mixed"
-    assert sympy.expand(found.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
     for single in ("multiplications", "additions"):  # of the state, and in the product with it
-        assert sympy.expand(found.expression(single) - 2 * B * N * h * d**2) == 0
-    assert found.expression("peak_bytes").free_symbols == {B, N, h, d}
+        assert sympy.expand(derivation.expression(single) - 2 * B * N * h * d**2) == 0
+    assert derivation.expression("peak_bytes").free_symbols == {B, N, h, d}
     shapes = [{"B": 3, "N": n, "h": 4, "d": 9} for n in (4, 7, 23, 31, 32)]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 def chunked(q, k, v, chunk):
@@ -100,19 +100,19 @@ def in_chunks(x):
 
 def test_a_length_shorter_than_formulas_begin_at_has_those_of_its_class():
     target = target_of(in_chunks, inputs=["x: B, N, d"])
-    found = derived(target, ["forward"], {"N": 9})
-    assert found.expression("matmul_flops").has(N)
+    derivation = derived(target, ["forward"], {"N": 9})
+    assert derivation.expression("matmul_flops").has(N)
     shapes = [{"B": 2, "N": n, "d": 8} for n in (9, 14)]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 def test_the_chunk_of_a_recurrence_is_a_symbol():
-    target, found = shown(chunked, ["chunk=C"], HEADS)
-    assert "C divides N" in found.phases["forward"].domain
+    target, derivation = shown(chunked, ["chunk=C"], HEADS)
+    assert "C divides N" in derivation.phases["forward"].domain
     products = 4 * B * N * h * d * (C + d)
-    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     shapes = [{"B": 2, "N": n * c, "h": 3, "d": 5, "C": c} for n in (2, 3, 11) for c in (2, 8, 13)]
-    assert check(target, found, shapes) >= 8
+    assert check(target, derivation, shapes) >= 8
 
 
 def blockwise(x):
@@ -123,12 +123,12 @@ def blockwise(x):
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
 def test_blocks_and_a_rest_are_one_formula(phase):
-    target, found = shown(blockwise, inputs=["x: B, N, d"], phase=phase)
-    exponentials = found.expression("exponentials", phase)
+    target, derivation = shown(blockwise, inputs=["x: B, N, d"], phase=phase)
+    exponentials = derivation.expression("exponentials", phase)
     assert exponentials.has(sympy.ceiling)
     assert exponentials.subs({B: 1, N: 130}) == 2 * 64**2 + 2**2
     shapes = [{"B": 2, "N": 128 + rest, "d": 8} for rest in (0, 1, 2, 3, 31, 32, 33, 62, 63)]
-    assert check(target, found, [*shapes, {"B": 3, "N": 1000, "d": 5}], phase) >= 8
+    assert check(target, derivation, [*shapes, {"B": 3, "N": 1000, "d": 5}], phase) >= 8
 
 
 class Ratio(nn.Module):
@@ -143,10 +143,10 @@ class Ratio(nn.Module):
 
 
 def test_a_rounded_width_stays_rounded():
-    target, found = shown(Ratio, ["dim=d"], ["x: B, N, d"])
-    assert found.phases["forward"].method == "symbolic"
-    assert found.at("parameters", B=1, N=2, d=100) == 101 * int(100 * math.log(100))
-    assert check(target, found, [{"B": 2, "N": 3, "d": n} for n in (3, 17, 64, 1000)]) == 4
+    target, derivation = shown(Ratio, ["dim=d"], ["x: B, N, d"])
+    assert derivation.phases["forward"].method == "symbolic"
+    assert derivation.at("parameters", B=1, N=2, d=100) == 101 * int(100 * math.log(100))
+    assert check(target, derivation, [{"B": 2, "N": 3, "d": n} for n in (3, 17, 64, 1000)]) == 4
 
 
 @dataclass
@@ -177,12 +177,12 @@ class Strict(nn.Module):
 
 
 def test_settings_that_insist_on_integers():
-    target, found = shown(Strict, ["d_model=h*d", "num_heads=h"], ["x: B, N, h*d"])
-    assert found.phases["forward"].method == "mixed"
+    target, derivation = shown(Strict, ["d_model=h*d", "num_heads=h"], ["x: B, N, h*d"])
+    assert derivation.phases["forward"].method == "mixed"
     products = 4 * B * N**2 * h * d + 6 * B * N * (h * d) ** 2
-    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     shapes = [{"B": 2, "N": 301, "h": n, "d": w} for n in (2, 5, 16) for w in (8, 24, 40)]
-    assert check(target, found, shapes) == 9
+    assert check(target, derivation, shapes) == 9
 
 
 def encoder(layers, heads, width):
@@ -193,12 +193,12 @@ def encoder(layers, heads, width):
 
 def test_layers_are_a_symbol():
     args = ["layers=L", "heads=h", "width=d"]
-    target, found = shown(encoder, args, ["src: N, B, h*d"])
-    assert found.phases["forward"].method == "mixed"
+    target, derivation = shown(encoder, args, ["src: N, B, h*d"])
+    assert derivation.phases["forward"].method == "mixed"
     products = L * (24 * B * N * (h * d) ** 2 + 4 * B * N**2 * h * d)
-    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     shape = {"B": 2, "N": 37, "h": 4, "d": 8, "L": 12}
-    assert check(target, found, [shape]) == 1
+    assert check(target, derivation, [shape]) == 1
 
 
 class Kinds(nn.Module):
@@ -216,13 +216,13 @@ class Kinds(nn.Module):
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
 def test_layers_of_several_kinds_are_counted_by_kind(phase):
-    target, found = shown(Kinds, ["layers=L"], ["x: B, N, d"], phase)
+    target, derivation = shown(Kinds, ["layers=L"], ["x: B, N, d"], phase)
     products = 4 * B * N**2 * d * (1 if phase == "forward" else 3)
     expected = products * sympy.floor((L + 1) / 3)
-    assert sympy.expand(found.expression("matmul_flops", phase) - expected) == 0
+    assert sympy.expand(derivation.expression("matmul_flops", phase) - expected) == 0
     sizes = [{"B": 2, "N": 5, "d": 90}, {"B": 3, "N": 200, "d": 4}]
     shapes = [{**shape, "L": layers} for layers in (7, 8, 9, 23) for shape in sizes]
-    assert check(target, found, shapes, phase) == len(shapes)
+    assert check(target, derivation, shapes, phase) == len(shapes)
 
 
 class Rarely(nn.Module):
@@ -242,11 +242,11 @@ class Rarely(nn.Module):
 
 
 def test_a_kind_of_layer_that_comes_rarely():
-    target, found = shown(Rarely, ["layers=L"], ["x: B, N, d"])
+    target, derivation = shown(Rarely, ["layers=L"], ["x: B, N, d"])
     expected = 2 * B * N**2 * d * (1 + sympy.floor(L / 6))
-    assert sympy.expand(found.expression("matmul_flops") - expected) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - expected) == 0
     shapes = [{"B": 2, "N": 5, "d": 90, "L": layers} for layers in (6, 11, 12, 29, 30)]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 def padded(q, k, v, chunk=8):
@@ -261,12 +261,12 @@ def padded(q, k, v, chunk=8):
 
 
 def test_padding_to_whole_chunks_leaves_no_length_out():
-    target, found = shown(padded, inputs=["q: B, h, N, d", "k: B, h, N, d", "v: B, h, N, d"])
+    target, derivation = shown(padded, inputs=["q: B, h, N, d", "k: B, h, N, d", "v: B, h, N, d"])
     chunks = sympy.ceiling(N / 8)
     products = 32 * B * h * chunks * d * (8 + d)
-    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     shapes = [{"B": 3, "N": n, "h": 2, "d": 5} for n in (9, 10, 15, 16, 17, 63, 64, 100)]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 def test_a_size_that_is_padded_or_cut_is_one_of_whole_blocks():
@@ -293,9 +293,9 @@ def gated_steps(x):
 
 
 def test_a_peak_that_begins_late():
-    target, found = shown(gated_steps, inputs=["x: B, N, d"])
+    target, derivation = shown(gated_steps, inputs=["x: B, N, d"])
     shapes = [{"B": 3, "N": n, "d": 9} for n in (5, 9, 40)]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 class Convolved(nn.Module):
@@ -315,9 +315,9 @@ class Convolved(nn.Module):
 
 
 def test_a_kernel_that_takes_the_larger_of_two_amounts_in_a_run_for_each_length():
-    target, found = shown(Convolved, ["width=h*d"], ["x: B, N, h*d"])
+    target, derivation = shown(Convolved, ["width=h*d"], ["x: B, N, h*d"])
     shapes = [{"B": b, "N": n, "h": 2, "d": w} for b, n, w in ((2, 5, 9), (3, 40, 4), (33, 9, 30))]
-    assert check(target, found, shapes) == len(shapes)
+    assert check(target, derivation, shapes) == len(shapes)
 
 
 def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
@@ -457,11 +457,11 @@ def test_a_length_cut_into_parts_has_a_class_and_no_polynomial_of_four_lengths()
     def cut(x):
         return torch.cat([attended(part) for part in x.chunk(4, 1)], 1)
 
-    found = derived(target_of(cut, inputs=["x: B, N, d"]), ("forward",), {})
-    assert "4 divides N" in found.phases["forward"].domain
+    derivation = derived(target_of(cut, inputs=["x: B, N, d"]), ("forward",), {})
+    assert "4 divides N" in derivation.phases["forward"].domain
     for n in (80, 132, 2000):
-        assert found.phases["forward"].holds({"B": 2, "N": n, "d": 5})
-        assert found.at("matmul_flops", B=2, N=n, d=5) == 4 * 2 * 4 * (n // 4) ** 2 * 5
+        assert derivation.phases["forward"].holds({"B": 2, "N": n, "d": 5})
+        assert derivation.at("matmul_flops", B=2, N=n, d=5) == 4 * 2 * 4 * (n // 4) ** 2 * 5
 
 
 def even_attends(x):
@@ -478,14 +478,14 @@ def third_attends(x):
 
 @pytest.mark.parametrize("code", [even_attends, every_second, third_attends])
 def test_branches_by_the_rest_of_a_length_are_the_domain_as_it_is(code):
-    found = derived(target_of(code, inputs=["x: B, N, d"]), ("forward",), {})
-    forms, divisor = found.phases["forward"], 3 if code is third_attends else 2
+    derivation = derived(target_of(code, inputs=["x: B, N, d"]), ("forward",), {})
+    forms, divisor = derivation.phases["forward"], 3 if code is third_attends else 2
     assert forms.method == "symbolic"
     assert f"{divisor} does not divide N" in forms.domain
     for n in (7, 25, 1001):
         assert forms.holds({"B": 2, "N": n, "d": 5})
         expected = 4 * 2 * ((n + 1) // 2) ** 2 * 5 if code is every_second else 2 * n * 5
-        assert found.at("flops", B=2, N=n, d=5) == expected
+        assert derivation.at("flops", B=2, N=n, d=5) == expected
 
 
 def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
@@ -495,11 +495,11 @@ def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
         half = len(range(0, x.shape[1] - 1, 2))
         return attended(x[:, : len(bytearray(half))])
 
-    found = derived(target_of(halves, inputs=["x: B, N, d"]), ("forward",), {})
-    forms = found.phases["forward"]
+    derivation = derived(target_of(halves, inputs=["x: B, N, d"]), ("forward",), {})
+    forms = derivation.phases["forward"]
     for n in (10, 26, 40, 42):
         assert forms.holds({"B": 2, "N": n, "d": 5}), forms.domain
-        assert found.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5
+        assert derivation.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5
 
 
 def test_a_headline_ends_where_its_formulas_do_and_says_at_least():

@@ -39,9 +39,9 @@ def test_a_size_of_one_is_a_case_of_its_own(free, sizes):
     at = dict(zip("BNhd", sizes, strict=True))
     for phase in ("forward", "backward"):
         trace = record(target_of(Attention), at, training=phase == "backward", real=True)
-        found = totals(trace, phase)
+        counts = totals(trace, phase)
         assert {name: free.at(name, phase, **at) for name in QUANTITIES} == {
-            name: found[name] for name in QUANTITIES
+            name: counts[name] for name in QUANTITIES
         }
 
 
@@ -57,10 +57,10 @@ def test_where_the_code_does_not_run_there_is_no_number():
     def rows(x):
         return x.view(x.shape[0], 4, -1) * 2.0
 
-    found = attnprof.derive(rows, inputs={"x": "B, 4*N"}, phases=["forward"])
-    assert found.at("flops", "forward", B=2, N=3) == 24
+    derivation = attnprof.derive(rows, inputs={"x": "B, 4*N"}, phases=["forward"])
+    assert derivation.at("flops", "forward", B=2, N=3) == 24
     with pytest.raises(RequestError):
-        found.at("flops", "forward", B=2)
+        derivation.at("flops", "forward", B=2)
 
 
 @pytest.fixture(scope="module")
@@ -117,16 +117,16 @@ def test_rows_are_looked_up_as_far_as_the_table_reaches(lookup):
     def looks_up(x):
         return x * lookup(table, x.shape[0])
 
-    found = attnprof.derive(looks_up, inputs={"x": "N, 4"}, phases=["forward"])
+    derivation = attnprof.derive(looks_up, inputs={"x": "N, 4"}, phases=["forward"])
     for n in (2, 499, 500, 501, 502, 700, 997, 998, 999, 1000, 1001, 1500):
         try:
             looks_up(torch.randn(n, 4))
         except (IndexError, RuntimeError):  # the latter by gather
-            assert not found.phases["forward"].holds({"N": n}), n
+            assert not derivation.phases["forward"].holds({"N": n}), n
             with pytest.raises(RequestError, match="out of range"):
-                found.at("flops", N=n)
+                derivation.at("flops", N=n)
         else:
-            assert found.phases["forward"].holds({"N": n}), n
+            assert derivation.phases["forward"].holds({"N": n}), n
 
 
 @pytest.mark.parametrize("longest", [13, 128, 600])
@@ -140,11 +140,11 @@ def test_code_with_a_longest_sequence_is_derived_up_to_there(longest):
             n = x.shape[1]
             return (x @ x.mT).masked_fill(self.mask[:n, :n] == 0, -1e9).softmax(-1) @ x
 
-    found = attnprof.derive(Masked, inputs={"x": "B, N, d"}, phases=["forward"])
+    derivation = attnprof.derive(Masked, inputs={"x": "B, N, d"}, phases=["forward"])
     inside = {"B": 2, "N": longest - 1, "d": 4}
     pairs = 2 * (longest - 1) ** 2
-    assert found.phases["forward"].holds(inside)
-    assert found.at("matmul_flops", **inside) == 2 * 2 * 4 * pairs
-    assert not found.phases["forward"].holds({**inside, "N": longest + 1})
+    assert derivation.phases["forward"].holds(inside)
+    assert derivation.at("matmul_flops", **inside) == 2 * 2 * 4 * pairs
+    assert not derivation.phases["forward"].holds({**inside, "N": longest + 1})
     with pytest.raises(RequestError):
-        found.at("flops", **{**inside, "N": longest + 1})
+        derivation.at("flops", **{**inside, "N": longest + 1})

@@ -47,12 +47,12 @@ def test_inputs_are_those_of_a_model_beside_it():
         "extras[1]: None", "extras[2]: 'long'", "blocked: B, N/16, 16 bool",
     ]  # fmt: skip
     assert target.notes[-1] == "what it is called with is what RelativeModel calls it with"
-    found = derived(target, ("forward", "train"))
+    derivation = derived(target, ("forward", "train"))
     for sizes in ({"B": 3, "N": 48, "h": 2, "d": 6}, {"B": 2, "N": 80, "h": 3, "d": 5}):
         width = sizes["h"] * sizes["d"]
         with FlopCounterMode(display=False) as counter:
             RelativeModel(width, sizes["h"], depth=1)(torch.zeros(sizes["B"], sizes["N"], width))
-        assert found.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
+        assert derivation.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
 
 
 class Rows(nn.Module):
@@ -119,9 +119,9 @@ def test_arguments_are_those_of_a_model_beside_it():
     target = target_of(Built)
     assert "shared=Scale(dim=h*d, power=2)" in target.notes[0]
     assert "kind=torch.nn.modules.linear:Linear" in target.notes[0]
-    found = derived(target, ("forward",))
-    assert found.at("parameters", "forward", h=2, d=4) == 8 + 8 * 24 + 24
-    assert found.phases["forward"].method == "symbolic"
+    derivation = derived(target, ("forward",))
+    assert derivation.at("parameters", "forward", h=2, d=4) == 8 + 8 * 24 + 24
+    assert derivation.phases["forward"].method == "symbolic"
 
 
 class Odd(nn.Module):
@@ -185,8 +185,8 @@ def test_a_model_of_images_gives_its_parts_what_they_take(monkeypatch):
     assert target_of(Pictured).spelled_inputs == ["x: B, 3, 32, 32"]
     target = target_of(Shared)
     assert target.spelled_inputs == ["x: B, 17, 12", "size.0: 4", "size.1: 4"]
-    found = derived(target, ("forward",))
-    assert found.at("matmul_flops", "forward", B=3) == 2 * (2 * 3 * 17 * 12 * 12)
+    derivation = derived(target, ("forward",))
+    assert derivation.at("matmul_flops", "forward", B=3) == 2 * (2 * 3 * 17 * 12 * 12)
 
 
 class Volume(nn.Module):

@@ -139,11 +139,11 @@ def test_half_precision_products_are_left_to_the_processor():
      ("float32", "train", "exact")],
 )  # fmt: skip
 def test_a_peak_whose_note_says_at_least_is_not_called_exact(dtype, phase, bound):
-    found = attnprof.derive(
+    derivation = attnprof.derive(
         lambda x: x @ x.mT @ x, inputs={"x": "B, N, d"}, phases=[phase], dtype=dtype
     )
-    bounds = {record.quantity: record.bound for record in found.report().records}
-    said = any("at least" in note for note in found.phases[phase].notes)
+    bounds = {record.quantity: record.bound for record in derivation.report().records}
+    said = any("at least" in note for note in derivation.phases[phase].notes)
     assert said == (bound == "at least")
     assert bounds["peak_bytes"] == bound
     assert (bounds["flops"], bounds["bytes_moved"]) == ("exact", "exact")
@@ -193,8 +193,8 @@ class Grown(nn.Module):
 @pytest.mark.parametrize("phase", ["forward", "train"])
 @pytest.mark.parametrize(("kind", "sizes"), [(Normed, "N, d"), (Cached, "B, N, d")])
 def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
-    found = attnprof.derive(kind, inputs={"x": sizes}, args={"d": "d"}, phases=phase)
-    assert not found.phases[phase].formulas["peak_bytes"].withheld
+    derivation = attnprof.derive(kind, inputs={"x": sizes}, args={"d": "d"}, phases=phase)
+    assert not derivation.phases[phase].formulas["peak_bytes"].withheld
     for shape in ({"B": 2, "N": 24, "d": 8}, {"B": 3, "N": 9, "d": 16}):
         dims = [shape[name] for name in sizes.split(", ")]
         module, x = kind(shape["d"]).train(phase == "train"), torch.randn(*dims)
@@ -203,13 +203,13 @@ def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
         else:
             run = torch.no_grad()(lambda module=module, x=x: module(x))
             run()
-        told = found.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
+        told = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
         assert abs(told - allocator_peak(run)) <= SCALARS
 
 
 def test_code_that_keeps_tokens_is_counted_at_its_first_call():
-    found = attnprof.derive(Grown, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="forward")
-    assert str(found.expression("matmul_flops")) == "4*B*N**2*d + 2*B*N*d**2"
+    derivation = attnprof.derive(Grown, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="forward")
+    assert str(derivation.expression("matmul_flops")) == "4*B*N**2*d + 2*B*N*d**2"
 
 
 class Carried(nn.Module):
@@ -227,14 +227,14 @@ class Carried(nn.Module):
 
 
 def test_code_that_has_one_backward_pass_is_counted_at_that():
-    found = attnprof.derive(Carried, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="train")
+    derivation = attnprof.derive(Carried, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="train")
     module, x = Carried(8), torch.randn(2, 5, 8, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         module(x).sum().backward()
     with pytest.raises(RuntimeError, match="a second time"):
         module(x).sum().backward()
-    assert found.at("matmul_flops", "train", B=2, N=5, d=8) == counter.get_total_flops()
-    assert not any("a later one" in note for note in found.phases["train"].notes)
+    assert derivation.at("matmul_flops", "train", B=2, N=5, d=8) == counter.get_total_flops()
+    assert not any("a later one" in note for note in derivation.phases["train"].notes)
 
 
 class SetUp(nn.Module):
@@ -258,7 +258,7 @@ class SetUp(nn.Module):
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
 def test_code_that_sets_itself_up_once_is_counted_as_it_is_from_then_on(phase):
-    found = attnprof.derive(SetUp, inputs={"x": "B, N, d"}, args={"d": "d"}, phases=phase)
+    derivation = attnprof.derive(SetUp, inputs={"x": "B, N, d"}, args={"d": "d"}, phases=phase)
     module, x = SetUp(8).train(phase == "train"), torch.randn(2, 5, 8, requires_grad=True)
     products = []
     for _ in range(3):
@@ -268,9 +268,9 @@ def test_code_that_sets_itself_up_once_is_counted_as_it_is_from_then_on(phase):
                 out.sum().backward()
         products.append(counter.get_total_flops())
     assert products[0] > products[1] == products[2]
-    assert found.at("matmul_flops", phase, B=2, N=5, d=8) == products[1]
-    assert found.phases[phase].method == "symbolic"
-    assert any("a later one" in note for note in found.phases[phase].notes)
+    assert derivation.at("matmul_flops", phase, B=2, N=5, d=8) == products[1]
+    assert derivation.phases[phase].method == "symbolic"
+    assert any("a later one" in note for note in derivation.phases[phase].notes)
 
 
 class Rows:

@@ -47,10 +47,10 @@ def test_training_takes_what_the_allocator_gives(how):
 @pytest.mark.parametrize("phase", ["forward", "train"])
 def test_symbols_count_what_numbers_count(phase):
     _, target = layer(batch_first=True)
-    found = run_symbolically(target, {"B": 5, "N": 7}, [phase])
+    run = run_symbolically(target, {"B": 5, "N": 7}, [phase])
     sizes = {"N": STEPS, "B": BATCH}
     counted = totals(record(target, sizes, training=phase == "train"), phase)
-    assert {name: evaluate(form, sizes) for name, form in found.forms[phase].items()} == counted
+    assert {name: evaluate(form, sizes) for name, form in run.forms[phase].items()} == counted
     # four gates, of the input and of the state, forward; twice as much backward
     assert counted["matmul_flops"] == 2 * STEPS * BATCH * 160 * 64 * (3 if phase == "train" else 1)
 
@@ -59,10 +59,10 @@ def test_symbols_count_what_numbers_count(phase):
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_a_cell_takes_what_it_takes_without_symbols(kind, phase):
     target = target_of(kind, ["input_size=d", "hidden_size=h*d"], ["input: B, d"])
-    found = run_symbolically(target, {"B": 5, "h": 3, "d": 7}, [phase])
+    run = run_symbolically(target, {"B": 5, "h": 3, "d": 7}, [phase])
     sizes = {"B": 6, "h": 4, "d": 3}
     counted = totals(record(target, sizes, training=phase == "train"), phase)
-    assert {name: evaluate(form, sizes) for name, form in found.forms[phase].items()} == counted
+    assert {name: evaluate(form, sizes) for name, form in run.forms[phase].items()} == counted
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
@@ -74,7 +74,7 @@ def test_layers_of_steps_take_what_they_take_without_symbols(kind):
     environment, symbols, names = symbolic_sizes({"B": 4})
     numbers = record(target, sizes, training=True)
     with spoken(names):
-        found = record(target, {**sizes, **symbols}, training=True, environment=environment)
+        trace = record(target, {**sizes, **symbols}, training=True, environment=environment)
         taken = [[(c.op, evaluate(c.takes, sizes)) for c in run.calls if c.takes != 0]
-                 for run in (found, numbers)]  # fmt: skip
+                 for run in (trace, numbers)]  # fmt: skip
     assert taken[0] == taken[1]

@@ -91,17 +91,19 @@ def test_a_rule_says_bytes_and_memory_and_may_compare_sizes():
         seen = b * n * min(n, 2 * window)
         return {"matmul_flops": 4 * seen * d, "bytes_moved": 12, "workspace_bytes": 8 * n * n}
 
-    found = attnprof.derive(lambda x: mixed(x, x, x, 7), inputs={"x": "B, N, d"}, phases="forward")
-    assert evaluate(found.expression(), {"B": 2, "N": 100, "d": 3}) == 4 * 2 * 100 * 14 * 3
-    assert found.expression("bytes_moved") == 12
-    assert str(found.expression("peak_bytes")) == "4*B*N*d + 8*N**2"
-    assert found.phases["forward"].bound("peak_bytes") == "exact"
-    assert any("N" in text and "14" in text for text in found.phases["forward"].domain)
+    derivation = attnprof.derive(
+        lambda x: mixed(x, x, x, 7), inputs={"x": "B, N, d"}, phases="forward"
+    )
+    assert evaluate(derivation.expression(), {"B": 2, "N": 100, "d": 3}) == 4 * 2 * 100 * 14 * 3
+    assert derivation.expression("bytes_moved") == 12
+    assert str(derivation.expression("peak_bytes")) == "4*B*N*d + 8*N**2"
+    assert derivation.phases["forward"].bound("peak_bytes") == "exact"
+    assert any("N" in text and "14" in text for text in derivation.phases["forward"].domain)
 
 
 def test_without_a_rule_the_total_is_at_least_and_says_what_to_write():
-    found = attnprof.derive(mixing, inputs=QKV, phases="forward")
-    forms = found.phases["forward"]
+    derivation = attnprof.derive(mixing, inputs=QKV, phases="forward")
+    forms = derivation.phases["forward"]
     assert forms.bound("flops") == "at least"
     assert forms.uncounted[0].startswith("attnprof_tests.mixed ×1 (")
     (told,) = (note for note in forms.notes if "@attnprof.rule" in note)
@@ -168,9 +170,9 @@ def test_rules_for_no_operation_and_for_ours_are_refused(name, words):
 def test_a_rule_fills_a_gap_of_ours():
     attnprof.rule("aten::special_i1")(lambda _x, out: {"other": 20 * out[0]})
     attnprof.rule("nobody_imported::this")(lambda *_: {})  # no error: its library may come later
-    found = attnprof.derive(torch.special.i1, inputs={"x": "N"}, phases="forward")
-    assert str(found.expression()) == "20*N"
-    assert found.phases["forward"].uncounted == ()
+    derivation = attnprof.derive(torch.special.i1, inputs={"x": "N"}, phases="forward")
+    assert str(derivation.expression()) == "20*N"
+    assert derivation.phases["forward"].uncounted == ()
 
 
 def test_installed_packages_bring_their_rules(monkeypatch, tmp_path):

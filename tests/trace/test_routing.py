@@ -129,8 +129,8 @@ def derived(module, phases="forward"):
 
 @pytest.mark.parametrize("module", [Experts, Masked, Sorted, Marked, Hot])
 def test_experts_are_derived_for_even_choices(module):
-    found = derived(module)
-    forms = found.phases["forward"]
+    derivation = derived(module)
+    forms = derivation.phases["forward"]
     assert forms.method == "symbolic"
     assert forms.domain[-1] == EVEN.format("N/2")
     assert forms.bound("peak_bytes") == "even routing"
@@ -140,7 +140,7 @@ def test_experts_are_derived_for_even_choices(module):
     # whatever the choices: each row is in two products
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(4)(torch.randn(18, 4))
-    assert found.at("matmul_flops", N=18) == counter.get_total_flops()
+    assert derivation.at("matmul_flops", N=18) == counter.get_total_flops()
     calls = [call for call in forms.trace.calls if call.op == "addmm"]
     assert {str(call.counts["matmul_flops"]) for call in calls} == {"16*N"}
     assert [call.module for call in calls] == [f"experts.{n}" for n in range(4)]
@@ -154,21 +154,21 @@ def test_the_peak_is_higher_where_one_expert_gets_every_row():
 
 
 def test_training_counts_the_backward_pass_of_each_expert():
-    found = derived(First, "train")
-    assert found.phases["train"].domain[-1] == EVEN.format("N/4")
+    derivation = derived(First, "train")
+    assert derivation.phases["train"].domain[-1] == EVEN.format("N/4")
     x = torch.randn(20, 4, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         First(4)(x).sum().backward()
-    assert found.at("matmul_flops", "train", N=20) == counter.get_total_flops()
-    one = next(part for part in found.submodules("train") if part.name == "experts.0-3")
+    assert derivation.at("matmul_flops", "train", N=20) == counter.get_total_flops()
+    one = next(part for part in derivation.submodules("train") if part.name == "experts.0-3")
     assert one.times == 4
     assert str(one.flops) == f"{6 * 4 * 4 + 2 * 4}*N"  # three products, a bias and its gradient
 
 
 def test_choices_that_leave_torch_are_followed_on_real_tensors():
-    found = derived(Numpy)
-    assert found.phases["forward"].domain[-1] == EVEN.format("N/2")
-    assert str(found.expression("matmul_flops")) == "96*N"
+    derivation = derived(Numpy)
+    assert derivation.phases["forward"].domain[-1] == EVEN.format("N/2")
+    assert str(derivation.expression("matmul_flops")) == "96*N"
 
 
 def test_what_values_decide_otherwise_is_refused_with_its_line():
@@ -183,9 +183,9 @@ def test_top_k_gathers_need_no_assumption():
         rows = v.unsqueeze(1).expand(-1, q.shape[1], -1, -1).gather(2, index)
         return (scores.softmax(-1).unsqueeze(-2) @ rows).squeeze(-2)
 
-    found = attnprof.derive(attend, inputs=dict.fromkeys("qkv", "2, N, 8"), phases="forward")
-    assert str(found.expression("matmul_flops")) == "32*N**2 + 128*N"
-    assert not any("evenly" in text for text in found.phases["forward"].domain)
+    derivation = attnprof.derive(attend, inputs=dict.fromkeys("qkv", "2, N, 8"), phases="forward")
+    assert str(derivation.expression("matmul_flops")) == "32*N**2 + 128*N"
+    assert not any("evenly" in text for text in derivation.phases["forward"].domain)
 
 
 def weights_read(module, rows):

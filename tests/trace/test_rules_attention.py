@@ -98,8 +98,8 @@ def _on_meta(name, *shapes, **named):
         if not argument.kwarg_only:
             default = argument.default_value if argument.has_default_value() else None
             args.append(given.get(argument.name, default))
-    found = cost_of(func, tensors["query"], tuple(args), {})
-    return dict(found.counts), func, args
+    cost = cost_of(func, tensors["query"], tuple(args), {})
+    return dict(cost.counts), func, args
 
 
 QKV = [(B, H, N, W), (B, H, M, W), (B, H, M, 6)]

@@ -140,8 +140,8 @@ def test_functions_of_math_are_themselves_again_after_a_run():
 
 
 def test_formulas_are_checked_over_all_magnitudes():
-    found = attnprof.derive("standard", phases=["forward"]).phases["forward"]
-    lengths = [shape["N"] for shape in found.verified_at]
+    forms = attnprof.derive("standard", phases=["forward"]).phases["forward"]
+    lengths = [shape["N"] for shape in forms.verified_at]
     assert len(lengths) >= 6
     assert min(lengths) < 10
     assert max(lengths) > 10_000

@@ -50,10 +50,12 @@ def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
         (8, 4 * B * N**2 * D, "N <= 16"),
         (100, 2 * B * N**2 * D + 2 * TOP * B * N * D, "N > 16"),
     ):
-        found = derive(topk_attention, inputs=INPUTS, phases="forward", at={"B": 2, "N": n, "d": 8})
-        forms = found.phases["forward"]
-        named = {str(x): x for x in expression(found).free_symbols}
-        assert expression(found) == formula.subs({s: named[str(s)] for s in (B, N, D)})
+        derivation = derive(
+            topk_attention, inputs=INPUTS, phases="forward", at={"B": 2, "N": n, "d": 8}
+        )
+        forms = derivation.phases["forward"]
+        named = {str(x): x for x in expression(derivation).free_symbols}
+        assert expression(derivation) == formula.subs({s: named[str(s)] for s in (B, N, D)})
         assert domain in forms.domain
         assert not forms.uncounted
         order = "aten.topk: comparisons, which are 0 FLOPs by convention"
@@ -63,17 +65,19 @@ def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
 def test_a_loop_over_samples_leaves_their_number_free_where_it_is_asked_for():
     for batch in (2, 5):
         at = {"B": batch, "N": 40, "d": 8}
-        found = derive(by_sample, inputs=INPUTS, phases="forward", at=at)
-        named = {str(x): x for x in expression(found).free_symbols}
-        assert expression(found) == (4 * B * N**2 * D).subs({s: named[str(s)] for s in (B, N, D)})
-        assert found.at("matmul_flops", "forward", B=7, N=50, d=6) == 4 * 7 * 50**2 * 6
+        derivation = derive(by_sample, inputs=INPUTS, phases="forward", at=at)
+        named = {str(x): x for x in expression(derivation).free_symbols}
+        assert expression(derivation) == (4 * B * N**2 * D).subs(
+            {s: named[str(s)] for s in (B, N, D)}
+        )
+        assert derivation.at("matmul_flops", "forward", B=7, N=50, d=6) == 4 * 7 * 50**2 * 6
 
 
 def test_a_loop_over_tokens_has_a_formula_at_a_length_that_is_asked_for():
-    found = derive(read_out, inputs=INPUTS, phases="forward", at={"B": 2, "N": 90, "d": 8})
-    named = {str(x): x for x in expression(found).free_symbols}
-    assert expression(found) == (2 * B * N * D**2).subs({s: named[str(s)] for s in (B, N, D)})
-    assert found.phases["forward"].holds({"B": 3, "N": 90, "d": 7})
+    derivation = derive(read_out, inputs=INPUTS, phases="forward", at={"B": 2, "N": 90, "d": 8})
+    named = {str(x): x for x in expression(derivation).free_symbols}
+    assert expression(derivation) == (2 * B * N * D**2).subs({s: named[str(s)] for s in (B, N, D)})
+    assert derivation.phases["forward"].holds({"B": 3, "N": 90, "d": 7})
 
 
 def solved_in_blocks(k, v, block: int = 16):
@@ -93,13 +97,13 @@ def solved_in_blocks(k, v, block: int = 16):
 
 
 def test_blocks_that_code_asserts_to_be_whole_are_what_lengths_are_counted_in():
-    found = derive(
+    derivation = derive(
         solved_in_blocks, inputs=dict.fromkeys("kv", "B, N, d"), phases="forward",
         at={"B": 2, "N": 64, "d": 8},
     )  # fmt: skip
-    named = {str(x): x for x in expression(found).free_symbols}
+    named = {str(x): x for x in expression(derivation).free_symbols}
     expected = 4 * B * N * D**2 + 64 * B * N * D
-    assert expression(found) == expected.subs({s: named[str(s)] for s in (B, N, D)})
-    forms = found.phases["forward"]
+    assert expression(derivation) == expected.subs({s: named[str(s)] for s in (B, N, D)})
+    forms = derivation.phases["forward"]
     assert {"16 divides N", "verified for N from 16 to 2048"} <= {*forms.domain}
     assert forms.formulas["peak_bytes"].expression is not None

@@ -120,13 +120,15 @@ KEEPING = {
 @pytest.mark.parametrize("kind", KEEPING)
 def test_masks_that_code_keeps_are_met_in_no_other_run(kind):
     """N² entries times d twice, and the mask: two products and one multiplication an entry."""
-    found = derived(target_of(KEEPING[kind], inputs=["x: B, N, d"]), ("forward",), {})
-    forms = found.phases["forward"]
+    derivation = derived(target_of(KEEPING[kind], inputs=["x: B, N, d"]), ("forward",), {})
+    forms = derivation.phases["forward"]
     assert forms.method == "symbolic", forms.notes
     for b, n, d in ((2, 7, 5), (3, 100, 8)):
-        assert found.at("flops", B=b, N=n, d=d) == 4 * b * n * n * d + b * n * n
+        assert derivation.at("flops", B=b, N=n, d=d) == 4 * b * n * n * d + b * n * n
         # two operands and a result each; the mask is there already
-        assert found.at("bytes_moved", B=b, N=n, d=d) == 4 * (4 * b * n * d + 4 * b * n * n + n * n)
+        assert derivation.at("bytes_moved", B=b, N=n, d=d) == 4 * (
+            4 * b * n * d + 4 * b * n * n + n * n
+        )
     assert any("later" in note for note in forms.notes)
     assert (TABLES, KEPT, LISTED) == ({}, None, [])
 
@@ -152,8 +154,8 @@ def test_a_table_made_in_the_constructor_is_made_in_every_run():
         def mask(self, length):
             return self.kept[:length, :length]
 
-    found = derived(target_of(Early, inputs=["x: B, N, d"]), ("forward",), {})
-    assert found.at("flops", B=2, N=9, d=4) == 4 * 2 * 81 * 4 + 2 * 81
+    derivation = derived(target_of(Early, inputs=["x: B, N, d"]), ("forward",), {})
+    assert derivation.at("flops", B=2, N=9, d=4) == 4 * 2 * 81 * 4 + 2 * 81
 
 
 def looks_up(x):
@@ -165,9 +167,9 @@ def looks_in_a_set(x):
 
 
 def test_a_table_of_numbers_is_a_question_that_symbols_cannot_answer():
-    found = derived(target_of(looks_up, inputs=["x: N, d"]), ("forward",), {})
-    assert found.phases["forward"].method != "symbolic"
-    assert not found.phases["forward"].holds({"N": 5, "d": 64})
+    derivation = derived(target_of(looks_up, inputs=["x: N, d"]), ("forward",), {})
+    assert derivation.phases["forward"].method != "symbolic"
+    assert not derivation.phases["forward"].holds({"N": 5, "d": 64})
     at = derived(target_of(looks_in_a_set, inputs=["x: N, d"]), ("forward",), {"d": 64})
     assert at.at("flops", N=5, d=64) == 2 * 5 * 5 * 64
 
@@ -234,22 +236,26 @@ CHANGING = [
 
 @pytest.mark.parametrize("layer", CHANGING)
 def test_formulas_of_a_module_that_changes_between_calls_are_of_one_call(layer):
-    found = derived(target_of(layer, inputs=["x: B, N, d"]), ("forward",), {}).phases["forward"]
-    assert "one call of a module, which changes between calls" in found.domain
-    assert any("of the same module costs" in note for note in found.notes)
+    forms = derived(target_of(layer, inputs=["x: B, N, d"]), ("forward",), {}).phases["forward"]
+    assert "one call of a module, which changes between calls" in forms.domain
+    assert any("of the same module costs" in note for note in forms.notes)
     assert Counts.total == CALLS == 0
 
 
 def test_what_the_other_call_costs_is_said_with_its_number():
-    found = derived(target_of(CountsToFive, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
-    (told,) = [note for note in found.phases["forward"].notes if "of the same module" in note]
+    derivation = derived(
+        target_of(CountsToFive, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8}
+    )
+    (told,) = [note for note in derivation.phases["forward"].notes if "of the same module" in note]
     assert f"call 5 of the same module costs {2 * 2 * 6 * 6 * 8} forward flops, not {6 * 8}" in told
 
 
 def test_a_module_that_changes_in_training_alone_has_formulas_of_every_forward_call():
-    found = derived(target_of(TakesTurnsInTraining, inputs=["x: N, d"]), ("forward", "train"), {})
+    derivation = derived(
+        target_of(TakesTurnsInTraining, inputs=["x: N, d"]), ("forward", "train"), {}
+    )
     changes = [
-        any("changes between" in condition for condition in found.phases[phase].domain)
+        any("changes between" in condition for condition in derivation.phases[phase].domain)
         for phase in ("forward", "train")
     ]
     assert changes == [False, True]
@@ -301,16 +307,18 @@ def test_state_that_changes_no_cost_withholds_nothing(layer, phase):
 
 
 def test_what_the_first_call_alone_costs_is_said():
-    found = derived(target_of(SetsItselfUp, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
-    assert found.at("flops", N=6, d=8) == 6 * 8
-    notes = " ".join(found.phases["forward"].notes)
+    derivation = derived(
+        target_of(SetsItselfUp, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8}
+    )
+    assert derivation.at("flops", N=6, d=8) == 6 * 8
+    notes = " ".join(derivation.phases["forward"].notes)
     assert "set up by its first call" in notes
     # the mean is a sum and a division
     assert f"the first call of a module costs {2 * 6 * 8 + 1} forward flops, not {6 * 8}" in notes
 
 
 def test_a_list_that_grows_with_every_call_is_said():
-    found = derived(target_of(Remembers, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
-    assert found.at("flops", N=6, d=8) == 6 * 8
+    derivation = derived(target_of(Remembers, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
+    assert derivation.at("flops", N=6, d=8) == 6 * 8
     told = f"every call of a module leaves {4 * 6 * 8} bytes more in memory"
-    assert any(told in note for note in found.phases["forward"].notes)
+    assert any(told in note for note in derivation.phases["forward"].notes)

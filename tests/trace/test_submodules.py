@@ -114,9 +114,11 @@ def test_a_submodule_costs_what_it_costs_alone(stack, phase):
 
 
 def test_modules_whose_number_is_a_size_are_told_together():
-    found = attnprof.derive(Heads, phases=["forward"])
-    assert str(found.expression()) == "16*B*N*d*h**2 + 16*B*N*h"
-    assert [(part.name, str(part.flops), str(part.parameters)) for part in found.submodules()] == [
+    derivation = attnprof.derive(Heads, phases=["forward"])
+    assert str(derivation.expression()) == "16*B*N*d*h**2 + 16*B*N*h"
+    assert [
+        (part.name, str(part.flops), str(part.parameters)) for part in derivation.submodules()
+    ] == [
         ("", "16*B*N*d*h**2 + 16*B*N*h", "8*d*h**2 + 8*h"),
         ("heads", "16*B*N*d*h**2 + 8*B*N*h", "8*d*h**2 + 8*h"),
         ("heads.*", "16*B*N*d*h**2 + 8*B*N*h", "8*d*h**2 + 8*h"),
@@ -136,10 +138,10 @@ def test_recomputed_operations_belong_to_their_submodule():
         def forward(self, x):
             return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
 
-    found = attnprof.derive(Checkpointed, phases=["backward"], args={"d_model": "d"})
-    again = [c for c in found.phases["backward"].trace.calls if c.op == "addmm"]
+    derivation = attnprof.derive(Checkpointed, phases=["backward"], args={"d_model": "d"})
+    again = [c for c in derivation.phases["backward"].trace.calls if c.op == "addmm"]
     assert [(c.part, c.module) for c in again] == [("forward", "block.0"), ("backward", "block.0")]
-    assert [part.name for part in found.submodules("backward")] == [
+    assert [part.name for part in derivation.submodules("backward")] == [
         "",
         "block",
         "block.0",

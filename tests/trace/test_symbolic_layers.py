@@ -146,12 +146,14 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_stays_symbolic(name):
-    found = derived(target(LAYERS[name]), ("forward", "backward"))
+    derivation = derived(target(LAYERS[name]), ("forward", "backward"))
     for phase in ("forward", "backward"):
-        assert found.phases[phase].method == "symbolic"
-        assert len(found.phases[phase].verified_at) >= 3
-        assert not found.phases[phase].uncounted
-        assert all(form.expression is not None for form in found.phases[phase].formulas.values())
+        assert derivation.phases[phase].method == "symbolic"
+        assert len(derivation.phases[phase].verified_at) >= 3
+        assert not derivation.phases[phase].uncounted
+        assert all(
+            form.expression is not None for form in derivation.phases[phase].formulas.values()
+        )
 
 
 def test_a_length_without_a_whole_block_is_a_short_one():
@@ -170,11 +172,11 @@ class _Pixels(nn.Module):
 
 def test_windows_ask_that_their_width_divides_the_size():
     pixels = target_of(_Pixels, None, ["x: B, H, W, d"], name="pixels")
-    found = derived(pixels, ("forward",)).phases["forward"]
-    assert found.method == "symbolic"
-    assert {"7 divides H", "7 divides W"} < {*found.domain}
-    assert str(found.formulas["matmul_flops"].expression) == "14*B*H*W**2*d"
-    assert not found.holds({"B": 2, "H": 9, "W": 7, "d": 8})
+    forms = derived(pixels, ("forward",)).phases["forward"]
+    assert forms.method == "symbolic"
+    assert {"7 divides H", "7 divides W"} < {*forms.domain}
+    assert str(forms.formulas["matmul_flops"].expression) == "14*B*H*W**2*d"
+    assert not forms.holds({"B": 2, "H": 9, "W": 7, "d": 8})
 
 
 def test_an_integer_on_the_way_is_not_what_ends_a_run_on_symbols():
@@ -186,8 +188,8 @@ def test_an_integer_on_the_way_is_not_what_ends_a_run_on_symbols():
 
 def test_heads_that_stay_a_number_ask_that_they_divide_the_width():
     layer = target(lambda width, _: nn.TransformerEncoderLayer(width, 4, 64, batch_first=True))
-    found = derived(layer, ("forward", "backward"))
-    for forms in found.phases.values():
+    derivation = derived(layer, ("forward", "backward"))
+    for forms in derivation.phases.values():
         assert forms.method == "symbolic"
         assert "4 divides d*h" in forms.domain
         assert "floor" not in str(forms.formulas["flops"].expression)
@@ -201,19 +203,19 @@ def test_fast_and_slow_paths_of_attention_have_the_same_products(name, products,
     import sympy
 
     asked = {"B": 3, "N": 64, "h": heads, "d": 16}
-    found = derived(target(LAYERS[name]), ("forward",), asked)
-    assert found.phases["forward"].method == "symbolic"
+    derivation = derived(target(LAYERS[name]), ("forward",), asked)
+    assert derivation.phases["forward"].method == "symbolic"
     b, n, h, d = (sympy.Symbol(s, positive=True) for s in "BNhd")
     expected = 2 * (products * b * n * (h * d) ** 2 + 2 * b * n**2 * h * d)
-    assert sympy.expand(found.expression("matmul_flops") - expected) == 0
+    assert sympy.expand(derivation.expression("matmul_flops") - expected) == 0
 
 
 def test_a_batch_of_products_changed_in_place_is_no_view():
     def scores(q, k):
         return (q @ k.mT).div_(2)
 
-    found = attnprof.derive(scores, inputs=dict.fromkeys("qk", "B, h, N, d"), phases="train")
-    forms = found.phases["train"]
+    derivation = attnprof.derive(scores, inputs=dict.fromkeys("qk", "B, h, N, d"), phases="train")
+    forms = derivation.phases["train"]
     assert (forms.method, forms.formulas["bytes_moved"].withheld) == ("symbolic", "")
     assert "_unsafe_view" in [call.op for call in forms.trace.calls]
 
@@ -222,8 +224,8 @@ def test_a_power_by_a_size_is_so_many_products():
     def decayed(x):
         return x ** x.shape[1]
 
-    found = attnprof.derive(decayed, inputs={"x": "B, N"}, phases="forward")
-    assert str(found.expression("multiplications")) == "B*N**2 - B*N"
+    derivation = attnprof.derive(decayed, inputs={"x": "B, N"}, phases="forward")
+    assert str(derivation.expression("multiplications")) == "B*N**2 - B*N"
 
 
 class Windows(nn.Module):
@@ -239,14 +241,14 @@ class Windows(nn.Module):
 
 
 def test_images_in_windows_and_of_another_size_keep_their_symbols():
-    found = derived(target_of(Windows, inputs={"x": "B, h, H, W"}), ("train",))
-    assert found.phases["train"].method == "symbolic"
+    derivation = derived(target_of(Windows, inputs={"x": "B, h, H, W"}), ("train",))
+    assert derivation.phases["train"].method == "symbolic"
     x = torch.randn(2, 3, 9, 17, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         out = Windows()(x)
         out.backward(torch.ones_like(out))
     sizes = {"B": 2, "h": 3, "H": 9, "W": 17}
-    assert found.at("matmul_flops", "train", **sizes) == counter.get_total_flops()
+    assert derivation.at("matmul_flops", "train", **sizes) == counter.get_total_flops()
 
 
 class Chunks(nn.Module):
@@ -267,10 +269,10 @@ class Chunks(nn.Module):
 
 
 def test_a_quotient_of_sizes_that_is_a_tensor_is_a_size_again():
-    found = derived(target_of(Chunks), ("train",))
-    assert found.phases["train"].method == "symbolic"
+    derivation = derived(target_of(Chunks), ("train",))
+    assert derivation.phases["train"].method == "symbolic"
     x = torch.randn(2, 128, 12, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         out = Chunks(12, 3)(x)
         out.backward(torch.ones_like(out))
-    assert found.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == counter.get_total_flops()
+    assert derivation.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == counter.get_total_flops()

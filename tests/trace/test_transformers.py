@@ -145,7 +145,7 @@ def test_a_look_for_padding_only_to_warn_of_it_keeps_sizes_symbols():
             return self.table(input_ids)
 
     model = Looks(library().PretrainedConfig(pad_token_id=0))
-    found = derived(target_of(model, inputs=["input_ids: B, N int64"]), ("forward",), {})
-    assert found.phases["forward"].method == "symbolic"
+    derivation = derived(target_of(model, inputs=["input_ids: B, N int64"]), ("forward",), {})
+    assert derivation.phases["forward"].method == "symbolic"
     # a read and a written row of 4 numbers and an index of 8 bytes for each token
-    assert found.at("bytes_moved", B=2, N=7) == 2 * 7 * (2 * 4 * 4 + 8)
+    assert derivation.at("bytes_moved", B=2, N=7) == 2 * 7 * (2 * 4 * 4 + 8)

@@ -137,12 +137,12 @@ def test_a_chunk_is_found_among_sizes_by_the_lengths_that_run():
 def test_loops_over_one_of_two_sizes_are_counted_with_the_other(monkeypatch):
     monkeypatch.setattr(mixed, "LONG", 100)
     target = target_of(row_by_row, ["chunk=C"], ["x: B, N, s"])
-    found = derived(target, ["forward"])
+    derivation = derived(target, ["forward"])
     for shape in ({"B": 2, "N": 30, "s": 9, "C": 5}, {"B": 3, "N": 28, "s": 6, "C": 7}):
         with FlopCounterMode(display=False) as counter:
             row_by_row(torch.zeros(shape["B"], shape["N"], shape["s"]), shape["C"])
-        assert found.phases["forward"].holds(shape)
-        assert found.at("matmul_flops", **shape) == counter.get_total_flops()
+        assert derivation.phases["forward"].holds(shape)
+        assert derivation.at("matmul_flops", **shape) == counter.get_total_flops()
 
 
 def levels(x):

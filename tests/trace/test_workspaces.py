@@ -57,8 +57,8 @@ def predicted(mode, op, args, kwargs):
     with mode:
         fake = tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, args)
         out = op(*fake, **kwargs)
-        found = cost_of(op, out, fake, kwargs)
-    return found.workspace, not found.scratch
+        cost = cost_of(op, out, fake, kwargs)
+    return cost.workspace, not cost.scratch
 
 
 def layouts(shape):
