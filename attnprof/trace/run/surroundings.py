@@ -11,6 +11,7 @@ import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import _lru_cache_wrapper, lru_cache, partial
 from itertools import chain
 from operator import is_
@@ -30,6 +31,8 @@ _DEPTH = 10
 #: Values of a run that no other run may meet.
 _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
+#: Places that are compared at once.
+_TOGETHER = 64
 #: What can be gone through as it is: no code of a class's own.
 _PLAIN = (list, set, deque)
 #: Places that change.
@@ -58,7 +61,7 @@ class Surroundings:
 
     def tables(self, subject: Any) -> Iterator[Any]:
         """Yield the dictionaries and sets that were noted, and those of caches and of a module."""
-        places = (place for before in self._before for place, _ in before.copies)
+        places = (x for before in self._before for group in before.groups for x, _ in group.copies)
         for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
                 yield place
@@ -92,17 +95,37 @@ class Surroundings:
 
 
 class _Contents:
-    """Copies of what places (containers, classes, cells, caches) hold; plain ones compared at once.
+    """Copies of what places (containers, classes, cells, caches) hold, by groups of places.
 
-    A user's modules, or a library's around torch, have thousands of places, and hardly one changes
-    in a run.
+    Modules around torch have thousands, and hardly one changes in a run: groups are left out whole.
     """
 
     def __init__(self, places: Iterable[Any]) -> None:
         places = [*places]
         self.caches = [place for place in places if isinstance(place, _lru_cache_wrapper)]
-        others = (place for place in places if not isinstance(place, _lru_cache_wrapper))
-        self.copies = [(place, _copied(place)) for place in others]
+        others = [place for place in places if not isinstance(place, _lru_cache_wrapper)]
+        starts = range(0, len(others), _TOGETHER)
+        self.groups = [_Group(others[start : start + _TOGETHER]) for start in starts]
+
+    def changeable(self) -> list[tuple[Any, Any]]:
+        """Return the places, with what they held, among which are all that have changed."""
+        return [pair for group in self.groups for pair in group.changeable()]
+
+    def renewed(self) -> "_Contents":
+        """Return the contents of the places now: these, if none has changed."""
+        groups = [group.renewed() for group in self.groups]
+        if all(map(is_, groups, self.groups)):
+            return self
+        contents = copy(self)  # a run around this one still needs the earlier contents
+        contents.groups = groups
+        return contents
+
+
+class _Group:
+    """Copies of what some places hold; plain places are compared at once."""
+
+    def __init__(self, places: list[Any]) -> None:
+        self.copies = [(place, _copied(place)) for place in places]
         filled = [pair for pair in self.copies if type(pair[0]) is CellType and pair[1]]
         self._cells, self._in_cells = [x for x, _ in filled], [held[0] for _, held in filled]
         views = [(pair, _views(pair[0])) for pair in self.copies]
@@ -122,11 +145,11 @@ class _Contents:
         """Return the places, with what they held, among which are all that have changed."""
         return self._others if self._is_same() else self.copies
 
-    def renewed(self) -> "_Contents":
+    def renewed(self) -> "_Group":
         """Return the contents of the places now: these, if none has changed."""
         if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
             return self
-        return _Contents([*self.caches, *(place for place, _ in self.copies)])
+        return _Group([place for place, _ in self.copies])
 
 
 @contextmanager
