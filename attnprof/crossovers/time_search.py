@@ -91,6 +91,13 @@ ALONG = 7
 REACH = 1.5
 #: How often lengths to be timed closely are moved to a crossing outside of them.
 MOVES = 4
+#: A call that takes so many times the fastest of its side waited for another program; so did all
+#: calls of a length that take so many times what shorter ones let expect.
+DISTURBED, UNEXPECTED = 2.0, 8.0
+#: How often a length is timed again that has too few pairs without a disturbed call.
+TIMED_AGAIN = 3
+#: Share of disturbed pairs from which a search says that the machine was busy.
+BUSY = 0.25
 
 
 @dataclass(frozen=True)
@@ -102,9 +109,17 @@ class PairedTimes:
     b_s: Sequence[float]
 
     @cached_property
+    def undisturbed(self) -> list[tuple[float, float]]:
+        """The pairs whose calls took at most ``DISTURBED`` times the fastest of their side."""
+        most_a, most_b = (DISTURBED * min(times) for times in (self.a_s, self.b_s))
+        pairs = zip(self.a_s, self.b_s, strict=True)
+        return [(a, b) for a, b in pairs if a <= most_a and b <= most_b]
+
+    @cached_property
     def estimate(self) -> MedianEstimate:
-        """The median of the pairs' logarithms, with its interval."""
-        return estimate_median([log(a / b) for a, b in zip(self.a_s, self.b_s, strict=True)])
+        """The median of the undisturbed pairs' logarithms, with its interval."""
+        pairs = self.undisturbed or list(zip(self.a_s, self.b_s, strict=True))
+        return estimate_median([log(a / b) for a, b in pairs])
 
     @property
     def log_ratio(self) -> float:
@@ -114,6 +129,8 @@ class PairedTimes:
     @property
     def sign(self) -> int:
         """1 where B is faster, -1 where A is, 0 where the calls do not tell."""
+        if len(self.undisturbed) < LOOK.least:
+            return 0
         return (self.estimate.low_s > 0) - (self.estimate.high_s < 0)
 
     @property
@@ -166,10 +183,45 @@ class TimeSearch:
             tell(
                 f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
             )
-            self.seen[length] = times = PairedTimes(length, *self.compare(length, budget))
-            self.timed_calls += len(times.a_s) + len(times.b_s)
+            self._time(length, budget)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
+
+    def _time(self, length: int, budget: Budget) -> None:
+        """Time a length, again and again while other programs disturb too many of its calls."""
+        pairs: tuple[list[float], list[float]] = [], []
+        for _ in range(1 + TIMED_AGAIN):
+            for times, more in zip(pairs, self.compare(length, budget), strict=True):
+                times.extend(more)
+            self.seen[length] = PairedTimes(length, *pairs)
+            if not self._is_disturbed(length, budget.least):
+                break
+        self.timed_calls += 2 * len(pairs[0])
+
+    def _is_disturbed(self, length: int, least: int) -> bool:
+        """Return whether a length has too few pairs that no other program disturbed."""
+        times = self.seen[length]
+        shorter = max((n for n in self.seen if n < length), default=None)
+        if shorter is not None:
+            growth = (length / shorter) ** GROWTHS[1]
+            usual_s = max(TELLING_S, growth * self.seen[shorter].longest_s)
+            if times.longest_s > UNEXPECTED * usual_s:
+                return True
+        return len(times.undisturbed) < least
+
+    @property
+    def noise(self) -> str | None:
+        """A sentence if other programs disturbed the calls, else None."""
+        count = sum(len(times.a_s) for times in self.seen.values())
+        disturbed = count - sum(len(times.undisturbed) for times in self.seen.values())
+        lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LOOK.least)]
+        if not lengths and disturbed <= BUSY * count:
+            return None
+        where = f", nearly all at {joined([self.said(n) for n in lengths])}" if lengths else ""
+        return (
+            f"{disturbed} of {count} pairs of calls took more than {DISTURBED:g} times the fastest"
+            f"{where}: other programs had the processors; repeat it on a quiet machine"
+        )
 
     def _so_far(self) -> str:
         """Return what is known of crossings, for a message."""
