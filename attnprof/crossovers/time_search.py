@@ -9,13 +9,18 @@ of the length.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from math import log, sqrt
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
-from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_median, root_of_line
+from attnprof.measure.statistics import (
+    DISTURBED,
+    LEAST_PAIRS,
+    PairedTimes,
+    TimeCrossing,
+    root_of_line,
+)
 from attnprof.processes.progress import tell
 from attnprof.units import joined
 
@@ -76,7 +81,7 @@ Compare = Callable[[int, Budget], tuple[Sequence[float], Sequence[float]]]
 Runnable = Callable[[int], int | None]
 
 #: Calls to tell which side is faster; and, near a crossing, how much faster.
-LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
+LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=LEAST_PAIRS)
 CLOSE = Budget(samples=16, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
 #: The factor between lengths that are tried first, and the shortest of them.
 APART, SHORTEST = 4.0, 16
@@ -91,52 +96,12 @@ ALONG = 7
 REACH = 1.5
 #: How often lengths to be timed closely are moved to a crossing outside of them.
 MOVES = 4
-#: A call that takes so many times the fastest of its side waited for another program; so did all
-#: calls of a length that take so many times what shorter ones let expect.
-DISTURBED, UNEXPECTED = 2.0, 8.0
+#: Calls that take so many times what a shorter length lets expect waited for other programs.
+UNEXPECTED = 8.0
 #: How often a length is timed again that has too few pairs without a disturbed call.
 TIMED_AGAIN = 3
 #: Share of disturbed pairs from which a search says that the machine was busy.
 BUSY = 0.25
-
-
-@dataclass(frozen=True)
-class PairedTimes:
-    """Both times at a length, from pairs of calls, and the logarithm of A's over B's."""
-
-    seq_len: int
-    a_s: Sequence[float]
-    b_s: Sequence[float]
-
-    @cached_property
-    def undisturbed(self) -> list[tuple[float, float]]:
-        """The pairs whose calls took at most ``DISTURBED`` times the fastest of their side."""
-        most_a, most_b = (DISTURBED * min(times) for times in (self.a_s, self.b_s))
-        pairs = zip(self.a_s, self.b_s, strict=True)
-        return [(a, b) for a, b in pairs if a <= most_a and b <= most_b]
-
-    @cached_property
-    def estimate(self) -> MedianEstimate:
-        """The median of the undisturbed pairs' logarithms, with its interval."""
-        pairs = self.undisturbed or list(zip(self.a_s, self.b_s, strict=True))
-        return estimate_median([log(a / b) for a, b in pairs])
-
-    @property
-    def log_ratio(self) -> float:
-        """The median logarithm: above 0 where B is faster."""
-        return self.estimate.median_s
-
-    @property
-    def sign(self) -> int:
-        """1 where B is faster, -1 where A is, 0 where the calls do not tell."""
-        if len(self.undisturbed) < LOOK.least:
-            return 0
-        return (self.estimate.low_s > 0) - (self.estimate.high_s < 0)
-
-    @property
-    def longest_s(self) -> float:
-        """Seconds of the longer call of both."""
-        return max(min(self.a_s), min(self.b_s))
 
 
 @dataclass
@@ -214,7 +179,7 @@ class TimeSearch:
         """A sentence if other programs disturbed the calls, else None."""
         count = sum(len(times.a_s) for times in self.seen.values())
         disturbed = count - sum(len(times.undisturbed) for times in self.seen.values())
-        lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LOOK.least)]
+        lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LEAST_PAIRS)]
         if not lengths and disturbed <= BUSY * count:
             return None
         where = f", nearly all at {joined([self.said(n) for n in lengths])}" if lengths else ""
