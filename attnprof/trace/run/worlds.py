@@ -157,7 +157,7 @@ class _OnMeta(DeviceContext):
         return torch.ops.aten.lift_fresh(made) if func is torch.tensor else made
 
 
-class _OnlyMeta(EagerMode):
+class _OnlyMeta(EagerMode):  # type: ignore[no-untyped-call]
     """Refuses operations that would make real tensors, before they take memory."""
 
     supports_higher_order_operators = False
