@@ -6,6 +6,7 @@ from typing import Any
 
 from attnprof.blocks.kernel_attention import State
 from attnprof.costs import Cost
+from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, join, wide_positions
 
@@ -36,6 +37,13 @@ def define_norm(writer: Any, count: Any, width: Any) -> None:
     writer.dots("squares", count, count * width)
     each = Cost(divisions=2, additions=1, other=1) * count
     writer.stage("norm", each + Cost(multiplications=2) * (count * width), count, width)
+
+
+def define_gate(writer: Any, gates: Any, outputs: Any, width: Any) -> None:
+    """Write so many gates, maps of ``width`` entries, their sigmoids and the gated outputs."""
+    writer.dots("gate", gates, gates * width)
+    writer.stage("gate: sigmoid", SIGMOID * gates, gates)
+    writer.stage("gated", Cost(multiplications=outputs), outputs)
 
 
 def angles(like: Any, places: Any, width: int, base: float = 10_000.0) -> tuple[Any, Any]:
