@@ -20,8 +20,10 @@ from attnprof.ops.layer import flat
 from attnprof.ops.loops import each, in_blocks
 from attnprof.workload import Workload, pairs
 
-#: Keys that a block of rows picks, all its rows together.
-PICKED = 16_384
+#: Keys that a block of rows picks, all its rows together: their copies stay in a processor's cache.
+PICKED = 4096
+#: Rows of a block that picks up to four times as many: fewer are slow products.
+FEW_ROWS = 8
 #: Rows of a block of the indexer.
 ROWS = 64
 
@@ -228,7 +230,7 @@ def _by_head(x: Any, g: Any) -> Any:
 
 
 def _rows(top: int) -> int:
-    return max(1, PICKED // top)
+    return max(1, PICKED // top, min(FEW_ROWS, 4 * PICKED // top))
 
 
 def _attended(

@@ -26,7 +26,6 @@ from attnprof.ops.layer import (
     LayerSizes,
     Weight,
     before_output,
-    flat,
     merge_heads,
     split_heads,
 )
@@ -119,9 +118,7 @@ class Indexed:
         """Return settings of :func:`over_picks` for keys that have their values inside."""
         return {}
 
-    def _places(
-        self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any
-    ) -> Any:
+    def _places(self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any) -> Any:
         """Return the places (b, n, picked) of rows from ``start`` on; queries map ``source``."""
         b, n, _ = x.shape
         if self.continues:
