@@ -257,8 +257,8 @@ def _attended_grads(
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"causal": causal, "width": width, "values": values, "block": block, "start": start}
-    to_q = q.new_empty(q.shape)
-    to_k, to_v = (None if x is None else zeros_like(x, in_rows=True) for x in (k, v))
+    to_q, to_k = q.new_empty(q.shape), zeros_like(k, in_rows=True)
+    to_v = None if v is None else zeros_like(v, in_rows=True)
     for sample in each(q, 0, b):
         heads, of = to_q[sample].view(g, exact_div(h, g), n, d), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):

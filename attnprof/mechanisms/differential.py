@@ -28,7 +28,7 @@ class Differential(FusedOrWritten):
 
     bias: bool = False
     depth: int = 0
-    impl: str = "subtracted"  # type: ignore[misc]  # a parameter of what is one
+    impl: str = "subtracted"
 
     name: ClassVar[str] = "differential"
     title: ClassVar[str] = "Differential attention"
@@ -81,11 +81,12 @@ class Differential(FusedOrWritten):
     def fused(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Call the kernel for each part of the queries, then subtract and norm."""
         d, (first, second) = q.shape[-1], self.parts(q.shape[-1])
-        one, two = q.split([first, second], -1)
+        one, two = q.transpose(1, 2).split([first, second], -1)  # results lie as queries do
         # the kernel's scale is that of the whole width
         one = padded(one * square_root(d, first), after=second)
         two = padded(two * square_root(d, second), before=first)
-        one, two = (super(Differential, self).fused(x, k, v, causal, weights) for x in (one, two))
+        parts = one.transpose(1, 2), two.transpose(1, 2)
+        one, two = (super(Differential, self).fused(x, k, v, causal, weights) for x in parts)
         mixed = normed(one - two * self._share(weights), None) * (1 - self.start)
         return mixed  # noqa: RET504 - the stage is called so
 

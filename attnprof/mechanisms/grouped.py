@@ -27,7 +27,7 @@ class GroupedQuery(FusedOrWritten):
     bias: bool = False
     num_kv_heads: int | None = None
     gate: str = "none"
-    impl: str = "fused"  # type: ignore[misc]  # a parameter of what is one
+    impl: str = "fused"
     qk_norm: bool = False
 
     name: ClassVar[str] = "gqa"

@@ -99,7 +99,7 @@ class Indexed:
         """Attend from the new token to those that it picks of all so far."""
         return self._run(layer, x, False, state), state
 
-    def _run(self, layer: Any, x: Any, causal: bool, state: Any = None) -> Any:
+    def _run(self: Any, layer: Any, x: Any, causal: bool, state: Any = None) -> Any:
         """Pick tokens for every row of a prompt, or for that of a step, then attend to them."""
         source, start = self._source(layer, x), 0 if state is None else state.keys.length
         places = self._places(layer, x, source, causal, start, state)

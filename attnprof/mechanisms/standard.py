@@ -153,7 +153,7 @@ class Sdpa(Standard):
 class FusedOrWritten(Sdpa):
     """Softmax attention by torch's kernel with ``impl=fused``, else with the scores in memory."""
 
-    impl: ClassVar[str] = "fused"  # a parameter of what is one
+    impl = "fused"  # a parameter of what is one, at its own place
 
     @property
     def flat(self) -> bool:  # type: ignore[override]
