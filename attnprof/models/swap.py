@@ -86,8 +86,8 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
     for mechanism in mechanisms:
         if mechanism.continues:
             raise RequestError(
-                f"--swap {mechanism.name}: a model's layers hand on no picked tokens, so index=own; "
-                f"what sharing them saves, attnprof cost -a {mechanism.name}@index=lent"
+                f"--swap {mechanism.name}: a model's layers hand on no picked tokens: type "
+                f"--set index=own; what sharing saves, attnprof cost -a {mechanism.name}@index=lent"
                 f"+{mechanism.name}@index=shared@3 says"
             )
     return [
