@@ -178,7 +178,7 @@ def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) ->
 
 def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
-    causal: bool, width: Any, values: Any, block: int, start: Any,
+    causal: bool, width: Any = None, values: Any = None, block: int = 1, start: Any = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
     h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
@@ -234,11 +234,9 @@ def _rows(top: int) -> int:
 
 
 def _attended(
-    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool, width: Any = None,
-    values: Any = None, block: int = 1, start: Any = 0, share: Any = 1,
-) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    (b, h, n, _), g = q.shape, k.shape[1]
-    how = {"causal": causal, "width": width, "values": values, "block": block, "start": start}
+    q: Any, k: Any, v: Any, places: Any, *, top: int, share: Any = 1, values: Any = None, **how: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    (b, h, n, _), g, how = q.shape, k.shape[1], {"values": values, **how}
     out = q.new_empty(b, h, n, values if v is None else v.shape[-1])
     for sample in each(q, 0, b):
         heads, of = out[sample].view(g, exact_div(h, g), n, -1), floor_div(sample, share)
@@ -250,13 +248,13 @@ def _attended(
 
 
 def _attended_grads(
-    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
-    values: Any = None, block: int = 1, start: Any = 0, share: Any = 1,
+    saved: tuple[Any, ...], grad: Any, *, top: int, share: Any = 1, width: Any = None,
+    values: Any = None, **how: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Compute weights again, then five products of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
-    how = {"causal": causal, "width": width, "values": values, "block": block, "start": start}
+    how = {"width": width, "values": values, **how}
     to_q, to_k = q.new_empty(q.shape), zeros_like(k, in_rows=True)
     to_v = None if v is None else zeros_like(v, in_rows=True)
     for sample in each(q, 0, b):
