@@ -103,11 +103,12 @@ class Indexed:
         """Pick tokens for every row of a prompt, or for that of a step, then attend to them."""
         source, start = self._source(layer, x), 0 if state is None else state.keys.length
         places = self._places(layer, x, source, causal, start, state)
+        heads: tuple[Any, Any, Any] = self.operands(layer, x, source, state)
         y = over_picks(
-            *self.operands(layer, x, source, state), places, gathered=self.impl == "gathered",
-            top=self.picked_blocks, block=self.index_block, causal=causal, start=start,
-            **self.scaling(layer.sizes),
+            *heads, places, gathered=self.impl == "gathered", top=self.picked_blocks,
+            block=self.index_block, causal=causal, start=start, **self.scaling(layer.sizes),
         )  # fmt: skip
+        del heads
         return layer.o_proj(self._outputs(layer, y))
 
     def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
