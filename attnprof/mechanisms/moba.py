@@ -10,7 +10,6 @@ from attnprof.blocks.picked import (
     define_block_sums,
     over_picks,
     pairs_of_blocks,
-    tokens_of_blocks,
 )
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, ceil_div, minimum
@@ -97,7 +96,8 @@ class BlockMixture(Mechanism):
 
     def rows_read(self, w: Workload) -> Number:
         """Return rows of keys of a sample that heads pick: no more than there are."""
-        return minimum(w.num_heads * self.seen(w.seq_len), w.kv_heads * w.seq_len)
+        seen = self.pairs(w.with_(phase="decode"))
+        return minimum(w.num_heads * seen, w.kv_heads * w.seq_len)
 
     def state_entries(self, workload: Workload) -> Number:
         """Return keys and values of every token, and the sums."""
@@ -109,13 +109,9 @@ class BlockMixture(Mechanism):
         entries = self.rows_read(w) * (w.head_dim + w.value_width) + self.sum_entries(w)
         return w.batch_size * w.item_size * entries
 
-    def seen(self, t: Number) -> Number:
-        """Return tokens that the new token number t sees."""
-        return tokens_of_blocks(t, self.top, self.block)
-
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
-        """Query-key pairs of a head."""
+        """Return query-key pairs of a head; in a step, the tokens that it sees."""
         return pairs_of_blocks(w, self.top, self.block)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:

@@ -62,13 +62,13 @@ class NativeSparse(BlockMixture):
             )
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values, three gates a head, output."""
+        """Return maps of queries, keys, values, three gates a head, and of the output."""
         gates = {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
         return before_output(super().layer_maps(sizes), gates)
 
     @property
     def latest(self) -> SlidingWindow:
-        """The attention to the latest tokens."""
+        """Attention to the latest tokens."""
         impl = "blocks" if self.impl == "gathered" else self.impl
         return SlidingWindow(window=self.window, impl=impl)
 
@@ -78,7 +78,7 @@ class NativeSparse(BlockMixture):
         return {"gates": layer.gate_proj(x)}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens."""
+        """Compute all tokens."""
         sums = [summed_blocks(flat(x), block=self.stride) for x in (k, v)]
         latest = self.latest.core(q, k, v, True, weights)
         return self._added(q, flat(k), flat(v), sums, latest, gates, causal=True)
@@ -104,7 +104,7 @@ class NativeSparse(BlockMixture):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
         sums = (cache.block_sums(g, width, self.stride) for width in widths)
         return StrideState(*empty_rows(sizes, cache), *sums)
@@ -127,8 +127,8 @@ class NativeSparse(BlockMixture):
 
     def rows_read(self, w: Workload) -> Number:
         """Return rows of a sample that are picked or among the latest: no more than there are."""
-        t = w.seq_len
-        return w.kv_heads * minimum(self.seen(t) + minimum(self.window, t), t)
+        t, seen = w.seq_len, self.pairs(w.with_(phase="decode"))
+        return w.kv_heads * minimum(seen + minimum(self.window, t), t)
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
