@@ -209,19 +209,15 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
 
 
 def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return how formulas of a phase were found, its peak, how other views differ."""
+    """Return how formulas of a phase were found or why not, its peak, how other views differ."""
     peak = peak_fields(run.trace, run.phase, run.forms, sizes)
-    others = difference(subject, run.trace, run.phase, sizes)
-    return {**_method_fields(run), "peak": peak, "other_views": others}
-
-
-def _method_fields(run: PhaseRun) -> dict[str, Any]:
-    """Return how formulas of a phase were found, or why they are missing."""
+    more = {"peak": peak, "other_views": difference(subject, run.trace, run.phase, sizes)}
     if run.forms is None:
         return {
             "missing": run.missing,
             "uncounted": list(left_out(run.trace, run.phase)),
             "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
+            **more,
         }
     forms = run.forms
     return {
@@ -230,6 +226,7 @@ def _method_fields(run: PhaseRun) -> dict[str, Any]:
         "verified_at": [dict(shape) for shape in forms.verified_at],
         "uncounted": list(forms.uncounted),
         "notes": list(forms.notes),
+        **more,
     }
 
 

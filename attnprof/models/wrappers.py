@@ -163,8 +163,8 @@ class Swapped(nn.Module):
             tokens, sizes.num_heads, sizes.head_dim, num_kv_heads=sizes.num_kv_heads,
             value_head_dim=sizes.value_head_dim, width=sizes.width, phase="decode",
         )  # fmt: skip
-        beside = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
-        return int(spec.state_entries(after) + beside), int(spec.wide_entries(after))
+        around = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
+        return int(spec.state_entries(after) + around), int(spec.wide_entries(after))
 
     def _place(self, values: Iterable[Any]) -> Any:
         return None if self.number is None else place_in_cache(values, self.number)
