@@ -13,19 +13,9 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
+from attnprof.models import hub_config
 from attnprof.models.config import ModelConfig, load, presets
-from attnprof.models.hub_config import (
-    CHOSEN,
-    EXPERTS,
-    class_note,
-    class_of,
-    configuration,
-    field_of,
-    first_number,
-    format_notes,
-    format_of,
-    text_config,
-)
+from attnprof.models.hub_config import configuration, first_number, format_of, text_config
 from attnprof.models.names import named
 from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
@@ -180,7 +170,7 @@ def hub_subject(
     if kernel is not None:
         config._attn_implementation = kernel  # noqa: SLF001 - no other way before it is built
     try:
-        kind = class_of(config)
+        kind = hub_config.class_of(config)
         build = lambda: kind(copy.deepcopy(config))  # noqa: E731 - models change their own
         subject = class_subject(name, kind, config, build)
     except AttnprofError:
@@ -189,7 +179,7 @@ def hub_subject(
         raise RequestError(
             f"{name}: no model can be built with this configuration: {error_text(error)}"
         ) from error
-    notes = (*format_notes(fields, config), *class_note(kind, config))
+    notes = (*hub_config.format_notes(fields, config), *hub_config.class_note(kind, config))
     subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
     if not swaps:
         return subject
@@ -202,7 +192,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     """Return the description of a model of a class of transformers, which ``build`` makes."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
-    experts, chosen = first_number(text, EXPERTS), first_number(text, CHOSEN)
+    experts, chosen = first_number(text, hub_config.EXPERTS), first_number(text, hub_config.CHOSEN)
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
@@ -215,7 +205,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
         num_heads=heads,
-        head_dim=field_of(text, "head_dim")
+        head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,
         longest=first_number(text, _LENGTHS),
         last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
