@@ -13,7 +13,6 @@ from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
 from attnprof.models.memory import (
-    CacheBytes,
     CacheForms,
     cache_bytes,
     peak_fields,
@@ -142,9 +141,10 @@ def model_report(
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
         if rows:
-            whole, value = rows[-1].expression, rows[-1].value
-            summary["curves"]["cache"] = growth(whole, cache.holds, sizes, cache.layers, value)
-        records += [_cache_record(row) for row in rows]
+            value = int(rows[-1].value or 0)
+            grown = growth(cache.whole, cache.holds, sizes, cache.layers, value)
+            summary["curves"]["cache"] = grown
+        records += rows
         decoded = [run for run in runs if run.phase == "decode"]
         if rows and decoded:
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
@@ -294,7 +294,7 @@ def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
 
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], model: Model, shares: Shares, notes: list[str]
-) -> tuple[list[CacheBytes], CacheForms]:
+) -> tuple[list[ModelRecord], CacheForms]:
     """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
         rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
@@ -306,13 +306,6 @@ def _cache(
     if subject.no_step:
         notes.append(f"cache_bytes is that of the other layers: {subject.no_step}")
     return rows, forms
-
-
-def _cache_record(row: CacheBytes) -> ModelRecord:
-    return ModelRecord(
-        part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
-        phase="decode", quantity="cache_bytes", expression=text(row.expression), value=row.value,
-    )  # fmt: skip
 
 
 def _least_traffic(
