@@ -139,6 +139,10 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
 # -- sizes that a crossover varies, by the name of their option ------------------------------
 #: The noun after a value: ``64 tokens``. For other sizes it stands in front: ``head width 64``.
 COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
+NAMES = {
+    "seq": "the length", "d": "the head width", "heads": "the number of heads",
+    "batch": "the batch size", "kv_heads": "the number of key heads",
+}  # fmt: skip
 NAMED = {"d": "head width"}
 EVERY_ONE = {
     "seq": "length", "d": "head width", "heads": "number of heads", "batch": "batch size",

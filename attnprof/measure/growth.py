@@ -105,18 +105,16 @@ class GrowthCase:
         )  # fmt: skip
 
 
-def closed_form_growth(
-    subject: GrowthCase, lengths: Sequence[int] = LENGTHS
-) -> tuple[GrowthRecord, GrowthRecord]:
+def closed_form_growth(subject: GrowthCase) -> tuple[GrowthRecord, GrowthRecord]:
     """Return the growth of FLOPs and of peak memory by closed form."""
-    tables = [subject.table(n) for n in lengths]
+    tables = [subject.table(n) for n in LENGTHS]
 
     def record(
         quantity: str, count: Callable[[CostTable], Number], because: Callable[[], str]
     ) -> GrowthRecord:
         counts = [int(count(table)) for table in tables]
         return subject.record(
-            quantity, "formula", "closed form", lengths, counts, because=because,
+            quantity, "formula", "closed form", LENGTHS, counts, because=because,
             far=lambda n: int(count(subject.table(n))),
         )  # fmt: skip
 
@@ -125,7 +123,7 @@ def closed_form_growth(
         return f"the peak is in {tables[-1].stages[live.index(max(live))].name}"
 
     return (
-        record("flops", lambda table: table.flops, lambda: _steepest_stage(lengths, tables)),
+        record("flops", lambda table: table.flops, lambda: _steepest_stage(LENGTHS, tables)),
         record("peak_bytes", CostTable.peak, stage_of_peak),
     )
 

@@ -55,7 +55,7 @@ class Kind:
     note: str = ""
 
 
-def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> list[str]:
+def _layer_types(fields: Fields, other: str) -> list[str]:
     """Return the kind of each layer: ``full_attention_layers`` of them are full, evenly spread.
 
     As in released models, every p-th layer is full, counted from 1. If these are too few, the last
@@ -70,7 +70,7 @@ def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> li
     for place in reversed(range(layers)):
         if len(places) < count:
             places.add(place)
-    return [full if place in places else other for place in range(layers)]
+    return ["full_attention" if place in places else other for place in range(layers)]
 
 
 def _renamed(fields: Fields, **names: str) -> Fields:

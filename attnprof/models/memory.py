@@ -41,11 +41,11 @@ class CacheForms:
     """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
-    whole: Any = None
     layers: Mapping[str, int] = field(default_factory=dict)
     domain: tuple[str, ...] = ()
     holds: Callable[[Sizes], bool] = field(default=lambda _: False, compare=False, repr=False)
     missing: str = ""
+    whole: Any = None
 
 
 def _cache_row(kind: str, count: int, expression: Any, value: int) -> ModelRecord:

@@ -56,17 +56,18 @@ def shares_of(
     return {**curve, "parts": parts} if len(at) > 1 and parts else None
 
 
-def growth(
-    expression: Any, holds: Callable[[Any], bool], sizes: Mapping[str, int],
-    layers: Mapping[str, int], counted: int,
-) -> dict[str, Any] | None:  # fmt: skip
+def growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[str, Any] | None:
     """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
     ``counted`` are those of a run at the asked sizes.
     """
-    if expression is None:
+    if cache.whole is None:
         return None
-    curve, held = _curve(lambda at: evaluate(expression, {**at, **layers}), holds, sizes, counted)
+
+    def held_at(at: Mapping[str, int]) -> Any:
+        return evaluate(cache.whole, {**at, **cache.layers})
+
+    curve, held = _curve(held_at, cache.holds, sizes, counted)
     return {**curve, "bytes": held} if len(held) > 1 and any(held) else None
 
 
@@ -141,9 +142,7 @@ def model_report(
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
         if rows:
-            value = int(rows[-1].value or 0)
-            grown = growth(cache.whole, cache.holds, sizes, cache.layers, value)
-            summary["curves"]["cache"] = grown
+            summary["curves"]["cache"] = growth(cache, sizes, int(rows[-1].value or 0))
         records += rows
         decoded = [run for run in runs if run.phase == "decode"]
         if rows and decoded:

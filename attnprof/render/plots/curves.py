@@ -18,7 +18,7 @@ from attnprof.record import (
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import EVERY_ONE, joined, plural, quantity_text
+from attnprof.units import NAMES, joined, plural, quantity_text
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
@@ -116,7 +116,7 @@ def draw_crossover(report: Report) -> style.Figure:
 
 def _axis(over: str) -> str:
     """Return the words for the axis that curves run over."""
-    return "sequence length" if over == "seq" else EVERY_ONE.get(over, over)
+    return "sequence length" if over == "seq" else NAMES.get(over, over).removeprefix("the ")
 
 
 def _make_panels(
