@@ -76,25 +76,6 @@ def subject_of(
     for the longest that the model takes. ``inputs`` are those of user code, guessed unless given.
     Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
     """
-    if inputs and not is_place(source):
-        raise RequestError(
-            f"--input is for my.py:factory: the inputs of {source} are known: leave --input out"
-        )
-    subject = _subject(source, kernel, swaps, tokens, inputs)
-    swap_names = ", ".join(swap.text for swap in swaps)
-    if not swaps:
-        return subject
-    notes = (*subject.notes, *notes_on(swaps))
-    return replace(subject, name=f"{subject.name} with {swap_names}", notes=notes)
-
-
-def _subject(
-    source: str,
-    kernel: str | None,
-    swaps: Sequence[Swap],
-    tokens: int | None,
-    inputs: Sequence[str],
-) -> WholeModel:
     if is_place(source):
         if kernel is not None or swaps:
             flag = "--swap" if swaps else "--kernel"
@@ -102,16 +83,25 @@ def _subject(
                 f"{flag} is for a config.json or a model's name, not for {source}: leave {flag} out"
             )
         return factory_subject(source, inputs)
+    if inputs:
+        raise RequestError(
+            f"--input is for my.py:factory: the inputs of {source} are known: leave --input out"
+        )
     if source.endswith(".toml") or source in presets():
         if kernel is not None:
             raise RequestError(
                 f"--kernel is for a model of transformers, not for {source}: leave --kernel out"
             )
         config = swapped_config(load(source), swaps) if swaps else load(source)
-        return config_subject(source, config)
-    model = named(source)
-    subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
-    return replace(subject, notes=(*model.notes, *subject.notes))
+        subject = config_subject(source, config)
+    else:
+        model = named(source)
+        subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
+        subject = replace(subject, notes=(*model.notes, *subject.notes))
+    if not swaps:
+        return subject
+    name = f"{subject.name} with {', '.join(swap.text for swap in swaps)}"
+    return replace(subject, name=name, notes=(*subject.notes, *notes_on(swaps)))
 
 
 def config_subject(name: str, config: ModelConfig) -> WholeModel:
