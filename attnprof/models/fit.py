@@ -99,7 +99,7 @@ def _report(
     def most(name: str) -> int:
         def is_too_much(number: int) -> bool:
             larger = parts(model, replace(options, **{name: number}))
-            return sum(larger.values()) > options.memory
+            return bool(sum(larger.values()) > options.memory)
 
         return bisect_left(range(LONGEST + 1), True, 1, key=is_too_much) - 1
 
