@@ -3,7 +3,7 @@
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 from math import ceil, exp, log, prod
 from pathlib import Path
@@ -48,18 +48,9 @@ class SelfCheck:
 
     layers: tuple[CheckedLayer, ...]
 
-    def to_lists(self) -> list[list[Any]]:
-        """Return plain values, a list a layer."""
-        return [list(astuple(layer)) for layer in self.layers]
-
-    @classmethod
-    def from_lists(cls, rows: Sequence[Sequence[Any]]) -> "SelfCheck":
-        """Return what :meth:`to_lists` wrote."""
-        return cls(tuple(CheckedLayer(*row) for row in rows))
-
     @staticmethod
     def is_listed(rows: Any) -> bool:
-        """Return whether a value of a file is what :meth:`to_lists` writes."""
+        """Return whether a value of a file has a list of plain values for each layer."""
         hints = list(CheckedLayer.__annotations__.values())
         return isinstance(rows, list) and len(rows) > 1 and all(
             isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
@@ -159,7 +150,7 @@ class Calibration:
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": version_of(self.device),
             **{name: getattr(self, name) for name in _MORE},
-            "checks": {dtype: check.to_lists() for dtype, check in self.checks.items()},
+            "checks": {x: [list(astuple(one)) for one in y.layers] for x, y in self.checks.items()},
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -181,7 +172,7 @@ class Calibration:
         }
         more = {name: entry[name] for name in _MORE if entry.get(name) is not None} if same else {}
         checks = {
-            dtype: SelfCheck.from_lists(rows)
+            dtype: SelfCheck(tuple(CheckedLayer(*row) for row in rows))
             for dtype, rows in (entry.get("checks", {}) if same else {}).items()
         }
         return cls(

@@ -165,11 +165,6 @@ class ModelConfig:
         """Width of the feed-forward network's hidden layer."""
         return 4 * self.d_model if self.hidden_dim is None else self.hidden_dim
 
-    @property
-    def ends_with_norm(self) -> bool:
-        """Whether a normalisation follows the last layer."""
-        return self.norm == "pre" if self.final_norm is None else self.final_norm
-
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return a configuration of names and values; RequestError for unknown names."""
