@@ -10,8 +10,7 @@ from attnprof.arguments import choice
 from attnprof.costs import COST_FIELDS, CostTable, Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
-from attnprof.workload import Workload
+from attnprof.workload import Published, Workload
 
 if TYPE_CHECKING:
     import numpy as np
