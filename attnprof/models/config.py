@@ -265,17 +265,13 @@ def preset(name: str) -> Preset:
     """Return a preset; :class:`NotFoundError` says which names come near."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
+        variants = defaultdict[str, list[str]](list)  # 001-cifar10-{dot, neural-2}
+        for one in presets().values():
+            variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
+        every = (f"{model}-{{{', '.join(names)}}}" for model, names in variants.items())
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(every)}"
         raise NotFoundError(f"there is no preset, file or folder '{name}': {hint}")
     return presets()[name]
-
-
-def _families() -> str:
-    """Return all names, variants of a model in one: ``001-cifar10-{dot, neural-2}``."""
-    variants = defaultdict[str, list[str]](list)
-    for one in presets().values():
-        variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
-    return ", ".join(f"{model}-{{{', '.join(names)}}}" for model, names in variants.items())
 
 
 def load(source: str | Path) -> ModelConfig:
