@@ -9,8 +9,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import FusedOrWritten
 from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.workload import Published, Workload, rows
 
 
 @dataclass(frozen=True, kw_only=True)
