@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.record.recognition import check_unlost, is_stream, note_input
 
 MIB = 1 << 20
@@ -58,11 +58,20 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
             _check_file(path, os.fstat(handle), limit, hint)
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:
-        raise refusal(path, why_of(error), hint) from error
+        near = near_file(path) if isinstance(error, FileNotFoundError) else ""
+        raise refusal(path, why_of(error), "; ".join(filter(None, (near, hint)))) from error
     if len(data) > limit:  # /proc has files that say they are empty
         raise refusal(path, _too_large(len(data), limit), hint)
     note_input(path)
     return data
+
+
+def near_file(path: str | Path) -> str:
+    """Return ``did you mean results.json?`` for a misspelt file; "" if no name is near it."""
+    folder = Path(path).parent
+    there = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+    near = closest(Path(path).name, there)
+    return near if near.startswith("did you mean") else ""
 
 
 def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
