@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
+from rows import table
+
 Row = Mapping[str, Any]
 HEADS = (
     ("same", "default"),
@@ -60,29 +62,29 @@ def page(trials: Mapping[str, Sequence[Row]]) -> str:
     return "\n".join(parts)
 
 
+VERDICTS = ("regressed", "inconclusive", "improved", "ok")
+
+
 def _outcomes(rows: Sequence[Row]) -> str:
-    lines = [
-        (
-            "| head | rule | trials | regressed | inconclusive | improved | ok | median processes |"
-            " median s | 90 % within s | median load |"
-        ),
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for head, rule in HEADS:
-        some = [row for row in rows if (row["head"], row["rule"]) == (head, rule)]
-        if not some:
-            continue
-        counts = [sum(row["verdict"] == v for row in some)
-                  for v in ("regressed", "inconclusive", "improved", "ok")]  # fmt: skip
-        spent = sorted(row["spent_s"] for row in some)
-        shares = " | ".join(f"{c} ({c / len(some):.1%})" for c in counts)
-        lines.append(
-            f"| {head} | {rule} | {len(some)} | {shares} | "
-            f"{median(row['processes'] for row in some):.0f} | {median(spent):.2f} | "
-            f"{spent[int(0.9 * (len(spent) - 1))]:.2f} | {median(r['load'] for r in some):.1f} |"
-        )
-    lines += ["", _by_sensitive(rows)]
-    return "\n".join(lines) + "\n"
+    verdicts = " | ".join(f">{verdict}" for verdict in VERDICTS)
+    numbers = ">median processes | >median s | >90 % within s | >median load"
+    groups = ((key, [row for row in rows if (row["head"], row["rule"]) == key]) for key in HEADS)
+    lines = table(
+        f"head | rule | >trials | {verdicts} | {numbers}",
+        ((*key, len(some), *_outcome(some)) for key, some in groups if some),
+    )
+    return "\n".join([*lines, "", _by_sensitive(rows)]) + "\n"
+
+
+def _outcome(rows: Sequence[Row]) -> list[str]:
+    """Return the cells of trials of one head and rule: verdicts, processes, seconds, load."""
+    counts = [sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS]
+    spent = sorted(row["spent_s"] for row in rows)
+    return [
+        *(f"{count} ({count / len(rows):.1%})" for count in counts),
+        f"{median(row['processes'] for row in rows):.0f}", f"{median(spent):.2f}",
+        f"{spent[int(0.9 * (len(spent) - 1))]:.2f}", f"{median(row['load'] for row in rows):.1f}",
+    ]  # fmt: skip
 
 
 def _by_sensitive(rows: Sequence[Row]) -> str:
@@ -112,20 +114,20 @@ STORED_RULES: dict[str, tuple[str, Callable[[Sequence[float], Sequence[float]], 
 
 def _stored(rows: Sequence[Row]) -> str:
     """The usual rules, comparing with a base measured one round before, in other processes."""
-    lines = [
-        "The same data judged against numbers stored one round before:\n",
-        "| rule | same | 5 % | 10 % | 20 % |", "|---|---:|---:|---:|---:|",
-    ]  # fmt: skip
-    for column, (name, _) in STORED_RULES.items():
-        cells = []
-        for head in ("same", "5 %", "10 %", "20 %"):
-            alarms = [row[column] for row in rows if row["head"] == head and row[column] != ""]
-            raised = alarms.count("alarm")
-            cells.append(
-                f"{raised} of {len(alarms)} ({raised / len(alarms):.0%})" if alarms else "–"
-            )
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    heads = ("same", "5 %", "10 %", "20 %")
+    lines = table(
+        " | ".join(("rule", *(f">{head}" for head in heads))),
+        ((name, *(_alarms(rows, column, head) for head in heads))
+         for column, (name, _) in STORED_RULES.items()),
+    )  # fmt: skip
+    intro = "The same data judged against numbers stored one round before:\n"
+    return "\n".join([intro, *lines]) + "\n"
+
+
+def _alarms(rows: Sequence[Row], column: str, head: str) -> str:
+    alarms = [row[column] for row in rows if row["head"] == head and row[column] != ""]
+    raised = alarms.count("alarm")
+    return f"{raised} of {len(alarms)} ({raised / len(alarms):.0%})" if alarms else "–"
 
 
 def compact(rows: Sequence[Row]) -> list[dict[str, Any]]:
