@@ -8,6 +8,7 @@ import os
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,9 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
 
 def near_file(path: str | Path) -> str:
     """Return ``did you mean results.json?`` for a misspelt file; "" if no name is near it."""
-    folder = Path(path).parent
-    there = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+    there = []
+    with suppress(OSError):
+        there = [item.name for item in Path(path).parent.iterdir()]
     near = closest(Path(path).name, there)
     return near if near.startswith("did you mean") else ""
 
@@ -101,13 +103,13 @@ def text_of(data: bytes) -> str:
     return text
 
 
-def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
+def read_text(path: str | Path) -> str:
     """Return the text of a file, as :func:`read_bytes` and :func:`text_of` read it."""
-    data = read_bytes(path, limit, hint)
+    data = read_bytes(path)
     try:
         return text_of(data)
     except ValueError as error:
-        raise refusal(path, str(error), hint) from error
+        raise refusal(path, str(error)) from error
 
 
 def json_of(text: str, *, ours: bool = True) -> Any:
