@@ -80,7 +80,7 @@ def sweep(
         raise RequestError(f"--grid {grid} says which points; leave out {', '.join(flags)}")
     else:
         grids = grids_from_file(grid)
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
     from attnprof.measure.sweep import SweepOptions, here, on_workers, points_of, tasks_of
 
     planned = points_of(
@@ -256,7 +256,7 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """Return the devices' ceilings: from the results, else from this machine's calibration."""
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
 
     ceilings = {}
     for report in reports:
