@@ -147,8 +147,8 @@ def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
     full = floor_div(w.seq_len, block)
     rest, few = w.seq_len - full * block, minimum(top, full)
     blocks = exact_div(few * (few - 1), 2) + (full - few) * (top - 1)
-    own = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
-    return own + blocks * block**2 + rest * block * minimum(top - 1, full)
+    inside = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
+    return inside + blocks * block**2 + rest * block * minimum(top - 1, full)
 
 
 def blocks_before(w: Workload, block: int) -> Number:
