@@ -25,7 +25,7 @@ from attnprof.workload import Workload
 #: Lengths to try, to see if a formula holds anywhere at a head width.
 _LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
 #: What is derived, by the metric that it is compared in.
-_QUANTITIES = {"flops": "flops", "memory": "peak_bytes"}
+_QUANTITIES = {"flops": "flops", "memory": "peak_bytes", "matmul": "matmul_flops"}
 
 
 def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[CostSource, ...]]:

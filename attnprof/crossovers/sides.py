@@ -38,6 +38,8 @@ STATE, TIME = "state", "time"
 BYTES, MATMUL = "bytes", "matmul"
 #: Metrics of closed forms that have to be asked for.
 OTHERS = (MATMUL, STATE, BYTES)
+#: Metrics that are counted in code, too.
+DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
 
 
@@ -171,13 +173,16 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds)
-        if derived is not None and metric not in OTHERS:
+        if derived is not None and metric in DERIVED_METRICS:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result
     names = f"{meeting.a.name} and {meeting.b.name}"
     if meeting.own_modules:
-        raise RequestError(f"{names} can be compared by what they execute only: use --kind derived")
+        raise RequestError(
+            f"{names} can be compared by what they execute only: use --kind derived, and of "
+            f"--metric {', '.join(DERIVED_METRICS)}"
+        )
     w, over = meeting.workload, meeting.axis.name
     raise RequestError(
         f"no document prints {' or '.join(metrics)} of both {names} on the same "

@@ -97,7 +97,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
     settled({})
     monkeypatch.setenv("COLUMNS", "100")
     ended = attnprof("reproduce")
-    assert "251" in ended.out
+    assert "261" in ended.out
     assert "b: 2" in ended.out
     assert "a: 1" not in ended.out  # what both share is not repeated
     assert max(map(len, ended.out.splitlines())) <= 100
