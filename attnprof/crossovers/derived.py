@@ -31,6 +31,11 @@ _QUANTITIES = {"flops": "flops", "memory": "peak_bytes", "matmul": "matmul_flops
 def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[CostSource, ...]]:
     """Return a function that gives the costs of both sides by metric and head width."""
     sides, workload = [], meeting.workload
+    if workload.value_head_dim is not None or workload.width is not None:
+        raise RequestError(
+            "--value-dim and --width are of closed forms: leave them out, or --kind derived, or "
+            "type both sides as code of yours with inputs of these widths"
+        )
     for side in (meeting.a, meeting.b):
         tell(f"deriving {side.name}")
         target = side

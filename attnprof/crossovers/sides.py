@@ -179,10 +179,7 @@ def contests(
         return result
     names = f"{meeting.a.name} and {meeting.b.name}"
     if meeting.own_modules:
-        raise RequestError(
-            f"{names} can be compared by what they execute only: use --kind derived, and of "
-            f"--metric {', '.join(DERIVED_METRICS)}"
-        )
+        raise RequestError(f"{names} can be compared by what they execute only: use --kind derived")
     w, over = meeting.workload, meeting.axis.name
     raise RequestError(
         f"no document prints {' or '.join(metrics)} of both {names} on the same "
