@@ -46,7 +46,9 @@ FUNCTIONS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int]]] = {
     "dsa:naive_dsa, 512 of 1024 tokens": (
         {**HEADS, **INDEXER}, {"topk": 512}, {**SIZES, "N": 1024, "i": 4, "e": 8}),
 }  # fmt: skip
-#: Layers of transformers, and a length that is asked for.
+#: Layers of transformers, and a length that is asked for. Indexers of layers with lengths beyond
+#: what they pick have few heads, so that their scores fit a memory.
+FEW_HEADS = {"config.index_n_heads": 4}
 LAYERS = {
     "DeepseekV3Attention": 0, "DeepseekV32Attention": 0, "DeepseekV32Attention beyond": 4096,
     "GlmMoeDsaAttention": 0, "GlmMoeDsaAttention beyond": 4096, "GptOssAttention": 0,
@@ -76,7 +78,8 @@ def rows(name: str, case: Any) -> Iterator[Row]:
     """Yield the row of a text."""
     phase, thing = phase_of(name), re.split("[ ,]", name)[0]
     if isinstance(case, int):
-        yield row_of_thing(name, thing, phase, None, None, {"N": case} if case else {})
+        long = ({"N": case}, FEW_HEADS) if case else ({}, None)
+        yield row_of_thing(name, thing, phase, None, long[1], long[0])
         return
     from speed.public_text_cases import naive
 
