@@ -98,7 +98,7 @@ def test_a_page_of_each_kind_has_no_serious_finding_and_fits_its_window(site):
     views = []
     for place, name in enumerate(KINDS):
         how = {"width": 390, "dark": True} if place % 2 else {"width": 1280}
-        seen = open_page(folder / f"{name}.html", scripts=[WIDE], **how)
+        seen = open_page(folder / f"{name}.html", scripts=[WIDE], audit=True, **how)
         assert all(url.startswith(("file:", "data:")) for url in seen.requests), name
         assert (name, seen.values) == (name, [0])
         views.append(seen)
