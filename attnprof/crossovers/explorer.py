@@ -149,14 +149,17 @@ def _reported(
 
     Numbers enter before a maximum is taken, of which sympy compares no parts: that takes long.
     """
-    largest = {"max": lambda *parts: maximum_of(parts)}
-    power = {"**": operator.pow}  # of experts that are met: (1 - k/E)**(B*N)
+    rules = {
+        **rules_of(),
+        "max": lambda *parts: maximum_of(parts),
+        "**": operator.pow,  # of experts that are met: (1 - k/E)**(B*N)
+    }
     for row in rows:
         quantity = "state_bytes" if row.quantity == "cache_bytes" else row.quantity
         if quantity not in QUANTITIES or row.expression is None:
             continue
         tree = parse(row.expression, longest=len(row.expression), stored=True)
-        form = expression_of(tree, rules=rules_of() | largest | power, meanings=numbers)
+        form = expression_of(tree, rules=rules, meanings=numbers)
         subject.put(quantity, row.phase, scripts.add(form))
     cache = subject.forms.get("state_bytes", {})
     for phase in PHASES if cache else ():  # it does not depend on the phase
