@@ -299,15 +299,6 @@ def _met(cases: Iterable[Known]) -> Number:
     return sum(count * product(map(_above_one, term)) for term, count in terms.items() if count)
 
 
-def as_flag(value: Number) -> Number:
-    """Return a product or sum of flags as one: 1 or 0 to any power is itself."""
-    if not is_symbolic(value):
-        return value
-    powers = value.expand().as_coefficients_dict()
-    terms = (count * product(term.as_powers_dict()) for term, count in powers.items())
-    return sum(terms, 0)
-
-
 @cache
 def _above_one(size: Number) -> Number:
     return more_than_one(size)
