@@ -211,7 +211,7 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, (list, set, deque, tuple)):
         parts = list(value)
     elif isinstance(value, CellType):
-        parts = _contents(value)
+        parts = [x for x in [_cell_content(value)] if x is not _GONE]
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
@@ -236,13 +236,6 @@ def _is_users(kind: type) -> bool:
     """Return whether user code defines a class."""
     name = str(getattr(kind, "__module__", ""))
     return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
-
-
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # nothing yet
-        return []
 
 
 def _results(cache: Any) -> list[Any]:
@@ -281,7 +274,7 @@ def _views(place: Any) -> list[Any]:
 def _cell_content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # emptied meanwhile
+    except ValueError:  # nothing yet, or emptied meanwhile
         return _GONE
 
 
