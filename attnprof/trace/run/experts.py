@@ -271,16 +271,24 @@ def _as_list(known: _Known) -> Any:
     return tree_map_only(int, lambda n: _as_rows(n, known.route), values)
 
 
+def _ends_together(ids: Any) -> tuple[int, int]:
+    least, most = (int(value.item()) for value in ids.aminmax())
+    return least, most
+
+
+def _ends_apart(ids: Any) -> tuple[int, int]:
+    return int(ids.min().item()), int(ids.max().item())
+
+
 @cache
 def _one_hot() -> Callable[..., Any]:
     plain = torch.nn.functional.one_hot
+    ends = _ends_together if torch.__version__ >= "2.13" else _ends_apart
 
     def one_hot(ids: Any, num_classes: int = -1) -> Any:
         if not isinstance(ids, FakeTensor):
             return plain(ids, num_classes)
-        apart = (end() for end in (ids.min, ids.max))  # one after the other, as before torch 2.13
-        ends = ids.aminmax() if torch.__version__ >= "2.13" else apart
-        least, most = (int(end.item()) for end in ends)
+        least, most = ends(ids)
         classes = most + 1 if num_classes == -1 else num_classes
         if least < 0 or most >= classes:
             raise RuntimeError("Class values must be smaller than num_classes.")  # torch's words

@@ -100,9 +100,9 @@ class Writer:
             self.solved = Solved(mixture, self.solved.lattice, self.solved.runs)
         aligned = self.solved.aligned
         self._seen = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
-        for _, found in () if aligned else self._seen:
-            self.solved.examples |= found.example
-            for name in found.sizes:
+        for _, account in () if aligned else self._seen:
+            self.solved.examples |= account.example
+            for name in account.sizes:
                 self.solved.sizes.setdefault(name, 0)
 
     @cached_property
