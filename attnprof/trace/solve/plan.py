@@ -342,23 +342,14 @@ def block_guesses(target: Target, phases: Sequence[str]) -> Iterator[dict[str, A
         return
 
     def runs(length: int, **sizes: int) -> bool:
-        return _runs(target, phases, N=length, **sizes)
+        even = {x: EVEN.get(x, 16) for x in target.symbols} | {"N": length, **sizes}
+        run = outcome(target, even, training=trains(phases), most=SHORT)
+        return not isinstance(run, Exception)
 
-    primes = _prime_sizes(target)
+    others = (x for x in target.symbols if x not in FIRST)
+    primes = dict(zip(others, _PRIMES, strict=False))  # {"C": 5, "chunk": 7}
     if len(primes) > 1:  # first the one whose multiples are lengths at which it runs
         primes = dict(sorted(primes.items(), key=lambda x: not runs(3 * x[1], **primes)))
     yield from ({"N": symbol(x)} for x in primes)
     usual = _USUAL if runs(37) else [n for n in _BLOCKS if runs(3 * n) and runs(5 * n)]
     yield from ({"N": sympy.Integer(block)} for block in usual)
-
-
-def _prime_sizes(target: Target) -> dict[str, int]:
-    """Return a prime for each size but B, N, h and d: ``{"C": 5, "chunk": 7}``."""
-    return dict(zip((x for x in target.symbols if x not in FIRST), _PRIMES, strict=False))
-
-
-def _runs(target: Target, phases: Sequence[str], **sizes: int) -> bool:
-    """Return whether the code runs at these sizes, with even numbers for the others."""
-    even = {x: EVEN.get(x, 16) for x in target.symbols} | sizes
-    run = outcome(target, even, training=trains(phases), most=SHORT)
-    return not isinstance(run, Exception)
