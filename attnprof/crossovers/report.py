@@ -55,7 +55,9 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
         alike.setdefault(tuple(what), []).extend(rows)
     sizes = sorted({row.given for row in records})
-    return " ".join([*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)])
+    sentences = [*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)]
+    noise = dict.fromkeys(row.noisy for row in valid if row.noisy)
+    return " ".join([*sentences, *(f"This is not certain: {text}." for text in noise)])
 
 
 def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:

@@ -9,13 +9,18 @@ of the length.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from math import log, sqrt
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.request import Budget
-from attnprof.measure.statistics import MedianEstimate, TimeCrossing, estimate_median, root_of_line
+from attnprof.measure.statistics import (
+    DISTURBED,
+    LEAST_PAIRS,
+    PairedTimes,
+    TimeCrossing,
+    root_of_line,
+)
 from attnprof.processes.progress import tell
 from attnprof.units import joined
 
@@ -76,7 +81,7 @@ Compare = Callable[[int, Budget], tuple[Sequence[float], Sequence[float]]]
 Runnable = Callable[[int], int | None]
 
 #: Calls to tell which side is faster; and, near a crossing, how much faster.
-LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=5)
+LOOK = Budget(samples=9, min_time_s=0.0, max_time_s=0.3, warmup_s=0.0, least=LEAST_PAIRS)
 CLOSE = Budget(samples=16, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=7)
 #: The factor between lengths that are tried first, and the shortest of them.
 APART, SHORTEST = 4.0, 16
@@ -91,35 +96,12 @@ ALONG = 7
 REACH = 1.5
 #: How often lengths to be timed closely are moved to a crossing outside of them.
 MOVES = 4
-
-
-@dataclass(frozen=True)
-class PairedTimes:
-    """Both times at a length, from pairs of calls, and the logarithm of A's over B's."""
-
-    seq_len: int
-    a_s: Sequence[float]
-    b_s: Sequence[float]
-
-    @cached_property
-    def estimate(self) -> MedianEstimate:
-        """The median of the pairs' logarithms, with its interval."""
-        return estimate_median([log(a / b) for a, b in zip(self.a_s, self.b_s, strict=True)])
-
-    @property
-    def log_ratio(self) -> float:
-        """The median logarithm: above 0 where B is faster."""
-        return self.estimate.median_s
-
-    @property
-    def sign(self) -> int:
-        """1 where B is faster, -1 where A is, 0 where the calls do not tell."""
-        return (self.estimate.low_s > 0) - (self.estimate.high_s < 0)
-
-    @property
-    def longest_s(self) -> float:
-        """Seconds of the longer call of both."""
-        return max(min(self.a_s), min(self.b_s))
+#: Calls that take so many times what a shorter length lets expect waited for other programs.
+UNEXPECTED = 8.0
+#: How often a length is timed again that has too few pairs without a disturbed call.
+TIMED_AGAIN = 3
+#: Share of disturbed pairs from which a search says that the machine was busy.
+BUSY = 0.25
 
 
 @dataclass
@@ -166,10 +148,45 @@ class TimeSearch:
             tell(
                 f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
             )
-            self.seen[length] = times = PairedTimes(length, *self.compare(length, budget))
-            self.timed_calls += len(times.a_s) + len(times.b_s)
+            self._time(length, budget)
         self._closely |= {length} if budget is CLOSE else set()
         return self.seen[length]
+
+    def _time(self, length: int, budget: Budget) -> None:
+        """Time a length, again and again while other programs disturb too many of its calls."""
+        pairs: tuple[list[float], list[float]] = [], []
+        for _ in range(1 + TIMED_AGAIN):
+            for times, more in zip(pairs, self.compare(length, budget), strict=True):
+                times.extend(more)
+            self.seen[length] = PairedTimes(length, *pairs)
+            if not self._is_disturbed(length, budget.least):
+                break
+        self.timed_calls += 2 * len(pairs[0])
+
+    def _is_disturbed(self, length: int, least: int) -> bool:
+        """Return whether a length has too few pairs that no other program disturbed."""
+        times = self.seen[length]
+        shorter = max((n for n in self.seen if n < length), default=None)
+        if shorter is not None:
+            growth = (length / shorter) ** GROWTHS[1]
+            usual_s = max(TELLING_S, growth * self.seen[shorter].longest_s)
+            if times.longest_s > UNEXPECTED * usual_s:
+                return True
+        return len(times.undisturbed) < least
+
+    @property
+    def noise(self) -> str | None:
+        """A sentence if other programs disturbed the calls, else None."""
+        count = sum(len(times.a_s) for times in self.seen.values())
+        disturbed = count - sum(len(times.undisturbed) for times in self.seen.values())
+        lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LEAST_PAIRS)]
+        if not lengths and disturbed <= BUSY * count:
+            return None
+        where = f", nearly all at {joined([self.said(n) for n in lengths])}" if lengths else ""
+        return (
+            f"{disturbed} of {count} pairs of calls took more than {DISTURBED:g} times the fastest"
+            f"{where}: other programs had the processors; repeat it on a quiet machine"
+        )
 
     def _so_far(self) -> str:
         """Return what is known of crossings, for a message."""

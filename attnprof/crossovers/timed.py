@@ -5,9 +5,10 @@ Predicted ones are searched by :mod:`attnprof.crossovers.predicted_search`, meas
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from math import ceil
@@ -215,7 +216,11 @@ class TimedPair:
         end, outer = search.end, (signs[0], signs[-1])
         if far := [guess for guess in guesses if guess > max(seen)]:
             end += f"; the crossing is expected at {self.said(round(far[0]))}"
-        return self._finding(search.crossings, outer, seen, search.timed_calls, end)
+        finding = self._finding(search.crossings, outer, seen, search.timed_calls, end)
+        noise = search.noise
+        if noise and self.how["device"] == "cpu" and self.how["threads"] != 1:
+            noise += ", or with --threads 1, which counts processor time"
+        return replace(finding, fields={**finding.fields, "noisy": noise})
 
     def _guesses(self) -> list[float]:
         """Return where the times should cross: predicted, or where FLOPs are equal."""
@@ -252,9 +257,13 @@ class TimedPair:
         pair = self._key()
         with Journal(self.terms.journal) as journal:
             entries = {entry["key"]: entry for entry in read(self.terms.journal)}
+            times_asked = Counter[str]()
 
             def compare(length: int, budget: Budget) -> tuple[list[float], list[float]]:
                 key = f"{pair} {length} {budget.samples}"
+                times_asked[key] += 1
+                if times_asked[key] > 1:  # other programs disturbed the calls
+                    key += f" again {times_asked[key] - 1}"
                 if key in entries:
                     return entries[key]["a_s"], entries[key]["b_s"]
                 first, second = self._compare(length, budget)

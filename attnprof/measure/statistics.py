@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import comb, exp, log, sqrt
 from statistics import fmean, median, quantiles, stdev
 
@@ -112,6 +113,50 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
     half = student_quantile(count - 1) * stdev(logs) / sqrt(count)
     low, high = exp(centre - half), exp(centre + half)
     return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")
+
+
+#: A call that takes so many times the fastest of its side waited for another program; fewer pairs
+#: without one tell no order.
+DISTURBED, LEAST_PAIRS = 2.0, 5
+
+
+@dataclass(frozen=True)
+class PairedTimes:
+    """Both times at a length, from pairs of calls, and the logarithm of A's over B's."""
+
+    seq_len: int
+    a_s: Sequence[float]
+    b_s: Sequence[float]
+
+    @cached_property
+    def undisturbed(self) -> list[tuple[float, float]]:
+        """The pairs whose calls took at most ``DISTURBED`` times the fastest of their side."""
+        most_a, most_b = (DISTURBED * min(times) for times in (self.a_s, self.b_s))
+        pairs = zip(self.a_s, self.b_s, strict=True)
+        return [(a, b) for a, b in pairs if a <= most_a and b <= most_b]
+
+    @cached_property
+    def estimate(self) -> MedianEstimate:
+        """The median of the undisturbed pairs' logarithms, with its interval."""
+        pairs = self.undisturbed or list(zip(self.a_s, self.b_s, strict=True))
+        return estimate_median([log(a / b) for a, b in pairs])
+
+    @property
+    def log_ratio(self) -> float:
+        """The median logarithm: above 0 where B is faster."""
+        return self.estimate.median_s
+
+    @property
+    def sign(self) -> int:
+        """1 where B is faster, -1 where A is, 0 where the calls do not tell."""
+        if len(self.undisturbed) < LEAST_PAIRS:
+            return 0
+        return (self.estimate.low_s > 0) - (self.estimate.high_s < 0)
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds of the longer call of both."""
+        return max(min(self.a_s), min(self.b_s))
 
 
 #: Least standard deviation of a ratio's logarithm: a single process hides how others differ.

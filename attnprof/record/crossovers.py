@@ -21,7 +21,7 @@ class CrossoverRecord(Record, commands=("crossover",)):
     known (null: no end), every ``searched_step``-th; the verdict is of those. ``bound`` says which
     cost is a lower bound, or why times end there. ``ci_low`` and ``ci_high`` are an interval of 95
     % of a time's crossing (null: unknown), ``lengths`` the timed or predicted ones, by so many
-    ``timed_calls``.
+    ``timed_calls``; ``noisy`` says that other programs disturbed these.
     """
 
     metric: str = column("metric")
@@ -59,6 +59,7 @@ class CrossoverRecord(Record, commands=("crossover",)):
     ci_high: float | None = column("high", fmt="number")
     timed_calls: int | None = column("timed calls", fmt="count")
     lengths: list[int] = column("lengths", default=list)
+    noisy: str | None = column("noise")
     skipped: str | None = column("skipped")
 
     @property

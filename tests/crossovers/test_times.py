@@ -105,6 +105,36 @@ def test_crossings_between_two_lengths_of_the_grid_are_told_apart():
     assert len(crossings) == 3
 
 
+def disturbed(compare, share, *, seed=1):
+    """The same calls on a machine where other programs hold up a share of them."""
+    chance = random.Random(seed)
+
+    def compared(length, budget):
+        return tuple(
+            [time * (chance.uniform(20, 500) if chance.random() < share else 1) for time in times]
+            for times in compare(length, budget)
+        )
+
+    return compared
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_calls_that_other_programs_hold_up_leave_the_crossing_where_it_is(share):
+    for seed in range(5):
+        compare = disturbed(clock(*quadratic(1100), noise=0.01), share, seed=seed)
+        search = searched(compare, guesses=[800])
+        assert [one.at for one in search.crossings] == pytest.approx([1100], rel=0.05)
+
+
+def test_a_machine_that_is_busy_is_said_and_a_quiet_one_is_not():
+    compare = clock(*quadratic(1100))
+    assert searched(compare, guesses=[900]).noise is None
+    for share in (0.6, 1.0):
+        noise = searched(disturbed(compare, share), guesses=[900], longest=4000).noise
+        assert "other programs had the processors" in noise
+        assert "quiet machine" in noise
+
+
 def test_no_length_is_timed_that_should_take_longer_than_allowed():
     timed = []
 
@@ -278,6 +308,17 @@ def test_a_measured_row_tells_its_lengths_calls_and_end(tmp_path):
     before = how["journal"].read_bytes()
     assert timed("measured", **how).records == [row]
     assert how["journal"].read_bytes() == before
+
+
+def test_a_measured_row_of_a_busy_machine_says_so_and_its_journal_replays_it(tmp_path, monkeypatch):
+    compare = disturbed(clock(*quadratic(300)), 0.6)
+    monkeypatch.setattr(TimedPair, "_compare", lambda _, *asked: tuple(map(list, compare(*asked))))
+    how = {"journal": tmp_path / "times.jsonl", "most_s": 2e-3}
+    report = timed("measured", **how)
+    assert "other programs had the processors" in report.records[0].noisy
+    assert report.summary["answer"].endswith(f"This is not certain: {report.records[0].noisy}.")
+    monkeypatch.delattr(TimedPair, "_compare")
+    assert timed("measured", **how).records == report.records
 
 
 def test_without_a_calibration_a_predicted_row_says_what_to_type(tmp_path, monkeypatch):
