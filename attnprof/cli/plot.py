@@ -113,7 +113,7 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """Return the devices' ceilings: from the results, else from this machine's calibration."""
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
 
     ceilings = {}
     for report in reports:

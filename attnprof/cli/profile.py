@@ -50,7 +50,7 @@ def profile(
     """
     requests = _needed("profile", shape, conditions, modules)
     set_wait_policy(measurement.wait_policy)
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
     how = {"scope": scope, "device": conditions.device, **measurement.terms()}

@@ -79,7 +79,7 @@ def sweep(
         raise RequestError(f"--grid {grid} says which points; leave out {', '.join(flags)}")
     else:
         grids = grids_from_file(grid)
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
     from attnprof.measure.sweep import SweepOptions, here, on_workers, points_of, tasks_of
 
     planned = points_of(

@@ -207,11 +207,10 @@ def _by_head(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
 # -- time ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Link:
-    """Bytes a second that a rank sends, FLOP/s of its products, and who says the latter."""
+    """Bytes a second that a rank sends, and FLOP/s of its products."""
 
     bytes_per_s: float
     flops_per_s: float
-    source: str = ""
 
 
 def tokens_for_overlap(

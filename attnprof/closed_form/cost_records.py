@@ -25,10 +25,9 @@ from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
 from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
-from attnprof.workload import SYMBOLS, Workload
+from attnprof.workload import SYMBOLS, Published, Workload
 
 COUNTED = COST_FIELDS[:5]
 EXECUTED = (*COUNTED, "flops", "matmul_flops", "bytes_moved")

@@ -95,12 +95,7 @@ class PageSubject:
             self.forms.setdefault(quantity, {})[condition] = place
 
 
-def mechanism_subjects(mechanisms: Sequence[Mechanism], scripts: Scripts) -> list[PageSubject]:
-    """Return the mechanisms' layers, telling how far it has come."""
-    return [_mechanism_subject(mechanism, scripts) for mechanism in mechanisms]
-
-
-def _mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
+def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
     """Return a mechanism's layer in all phases, with and without a mask, by bytes of an entry."""
     tell(f"writing {mechanism.name}")
     subject = PageSubject(mechanism.name, label(mechanism.title, mechanism.params), "mechanism")

@@ -23,9 +23,8 @@ from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
 from attnprof.record import CrossoverRecord
-from attnprof.workload import Workload
+from attnprof.workload import Published, Workload
 
 KINDS = ("published", "formula")
 #: Costs counted in running code, predicted for a device, and measured on one.

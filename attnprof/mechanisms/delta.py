@@ -13,8 +13,7 @@ from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.workload import Published, Workload, rows
 
 SOLVE_RULE = (
     "a chunk's triangular system of c tokens counts c(c-1)/2 multiplications and additions a "

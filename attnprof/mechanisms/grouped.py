@@ -10,8 +10,7 @@ from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import Sdpa
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.workload import Published, Workload, rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from attnprof.costs import CostTable, Number, exact_div
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import Definition, LayerSizes, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Published, Workload, pairs, rows
 
 # -- the counts that document 002 prints for self-attention: Tables 3 and 5, untouched --------
 #: a printed form in l (or t), d, and the number of heads
