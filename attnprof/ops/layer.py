@@ -66,6 +66,13 @@ class LayerSizes:
         return {f"{letter}_proj": widths[letter] for letter in widths if letter in letters}
 
 
+def before_output(
+    maps: dict[str, tuple[Number, Number]], more: dict[str, tuple[Number, Number]]
+) -> dict[str, tuple[Number, Number]]:
+    """Return a layer's linear maps with ``more`` of them before that of the output."""
+    return {n: x for n, x in maps.items() if n != "o_proj"} | more | {"o_proj": maps["o_proj"]}
+
+
 @dataclass(frozen=True)
 class Weight:
     """A parameter of a core: its shape, and how its matrices are initialised.

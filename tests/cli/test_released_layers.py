@@ -32,7 +32,7 @@ NEXT += " --d 128 --width 2048 --set key_heads=16 --set num_kv_heads=4"
 CROSSINGS = {
     # C + 2 dk dv / (dk + dv): 64 + 128, 256 + 128
     "retnet standard --metric matmul --d 128 --every 64": 192,
-    "lightning standard --metric matmul --d 128 --every 256": 384,
+    "lightning standard --metric matmul --d 128 --every 256 --set chunk=256": 384,
     # (C (3 dk + 2 dv) + 3 dk dv) / (dk + dv)
     f"gated-deltanet {CHUNKS} --d 128": 352,
     f"gated-deltanet {CHUNKS} --d 256 --value-dim 512": pytest.approx(661.33, abs=0.01),
