@@ -37,6 +37,8 @@ STATE, TIME = "state", "time"
 BYTES, MATMUL = "bytes", "matmul"
 #: Metrics of closed forms that have to be asked for.
 OTHERS = (MATMUL, STATE, BYTES)
+#: Metrics that are counted in code, too.
+DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
 
 
@@ -170,7 +172,7 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds)
-        if derived is not None and metric not in OTHERS:
+        if derived is not None and metric in DERIVED_METRICS:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result

@@ -190,8 +190,8 @@ PHASES = ("forward", "train")
 LIMIT_S = 400
 #: Up to where sizes of the compared shapes go.
 MOST = {"B": 5, "N": 300, "h": 5, "d": 40}
-#: The same for texts that only take long sequences.
-FEW = {"B": 2, "N": 3000, "h": 3, "d": 40}
+#: The same where formulas begin beyond 2,048 tokens.
+MOST_LONG = {"B": 2, "N": 2600, "h": 4, "d": 16}
 #: Bytes by which a peak may differ: Python numbers that torch wraps as tensors while it runs.
 SCALARS = 128
 
@@ -321,9 +321,9 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
     forms = derivation.phases[phase]
     chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
     compared = 0
-    for turn in range(30_000):
+    for turn in range(20_000):
         most = MOST if turn < 10_000 or compared else {**MOST, "N": 1500, "H": 130, "W": 130}
-        most = most if turn < 20_000 else FEW
+        most = MOST_LONG if turn > 15_000 else most
         shape = {
             name: round(2 * (most.get(name, 20) / 2) ** chance.random())
             for name in derivation.symbols

@@ -72,6 +72,23 @@ def test_comparisons_are_told_in_whole_numbers(condition, said):
 
 
 @pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        (sympy.ceiling(d * H / 16) - 2 >= 0, "H*d > 16"),
+        (-f(-d / 8) <= 3, "d <= 24"),
+        (1 - f(3 * d / 4) < 0, "3*d >= 8"),
+        (f(d / 8) < 2, "d < 16"),
+        (f(d / 8) <= h, "floor(d/8) <= h"),
+    ],
+)
+def test_a_bound_of_a_rounded_quotient_is_one_of_its_number(condition, said):
+    assert condition_text(condition) == said
+    for shape in ({"d": size, "H": 1, "h": 3} for size in range(1, 40)):
+        spelled = sympy.sympify(said, {"d": d, "H": H, "h": h})
+        assert evaluate(condition, shape) == evaluate(spelled, shape)
+
+
+@pytest.mark.parametrize(
     ("condition", "divides"),
     [
         (sympy.Gt(-16 * f(-H / 16), H, evaluate=False), False),

@@ -116,7 +116,7 @@ def as_division(condition: Any) -> Any:
 
 def condition_text(condition: Any) -> str:
     """Return a condition in words: ``N > 307``, ``64 divides N``."""
-    condition = as_whole(condition)
+    condition = _unrounded_bound(as_whole(condition))
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
@@ -126,6 +126,28 @@ def condition_text(condition: Any) -> str:
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)
     return f"{_spelled(left)} {sign} {_spelled(right)}"
+
+
+def _unrounded_bound(condition: Any) -> Any:
+    """Return a bound of one rounded quotient as a bound of its number, others as they are.
+
+    ``ceiling(d*h/16) - 2 >= 0`` is ``d*h > 16``: quotients above 1 are rounded up to at least 2.
+    """
+    sign = _SIGNS.get(type(condition).__name__, "")
+    difference = sympy.expand((condition.lhs - condition.rhs).replace(rounds_down, rounded_up))
+    parts = difference.atoms(sympy.floor, sympy.ceiling)
+    if sign[:1] not in (">", "<") or len(parts) != 1:
+        return condition
+    part = parts.pop()
+    factor, rest = difference.coeff(part), difference - difference.coeff(part) * part
+    number, divisor = part.args[0].as_numer_denom()
+    if abs(factor) != 1 or not (rest.is_Integer and divisor.is_Integer):
+        return condition
+    is_lower, strict = (sign[0] == ">") == (factor == 1), len(sign) == 1
+    end = -rest * factor + (strict if is_lower else -strict)  # the quotient may be this, too
+    if isinstance(part, sympy.floor):
+        return number >= end * divisor if is_lower else number < (end + 1) * divisor
+    return number > (end - 1) * divisor if is_lower else number <= end * divisor
 
 
 def _sides(condition: Any) -> tuple[Any, Any]:
