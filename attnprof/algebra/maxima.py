@@ -95,13 +95,6 @@ def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
     return more and all(factor >= 0 or term in small for term, factor in large.items())
 
 
-def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bool:
-    """Return whether one of the others, or a mean of two, is never smaller than the value."""
-    if len(others) < 2 or any(dominates(other, value) for other in others):
-        return any(dominates(other, value) for other in others)
-    return covering(others)(value)
-
-
 def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:
     """Return a predicate: whether one of the others, or a mean of two, is never below a value."""
     import numpy as np

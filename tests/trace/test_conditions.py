@@ -14,7 +14,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import condition_text, divided, of_a_factor, one_by_one
+from attnprof.trace.solve.conditions import condition_text, divided
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
@@ -61,23 +61,6 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
     for length in range(2, 2 * high):
         assert told.holds({"N": length}) is SizeConditions(asked).holds({"N": length})
     assert len(SizeConditions(asked).conditions) <= 3
-
-
-def test_a_product_that_is_nothing_says_so_of_the_factor_that_may_be():
-    N = symbol("N")
-    rest = N - 64 * f(N / 64)
-    part = of_a_factor(equal(d * h * (f(N / 64) + 1) * rest, 0))
-    assert condition_text(part) == "64 divides N"
-
-
-def test_a_product_of_rounded_quotients_that_is_whole_is_whole_in_each():
-    condition = equal(H * W, 64 * f(H / 8) * f(W / 8))
-    parts = one_by_one(condition)
-    assert {condition_text(part) for part in parts} == {"8 divides H", "8 divides W"}
-    for height, width in product(range(1, 40), repeat=2):
-        shape = {"H": height, "W": width}
-        each = all(evaluate(part, shape) for part in parts)
-        assert bool(evaluate(condition, shape)) is bool(each)
 
 
 @pytest.mark.parametrize(

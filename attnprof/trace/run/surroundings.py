@@ -30,8 +30,6 @@ _DEPTH = 10
 #: Values of a run that no other run may meet.
 _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
-#: What can be gone through as it is: no code of a class's own.
-_PLAIN = (list, set, deque)
 #: Places that change.
 _KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
 #: Values that are no state: a module that is imported meanwhile adds some for good.
@@ -76,13 +74,13 @@ class Surroundings:
 
     def _new(self) -> list[Any]:
         """Return the values that places hold now, and did not before."""
-        pairs = (pair for before in self._before for pair in before.changeable())
+        pairs = (pair for before in self._before for pair in before.copies)
         return [value for place, before in pairs for _, value in _new(place, before)]
 
     def put_back(self) -> None:
         """Undo the changes; where modules were imported, only those that hold tensors."""
         imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
-        for place, before in chain.from_iterable(cache.changeable() for cache in self._before):
+        for place, before in chain.from_iterable(cache.copies for cache in self._before):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
                 _restore(place, before, changed)
@@ -92,39 +90,17 @@ class Surroundings:
 
 
 class _Contents:
-    """Copies of what places (containers, classes, cells, caches) hold; plain ones compared at once.
-
-    A user's modules, or a library's around torch, have thousands of places, and hardly one changes
-    in a run.
-    """
+    """Copies of what places (containers, classes, cells, caches) hold."""
 
     def __init__(self, places: Iterable[Any]) -> None:
         places = [*places]
         self.caches = [place for place in places if isinstance(place, _lru_cache_wrapper)]
         others = (place for place in places if not isinstance(place, _lru_cache_wrapper))
         self.copies = [(place, _copied(place)) for place in others]
-        filled = [pair for pair in self.copies if type(pair[0]) is CellType and pair[1]]
-        self._cells, self._in_cells = [x for x, _ in filled], [held[0] for _, held in filled]
-        views = [(pair, _views(pair[0])) for pair in self.copies]
-        cells = set(map(id, self._cells))
-        self._others = [pair for pair, inside in views if not inside and id(pair[0]) not in cells]
-        self._views = [*chain.from_iterable(inside for _, inside in views)]
-        self._lengths, self._values = [*map(len, self._views)], [*chain.from_iterable(self._views)]
-
-    def _is_same(self) -> bool:
-        return (
-            [*map(len, self._views)] == self._lengths
-            and all(map(is_, chain.from_iterable(self._views), self._values))
-            and all(map(is_, map(_cell_content, self._cells), self._in_cells))
-        )
-
-    def changeable(self) -> list[tuple[Any, Any]]:
-        """Return the places, with what they held, among which are all that have changed."""
-        return self._others if self._is_same() else self.copies
 
     def renewed(self) -> "_Contents":
         """Return the contents of the places now: these, if none has changed."""
-        if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
+        if all(_is_as(_copied(place), held) for place, held in self.copies):
             return self
         return _Contents([*self.caches, *(place for place, _ in self.copies)])
 
@@ -211,7 +187,7 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, (list, set, deque, tuple)):
         parts = list(value)
     elif isinstance(value, CellType):
-        parts = _contents(value)
+        parts = [x for x in [_cell_content(value)] if x is not _GONE]
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
@@ -238,13 +214,6 @@ def _is_users(kind: type) -> bool:
     return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
 
 
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # nothing yet
-        return []
-
-
 def _results(cache: Any) -> list[Any]:
     """Return the keys and results that a functools cache holds."""
     return [x for x in gc.get_referents(cache) if not isinstance(x, (*_CODE, partial))]
@@ -269,19 +238,10 @@ def _copied(place: Any) -> Any:
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
 
 
-def _views(place: Any) -> list[Any]:
-    """Return views of what a place holds now that run no code of its class; else none."""
-    if isinstance(place, dict):
-        return [_kind(place).keys(place), _kind(place).values(place)]
-    if isinstance(place, type):
-        return [vars(place).keys(), vars(place).values()]
-    return [place] if type(place) in _PLAIN else []
-
-
 def _cell_content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # emptied meanwhile
+    except ValueError:  # nothing yet, or emptied meanwhile
         return _GONE
 
 

@@ -60,32 +60,6 @@ def _is_rest(number: Any, divisor: Any) -> bool:
     )
 
 
-def one_by_one(condition: Any) -> list[Any]:
-    """Return one condition for each quotient of a product that is whole; others as they are.
-
-    ``H*W = 64*floor(H/8)*floor(W/8)`` says that 8 divides H and that 8 divides W.
-    """
-    floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
-    if len(floors) < 2:
-        return [condition]
-    difference = sympy.expand(condition.lhs - condition.rhs)
-    products = [x for x in sympy.Add.make_args(difference) if x.has(sympy.floor)]
-    whole = difference.xreplace({floor: floor.args[0] for floor in floors}).expand()
-    if whole != 0 or len({x.could_extract_minus_sign() for x in products}) > 1:
-        return [condition]
-    parts = [(floor, *floor.args[0].as_numer_denom()) for floor in sorted(floors, key=str)]
-    return [sympy.Eq(number - by * floor, 0, evaluate=False) for floor, number, by in parts]
-
-
-def of_a_factor(condition: Any) -> Any:
-    """Return ``factor = 0`` for "product = 0" if one factor alone may be 0; others as they are."""
-    if not isinstance(condition, sympy.Eq) or condition.rhs != 0:
-        return condition
-    factors = sympy.Mul.make_args(condition.lhs)
-    others = [x for x in factors if not (x.is_positive or x.is_number)]
-    return sympy.Eq(others[0], 0, evaluate=False) if len(others) == 1 else condition
-
-
 @cache
 def as_whole(condition: Any) -> Any:
     """Return ``16*ceiling(N/16) > N`` as "16 does not divide N"; other conditions as they are.
@@ -212,8 +186,8 @@ def rounded_up(part: Any) -> Any:
 
 def is_wider(bound: Any, other: Any) -> bool:
     """Return whether a bound is wider than another on its side: ``N > 5`` than ``N > 9``."""
-    (size, side, far), (own, its, near) = _bound(bound), _bound(other)
-    return bool(size is not None and size == own and side == its and side * (near - far) > 0)
+    (*alike, far), (*others, near) = _bound(bound), _bound(other)
+    return bool(alike[0] is not None and alike == others and alike[1] * (near - far) > 0)
 
 
 def _bound(condition: Any) -> tuple[Any, int, Any]:
