@@ -98,8 +98,8 @@ def crossover(
     them, ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
     cannot be compared.
 
-    >>> found = attnprof.crossover("taylor-direct", "taylor-efficient", metrics="flops")
-    >>> {record.kind: record.first_seq_len for record in found.records}
+    >>> report = attnprof.crossover("taylor-direct", "taylor-efficient", metrics="flops")
+    >>> {record.kind: record.first_seq_len for record in report.records}
     {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
@@ -211,11 +211,11 @@ def profile(
     :class:`attnprof.errors.RequestError` for what cannot be asked,
     :class:`attnprof.errors.CannotRunError` for a device that is not there.
 
-    >>> found = attnprof.profile("linear", 8, d_model=8, num_heads=1, samples=1, check=False)
-    >>> found.records[0].flops_torch == found.records[0].matmul_flops_formula
+    >>> report = attnprof.profile("linear", 8, d_model=8, num_heads=1, samples=1, check=False)
+    >>> report.records[0].flops_torch == report.records[0].matmul_flops_formula
     True
     """
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
     from attnprof.measure.request import Budget, configured
 
@@ -261,7 +261,7 @@ def sweep(
     >>> attnprof.sweep("sdpa", 8, "new", d_model=8, num_heads=1, isolate=False).summary["measured"]
     1
     """
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.calibration import with_roofline
     from attnprof.measure import sweep as runner
     from attnprof.measure.request import Budget
 

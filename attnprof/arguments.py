@@ -241,9 +241,14 @@ _MEMORY_UNITS = {
 
 
 def memory_bytes(value: Any, name: str = "memory") -> int:
-    """Return the bytes of ``2GiB``, ``500MB`` or a whole number; raise :class:`RequestError`."""
+    """Return the bytes of ``2GiB``, ``500MB`` or a number; raise :class:`RequestError`.
+
+    A number below a million without a unit is refused: gigabytes were meant.
+    """
     said = str(value).strip().lower()
     matched = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", said)
     if not matched:
         raise RequestError(f"{name} {value}: type a size like 2GiB or 500MB")
+    if said == matched[1] and float(said) < 10**6:  # nobody means so few
+        raise RequestError(f"{name} {value}: that is {said} bytes; type {said}GB")
     return int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])

@@ -12,8 +12,7 @@ from attnprof.arguments import choice, parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.errors import RequestError, closest
 from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads
-from attnprof.published import Published
-from attnprof.workload import SCOPES, Workload
+from attnprof.workload import SCOPES, Published, Workload
 
 #: What a core may take besides queries, keys and values.
 _BY_NAME = ("self", "causal", "weights", "gates")

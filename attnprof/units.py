@@ -95,6 +95,7 @@ def joined(texts: Iterable[str], word: str = "and") -> str:
 _QUANTITIES = {
     "flops": "FLOPs", "matmul_flops": "matmul FLOPs", "matmul": "matmul FLOPs", "macs": "MACs",
     "peak_bytes": "peak memory", "step_bytes": "bytes a step",
+    "step_intensity": "FLOPs a byte",
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
-"""A workload: the sizes, phase, mask and number format of one call of a mechanism."""
+"""A workload: sizes, phase, mask, number format of a call; and formulas printed of workloads."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -119,3 +120,35 @@ def pairs(workload: Workload) -> Number:
 def rows(workload: Workload) -> Number:
     """Return query rows of one call: one in a decoding step."""
     return 1 if workload.phase == "decode" else workload.seq_len
+
+
+@dataclass(frozen=True)
+class Published:
+    """A closed form as a document prints it, untouched.
+
+    ``formula`` maps a workload of one sequence to the printed value; two published formulas may
+    be compared only if document, scope, phase, causal, quantity and convention all agree.
+    ``heads`` is ``one`` where the document prints the form for a single head.
+    """
+
+    source: str
+    quantity: str
+    scope: str
+    phase: str
+    convention: str
+    formula: Callable[[Workload], Number]
+    causal: bool = False
+    heads: str = "any"
+
+    @property
+    def document(self) -> str:
+        """Number of the document, ``004`` of ``004-EQ5``."""
+        return self.source.split("-", 1)[0]
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What must agree for two formulas to be comparable."""
+        return (
+            self.document, self.scope, self.phase, self.causal, self.quantity,
+            self.convention, self.heads,
+        )  # fmt: skip

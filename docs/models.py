@@ -196,9 +196,9 @@ the layer's attention calls, through transformers' registry of attention functio
 and caches stay the model's, and grouped keys are repeated for mechanisms that do not take them. A
 mechanism with other maps (`efficient`, `super`, `he` ...) or with gates (`gated-deltanet`,
 `kimi-delta`, `mamba2` ...) takes the place of the whole attention module, with as many heads of
-the same width; so does any where the model asks no registry. What does not fit is refused with the
-layer and the reason: a mechanism without a causal form in a decoder, a bias or sinks among the
-scores, grouped heads for a whole module.
+the same width, and as many of keys if it shares them (`nsa`, `topk`); so does any where the model
+asks no registry. What does not fit is refused with the layer and the reason: a mechanism without a
+causal form in a decoder, a bias or sinks among the scores, grouped heads for a whole module.
 
 A swapped layer decodes by its mechanism's own step, from its own state: the sums of `linear` do
 not grow, a window keeps the tokens that it shows. The other layers keep transformers' cache, and

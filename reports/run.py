@@ -7,11 +7,12 @@
     python reports/run.py derive/shapes --page   # the page alone, of the rows that are there
     python reports/run.py derive/shapes --set SEED=3   # with another value of a constant
 
-A report is a script with a dataclass ``Row``, ``cases()`` by name, ``rows(name, case)``,
-``name_of(row)``, and ``page(rows)``, the page's lines. Each case runs in a process of its own and
-is saved when it ends. A report may have ``PACKAGES``, whose versions the page tells, ``THREADS`` of
-torch, ``stopped(name)``, the rows of a case that took longer than ``LIMIT_S``, and ``prepare()``,
-called before rows are measured. A script with a ``main`` has arguments of its own.
+A report is a script with a dataclass ``Row``, ``cases()`` by name, ``rows(name, case)``, and
+``page(rows)``, the page's lines. Each case runs in a process of its own and is saved when it ends.
+A report may have ``name_of(row)``, a row's case (else its first field), ``PACKAGES``, whose
+versions the page tells, ``THREADS`` of torch, ``stopped(name)``, the rows of a case that took more
+than ``LIMIT_S``, and ``prepare()``, called before rows are measured. A script with a ``main`` has
+arguments of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import ast
 import re
 import sys
 import time
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -80,7 +82,7 @@ def fill(report: Any, name: str, asked: argparse.Namespace) -> None:
         key, _, text = constant.partition("=")
         setattr(report, key, ast.literal_eval(text))
     path, cases = HERE / f"{name}.csv", report.cases()
-    known = grouped(earlier(path, report.Row), report.name_of)
+    known = grouped(earlier(path, report.Row), getattr(report, "name_of", first_field))
     order = [*cases, *(case for case in known if case not in cases and not asked.all)]
     todo = [] if asked.page else wanted(asked, list(cases), known)
     for case in todo:
@@ -88,6 +90,11 @@ def fill(report: Any, name: str, asked: argparse.Namespace) -> None:
         save(path, report.Row, [row for each in order for row in known.get(each, [])])
     rows = [row for each in order for row in known.get(each, [])]
     write_page(report, name, rows, anew=len(todo) / len(order))
+
+
+def first_field(row: Any) -> Any:
+    """Return the value of a row's first field."""
+    return getattr(row, fields(row)[0].name)
 
 
 def wanted(asked: argparse.Namespace, cases: list[str], known: dict[str, Any]) -> list[str]:

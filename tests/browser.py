@@ -1,14 +1,16 @@
 """A page as a real browser shows it, by Chromium without a window.
 
-Chromium reads and answers its own protocol on two pipes, one JSON text after the other.
+Chromium reads and answers its own protocol on two pipes, one JSON text after the other. One serves
+all tests of a process; each page has a profile of its own, as in a private window.
 """
 
-import base64
+import atexit
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -31,25 +33,56 @@ SERIOUS = """axe.run({resultTypes: ["violations"], preload: false}).then(found =
 
 @dataclass
 class Seen:
-    """What a page shows and does: its text, errors, requests, a PNG, and values of scripts.
+    """What a page does: its errors and requests, and values of scripts.
 
-    ``serious`` are findings of axe-core, where that is installed.
+    ``serious`` are findings of axe-core; None where it was not asked, or is not installed.
     """
 
-    text: str = ""
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     values: list = field(default_factory=list)
-    serious: list = field(default_factory=list)
-    screenshot: bytes = b""
+    serious: list | None = None
 
 
-class _Protocol:
-    """Commands to a page, and what it tells meanwhile."""
+class _Chromium:
+    """A running browser: commands to it or to the page that is open, and what that tells."""
 
-    def __init__(self, commands, answers, seen):
-        self.commands, self.answers, self.seen = commands, answers, seen
-        self.count, self.session, self.events = 0, None, []
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_browser, from_browser = os.pipe(), os.pipe()
+        words = [BROWSER, *FLAGS, f"--user-data-dir={self.folder.name}", "about:blank"]
+        shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
+        self.process = subprocess.Popen(
+            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser[0], from_browser[1]),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser[0])
+        os.close(from_browser[1])
+        self.commands = os.fdopen(to_browser[1], "wb")
+        self.answers = os.fdopen(from_browser[0], "rb")
+        self.count, self.session, self.events, self.seen = 0, None, [], Seen()
+        atexit.register(self.stop)
+
+    def stop(self):
+        """End the browser and remove its folder."""
+        self.process.terminate()
+        self.process.wait(timeout=30)
+        self.commands.close()
+        self.answers.close()
+        self.folder.cleanup()
+
+    @contextmanager
+    def page(self):
+        """Open an empty page with a profile of its own; yield what will be seen of it."""
+        profile = self.ask("Target.createBrowserContext")
+        target = self.ask("Target.createTarget", url="about:blank", **profile)
+        self.seen, self.events = Seen(), []
+        self.session = self.ask("Target.attachToTarget", flatten=True, **target)["sessionId"]
+        try:
+            yield self.seen
+        finally:
+            self.session = None
+            self.ask("Target.disposeBrowserContext", **profile)
 
     def ask(self, method, **params):
         """The result of a command; errors and requests on the way are kept."""
@@ -99,9 +132,15 @@ class _Protocol:
 def expect_accessible(*pages):
     """Fail if a page raised errors or axe-core has serious findings; skip without axe-core."""
     for seen in pages:
-        assert (seen.errors, seen.serious) == ([], [])
+        assert (seen.errors, seen.serious) == ([], [] if AXE else None)
     if not AXE:
         pytest.skip("no axe-core: pip install 'attnprof[browser]'")
+
+
+@cache
+def chromium():
+    """The browser of this process's tests."""
+    return _Chromium()
 
 
 @cache
@@ -110,52 +149,25 @@ def axe_script():
     return next(Path(AXE.origin).parent.rglob("axe.min.js")).read_text("utf-8")
 
 
-def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address=""):
-    """Open a file, run scripts one after the other, and return what is seen then."""
-    seen = Seen()
-    to_browser, from_browser = os.pipe(), os.pipe()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = [BROWSER, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
-        shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
-        process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser[0], from_browser[1]),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(to_browser[0])
-        os.close(from_browser[1])
-        with (
-            os.fdopen(to_browser[1], "wb") as commands,
-            os.fdopen(from_browser[0], "rb") as answers,
-        ):
-            try:
-                _visit(_Protocol(commands, answers, seen), path, width, height, dark, scripts,
-                       address)  # fmt: skip
-            finally:
-                process.terminate()
-                process.wait(timeout=30)
+def open_page(path, *, width=1280, height=900, dark=False, scripts=(), address="", audit=False):
+    """Open a file, run scripts one after the other, and return what is seen then.
+
+    With ``audit``, axe-core looks at the page afterwards.
+    """
+    browser = chromium()
+    with browser.page() as seen:
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            browser.ask(f"{domain}.enable")
+        browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                    deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        browser.ask("Emulation.setEmulatedMedia", features=[scheme])
+        browser.ask("Page.navigate", url=Path(path).resolve().as_uri() + address)
+        while "Page.loadEventFired" not in browser.events:
+            browser.next()
+        browser.run("new Promise(done => setTimeout(done, 400))")
+        seen.values = [browser.run(script) for script in scripts]
+        if audit and AXE:
+            browser.run(f"{axe_script()};0")
+            seen.serious = browser.run(SERIOUS)
     return seen
-
-
-def _visit(page, path, width, height, dark, scripts, address):
-    (target,) = (
-        one["targetId"] for one in page.ask("Target.getTargets")["targetInfos"]
-        if one["type"] == "page"
-    )  # fmt: skip
-    page.session = page.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-    for domain in ("Page", "Runtime", "Log", "Network"):
-        page.ask(f"{domain}.enable")
-    page.ask("Emulation.setDeviceMetricsOverride", width=width, height=height,
-             deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    page.ask("Emulation.setEmulatedMedia", features=[scheme])
-    page.ask("Page.navigate", url=Path(path).resolve().as_uri() + address)
-    while "Page.loadEventFired" not in page.events:
-        page.next()
-    page.run("new Promise(done => setTimeout(done, 400))")
-    page.seen.values = [page.run(script) for script in scripts]
-    if AXE:
-        page.run(f"{axe_script()};0")
-        page.seen.serious = page.run(SERIOUS)
-    page.seen.text = page.run("document.body.innerText")
-    whole = page.ask("Page.captureScreenshot", captureBeyondViewport=True)
-    page.seen.screenshot = base64.b64decode(whole["data"])

@@ -35,6 +35,8 @@ def become(arguments, folder, environment, files):
         sys.path[:] = [str(Path(sys.argv[0]).parent), *filter(None, given), *sys.path[1:]]
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else ended.code is not None
     except BaseException:  # noqa: BLE001 - whatever it was: an interpreter would print it and end
         traceback.print_exc()
     finally:

@@ -66,7 +66,12 @@ def terms_of(expression: Any) -> dict[Any, Any]:
     # expanding would walk through a switch's condition: a name stands in for it
     names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
     back = {name: switch for switch, name in names.items()}
-    factors = sympy.expand(expression.xreplace(names)).as_coefficients_dict()
+    named = expression.xreplace(names)
+    parts = named.atoms(sympy.Pow, sympy.log)
+    whole = all(part.is_Pow and part.exp.is_Integer for part in parts)
+    # sympy walks through the expression once a hint, and of whole powers most change nothing
+    hints = dict.fromkeys(("power_base", "power_exp", "log", "basic"), not whole)
+    factors = sympy.expand(named, **hints).as_coefficients_dict()
     counted: Monomials = {}
     for term, factor in factors.items():
         sign = -1 if term.is_nonpositive else 1  # floor(-N/64) dominates nothing: its opposite may
@@ -88,13 +93,6 @@ def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
     """Return whether every factor of the one is at least that of the other."""
     more = all(large.get(term, 0) >= factor for term, factor in small.items())
     return more and all(factor >= 0 or term in small for term, factor in large.items())
-
-
-def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bool:
-    """Return whether one of the others, or a mean of two, is never smaller than the value."""
-    if len(others) < 2 or any(dominates(other, value) for other in others):
-        return any(dominates(other, value) for other in others)
-    return covering(others)(value)
 
 
 def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:

@@ -249,7 +249,7 @@ class PolynomialSize:
         for (i, j), a in self.terms.items():
             for (k, m), b in others.items():
                 terms[i + k, j + m] = terms.get((i + k, j + m), 0) + a * b
-        return PolynomialSize(_without_zeros(terms), self.branches)
+        return PolynomialSize({e: factor for e, factor in terms.items() if factor}, self.branches)
 
     __rmul__ = __mul__
 
@@ -338,10 +338,6 @@ def _quotient(value: Any, divisor: Any) -> Any:
     """Return the quotient, as an int if it is whole: fractions take ten times as long to add."""
     whole, rest = divmod(value, divisor)
     return Fraction(value) / divisor if rest else whole
-
-
-def _without_zeros(terms: Polynomial) -> Polynomial:
-    return {exponents: factor for exponents, factor in terms.items() if factor}
 
 
 def terms_of(run: Callable[[], Any]) -> Polynomial:

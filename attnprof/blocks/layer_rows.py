@@ -6,6 +6,7 @@ from typing import Any
 
 from attnprof.blocks.kernel_attention import State
 from attnprof.costs import Cost
+from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, join, wide_positions
 
@@ -38,12 +39,19 @@ def define_norm(writer: Any, count: Any, width: Any) -> None:
     writer.stage("norm", each + Cost(multiplications=2) * (count * width), count, width)
 
 
-def angles(like: Any, places: Any, width: int, base: float = 10_000.0) -> tuple[Any, Any]:
-    """Return cosines, sines (…, width / 2) of place · base^(-2i / width); Su et al. (2021), Eq 15.
+def define_gate(writer: Any, gates: Any, outputs: Any, width: Any) -> None:
+    """Write so many gates, maps of ``width`` entries, their sigmoids and the gated outputs."""
+    writer.dots("gate", gates, gates * width)
+    writer.stage("gate: sigmoid", SIGMOID * gates, gates)
+    writer.stage("gated", Cost(multiplications=outputs), outputs)
+
+
+def angles(like: Any, places: Any, width: int) -> tuple[Any, Any]:
+    """Return cosines, sines (…, width / 2) of place · 10000^(-2i / width); Su et al. (2021), Eq 15.
 
     ``places`` is a number, or positions (n,) of their own dimension.
     """
-    step = 2 * math.log(base) / width
+    step = 2 * math.log(10_000) / width
     rates = (wide_positions(like, width // 2) * -step + step).exp_()
     turns = places.unsqueeze(1) * rates if hasattr(places, "unsqueeze") else rates * places
     cosines, sines = turns.cos(), turns.sin()

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from attnprof.blocks.softmax import causal_mask
+from attnprof.blocks.softmax import causal_mask, weighted_values
 from attnprof.costs import Cost, Number, ceil_div, exact_div, floor_div, minimum
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
+    add_product,
     arange,
     copy_in_rows,
     empty_int32,
@@ -15,11 +16,14 @@ from attnprof.ops.functional import (
     square_root,
     zeros_like,
 )
+from attnprof.ops.layer import flat
 from attnprof.ops.loops import each, in_blocks
 from attnprof.workload import Workload, pairs
 
-#: Keys that a block of rows picks, all its rows together.
-PICKED = 16_384
+#: Keys that a block of rows picks, all its rows together: their copies stay in a processor's cache.
+PICKED = 4096
+#: Rows of a block that picks up to four times as many: fewer are slow products.
+FEW_ROWS = 8
 #: Rows of a block of the indexer.
 ROWS = 64
 
@@ -143,8 +147,8 @@ def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
     full = floor_div(w.seq_len, block)
     rest, few = w.seq_len - full * block, minimum(top, full)
     blocks = exact_div(few * (few - 1), 2) + (full - few) * (top - 1)
-    own = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
-    return own + blocks * block**2 + rest * block * minimum(top - 1, full)
+    inside = exact_div(full * block * (block + 1) + rest * (rest + 1), 2)
+    return inside + blocks * block**2 + rest * block * minimum(top - 1, full)
 
 
 def blocks_before(w: Workload, block: int) -> Number:
@@ -174,17 +178,18 @@ def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) ->
 
 def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
-    causal: bool, width: Any, block: int | None, start: Any,
+    causal: bool, width: Any = None, values: Any = None, block: int = 1, start: Any = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
     h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
-    if block is not None:
+    if block > 1:
         chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
         chosen.clamp_(max=k.shape[1] - 1)
     top = chosen.shape[1]
     chosen = chosen.reshape(-1)
-    keys, values = (_selected(x, chosen).view(g * count, top, -1) for x in (k, v))
+    keys = _selected(k, chosen).view(g * count, top, -1)
+    mixed = keys[..., :values] if v is None else _selected(v, chosen).view(g * count, top, -1)
     asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
     weights = asked.bmm(keys.transpose(1, 2))
     if causal and hidden is None:
@@ -194,7 +199,12 @@ def _block(
         weights.view(g, count, exact_div(h, g), top).masked_fill_(hidden, float("-inf"))
         del hidden
     softmax_(weights)
-    return asked, weights, keys, values, chosen
+    return asked, weights, keys, mixed, chosen
+
+
+def _keys_of(sample: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """Return keys and values of a sample; None for values that are entries of the keys."""
+    return k[sample], None if v is None else v[sample]
 
 
 def _selected(x: Any, places: Any) -> Any:
@@ -220,57 +230,83 @@ def _by_head(x: Any, g: Any) -> Any:
 
 
 def _rows(top: int) -> int:
-    return max(1, PICKED // top)
+    return max(1, PICKED // top, min(FEW_ROWS, 4 * PICKED // top))
 
 
 def _attended(
-    q: Any, k: Any, v: Any, places: Any, *, top: int, causal: bool, width: Any = None,
-    block: int | None = None, start: Any = 0, share: Any = 1,
-) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    (b, h, n, _), g = q.shape, k.shape[1]
-    how = {"causal": causal, "width": width, "block": block, "start": start}
-    out = q.new_empty(b, h, n, v.shape[-1])
+    q: Any, k: Any, v: Any, places: Any, *, top: int, share: Any = 1, values: Any = None, **how: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    (b, h, n, _), g, how = q.shape, k.shape[1], {"values": values, **how}
+    out = q.new_empty(b, h, n, values if v is None else v.shape[-1])
     for sample in each(q, 0, b):
         heads, of = out[sample].view(g, exact_div(h, g), n, -1), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
-            parts = _block(q[sample], k[of], v[of], places[sample], rows, **how)
+            parts = _block(q[sample], *_keys_of(of, k, v), places[sample], rows, **how)
             heads[:, :, rows] = _by_head(parts[1].bmm(parts[3]), g)
             del parts
     return out, (q, k, v, places)
 
 
 def _attended_grads(
-    saved: tuple[Any, ...], grad: Any, *, top: int, causal: bool, width: Any = None,
-    block: int | None = None, start: Any = 0, share: Any = 1,
+    saved: tuple[Any, ...], grad: Any, *, top: int, share: Any = 1, width: Any = None,
+    values: Any = None, **how: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Compute weights again, then five products of gradients."""
     q, k, v, places = saved
     (b, h, n, d), g = q.shape, k.shape[1]
-    how = {"causal": causal, "width": width, "block": block, "start": start}
-    to_q = q.new_empty(q.shape)
-    to_k, to_v = (zeros_like(x, in_rows=True) for x in (k, v))
+    how = {"width": width, "values": values, **how}
+    to_q, to_k = q.new_empty(q.shape), zeros_like(k, in_rows=True)
+    to_v = None if v is None else zeros_like(v, in_rows=True)
     for sample in each(q, 0, b):
         heads, of = to_q[sample].view(g, exact_div(h, g), n, d), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
-            queries, weights, keys, values, chosen = _block(
-                q[sample], k[of], v[of], places[sample], rows, **how
+            queries, weights, keys, mixed, chosen = _block(
+                q[sample], *_keys_of(of, k, v), places[sample], rows, **how
             )
             above = _by_row(grad[sample][:, rows], g)
-            of_values = weights.transpose(1, 2).bmm(above)
-            to_v[of].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
-            scores = above.bmm(values.transpose(1, 2))
+            scores = above.bmm(mixed.transpose(1, 2))
+            del mixed
+            if to_v is not None:
+                of_values = weights.transpose(1, 2).bmm(above)
+                to_v[of].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
+                del of_values
             softmax_grad_(scores, weights)
             heads[:, :, rows] = _by_head(scores.bmm(keys), g)
             of_keys = scores.transpose(1, 2).bmm(queries)
+            if to_v is None:
+                add_product(of_keys[..., :values], weights.transpose(1, 2), above)
+            del queries, weights, keys, above, scores
             to_k[of].index_add_(1, chosen, of_keys.view(g, -1, d))
-            del queries, weights, keys, values, chosen, above, of_values, scores, of_keys
+            del of_keys, chosen
     return to_q.div_(square_root(d if width is None else width)), to_k, to_v, None
 
 
 #: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
 #:
-#: → (b, h, n, dv), scaled by the root of d, or of ``width``. Places are those of :func:`picks`, the
-#: same for all heads; or those of :func:`block_picks`, blocks of ``block`` tokens, with each head
-#: a sample and ``share`` of them on the same keys. A block of rows copies the keys and values that
-#: it picked, and computes weights again for gradients: memory is linear.
+#: → (b, h, n, dv), scaled by the root of d, or of ``width``. Without v the first ``values`` entries
+#: of a key are its value. Places are those of :func:`picks`, the same for all heads; or those of
+#: :func:`block_picks`, blocks of ``block`` tokens, with each head a sample and ``share`` of them on
+#: the same keys. A block of rows copies the keys and values that it picked, and computes weights
+#: again for gradients: memory is linear.
 picked_attention = Function(_attended, _attended_grads)
+
+
+def over_picks(
+    q: Any, k: Any, v: Any, places: Any, *, gathered: bool, top: int, causal: bool,
+    block: int = 1, start: Any = 0, share: Any = 1, width: Any = None, values: Any = None,
+) -> Any:  # fmt: skip
+    """Return rows (b, h, n, dv) of softmax attention at places (b, n, top), of tokens or blocks.
+
+    Operands are those of :data:`picked_attention`, which computes it if ``gathered``; otherwise the
+    products of all keys are masked. With ``values`` v has the first so many entries of k.
+    """
+    if gathered:
+        v = v if values is None else None
+        return picked_attention(
+            q, k, v, places, top=top * block, causal=causal, width=width, values=values,
+            block=block, start=start, share=share,
+        )  # fmt: skip
+    (b, h, n, d), (samples, g, m, _) = q.shape, k.shape
+    hidden = unpicked(places, h, m, q, causal=causal, groups=samples * g, block=block)
+    out = weighted_values(q.reshape(samples * g, -1, d), flat(k), flat(v), hidden, width=width)
+    return out.view(b, h, n, -1)

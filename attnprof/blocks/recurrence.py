@@ -63,6 +63,10 @@ class Chunk:
         weights = x.bmm(self.k.transpose(1, 2))
         return weights if factors is None else weights.mul_(factors)
 
+    def lower(self, pairs: Any) -> Any:
+        """Zero pairs of j > i, unless the factors of token decays do."""
+        return pairs.tril_() if self.sums is None or self.by_channel else pairs
+
     def after_start(self, x: Any) -> Any:
         """Return rows times exp(G_i)."""
         return x if self.sums is None else x * self.sums.exp()
@@ -98,7 +102,7 @@ def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
             updates = c.missed(state) * c.beta
             solve_unit_lower_(system, updates)
         del system
-    weights = c.products(c.q, factors, keys_seen).tril_()
+    weights = c.lower(c.products(c.q, factors, keys_seen))
     del factors, keys_seen
     if state is None:
         return weights.bmm(updates)
@@ -205,12 +209,12 @@ def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, l
         missed = c.missed(state)
         updates = missed * c.beta
         solve_unit_lower_(system, updates)
-    weights = c.products(c.q, factors, keys_seen).tril_()
+    weights = c.lower(c.products(c.q, factors, keys_seen))
     v_grad = weights.transpose(1, 2).bmm(grad)
     del weights
     if later is not None:
         add_product(v_grad, c.before_end(c.k), later)
-    weights_grad = grad.bmm(updates.transpose(1, 2)).tril_()
+    weights_grad = c.lower(grad.bmm(updates.transpose(1, 2)))
     known_grad = None
     if c.beta is not None:
         solve_unit_lower_(system, v_grad, transposed=True)

@@ -11,6 +11,7 @@ from attnprof.costs import is_plain, maximum, minimum
 from attnprof.ops import functional
 from attnprof.ops.function import Function
 from attnprof.ops.functional import square_root
+from attnprof.ops.layer import LayerSizes, flat
 from attnprof.ops.loops import each, in_blocks
 
 
@@ -20,6 +21,16 @@ class KeyValueState:
 
     keys: Any
     values: Any
+
+    def append(self, k: Any, v: Any) -> tuple[Any, Any]:
+        """Add the new rows (b, g, s, ·); return keys and values of every token so far."""
+        return self.keys.append(flat(k)), self.values.append(flat(v))
+
+
+def empty_rows(sizes: LayerSizes, cache: Any) -> tuple[Any, Any]:
+    """Return empty caches of keys and of values."""
+    heads = sizes.num_kv_heads
+    return cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim)
 
 
 def causal_mask(n: Any, like: Any) -> Any:

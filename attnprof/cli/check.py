@@ -25,7 +25,7 @@ from attnprof.cli.request import parse_names
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
 from attnprof.record import BaselineRecord, Report, write_whole
-from attnprof.record.files import kind_of_file, why_of
+from attnprof.record.files import kind_of_file, near_file, why_of
 from attnprof.record.recognition import check_unlost, reading_back, take_modules
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
@@ -108,7 +108,8 @@ def _compare_sides(
     with working("reading the suite"):
         cases = suite.cases() if named else []
     if baseline is not None and not baseline.exists():
-        raise RequestError(f"there is no file {baseline}; type attnprof baseline -o {baseline}")
+        hint = near_file(baseline) or f"type attnprof baseline -o {baseline}"
+        raise RequestError(f"there is no file {baseline}; {hint}")
     from attnprof.gate.baselines import load_baseline
     from attnprof.gate.check import check_against, check_baseline, record_baseline
     from attnprof.gate.trees import current_tree, tree_of

@@ -197,6 +197,8 @@ def compare(
     """
     request.some_of(kind, ("formula",), "--kind")
     shown = request.some_of(quantity, POSSIBLE, "--quantity") if quantity else list(CONTESTED)
+    if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
+        raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
     selected = request.closed_form_request(shape, conditions, names, **free.sizes)
     records = compare_records(*selected, scope)

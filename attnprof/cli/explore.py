@@ -44,7 +44,7 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = [name for text in model or () for name in text.split(",") if name]
     names = request.names_of(mechanisms or (), attention)
-    from attnprof.crossovers.explorer import USUAL, Scripts, mechanism_subjects, page_data
+    from attnprof.crossovers.explorer import USUAL, Scripts, mechanism_subject, page_data
     from attnprof.render.html import render_explorer
 
     if not names and not models:
@@ -52,9 +52,8 @@ def explore(
     conditions = request.Conditions(causal=causal, settings=settings)
     sides = request.targets_of(names, conditions, modules)
     with working("writing the page's formulas"):
-        scripts, subjects = Scripts(), list[Any]()
-        ours = [side for side in sides if isinstance(side, Mechanism)]
-        subjects += mechanism_subjects(ours, scripts)
+        scripts, ours = Scripts(), [side for side in sides if isinstance(side, Mechanism)]
+        subjects = [mechanism_subject(mechanism, scripts) for mechanism in ours]
         for name, side in zip(names, sides, strict=True):
             if side not in ours:
                 subjects.append(_code(name, side, causal, modules, scripts))

@@ -2,6 +2,7 @@
 
 from attnprof import registry
 from attnprof.cli.options import Output, environment, switch, working
+from attnprof.errors import RequestError
 from attnprof.record import MechanismRecord, ReleasedRecord, Report
 
 
@@ -23,6 +24,8 @@ def list_(
       attnprof list --models
       attnprof list --verify
     """
+    if models and verify:
+        raise RequestError("--verify is of mechanisms, --models of models: leave one of them out")
     if models:
         to.deliver(_released())
         return 0

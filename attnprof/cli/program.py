@@ -59,7 +59,7 @@ COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in 
 #: Commands that are defined in another command's file.
 FILES = {
     "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
-    "baseline": "check", "history": "check",
+    "calibrate": "profile", "plot": "sweep", "baseline": "check", "history": "check",
 }  # fmt: skip
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
 

@@ -20,7 +20,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.mechanisms.decay import FixedDecay
 from attnprof.mechanisms.delta import Recurrence
 from attnprof.mechanisms.latent import Latent
-from attnprof.ops.caches import Cache, CountedCaches
+from attnprof.ops.caches import Cache, CountedCaches, CountedSums
 from attnprof.ops.counter import Counter
 from attnprof.ops.layer import LayerSizes
 from attnprof.ops.tensor import Tensor
@@ -35,12 +35,16 @@ _POWERS = 33
 
 @dataclass(frozen=True)
 class Kept:
-    """A decoder's state in bytes: a token's rows and which tokens have them, or a fixed state."""
+    """A decoder's state in bytes: a token's rows and which tokens have them, or a fixed state.
+
+    ``sums`` are tokens of a block, and the bytes of a block's sums.
+    """
 
     row_bytes: Number = 0
     first: Number = 0
     latest: Number | None = None
     state_bytes: Number = 0
+    sums: tuple[tuple[int, Number], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,9 @@ def kept(mechanism: Mechanism, w: Workload) -> Kept:
     if caches:
         width = sum(cache.batch * cache.width for cache in caches)
         cache = next(iter(caches))
-        return Kept(width * w.item_size, cache.first, cache.latest)
+        kept_sums = (x for x in parts if isinstance(x, CountedSums))
+        sums = tuple((x.block, x.batch * x.width * w.item_size) for x in kept_sums)
+        return Kept(width * w.item_size, cache.first, cache.latest, sums=sums)
     if isinstance(held, int) and not held:  # caches that the first token makes
         return Kept(mechanism.state_entries(w.with_(seq_len=1)) * w.item_size)
     return Kept(state_bytes=held)
@@ -94,7 +100,7 @@ def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Tran
 
 
 def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
-    """Yield a ring of rows, or a state that is handed on or gathered.
+    """Yield a ring of rows and sums of blocks, or a state that is handed on or gathered.
 
     Gradients of rows and of states go the same ways back; rows go around once more with theirs.
     """
@@ -106,7 +112,8 @@ def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) 
     others = ranks - 1
     if decoder.row_bytes != 0:
         rows = _rows_sent(decoder, tokens, ranks, causal=w.causal)
-        sent = rows * decoder.row_bytes
+        blocks = sum(ceil_div(tokens, block) * size for block, size in decoder.sums)
+        sent = rows * decoder.row_bytes + others * blocks
         steps = others
         if decoder.latest is not None and not decoder.first and is_plain(tokens, ranks):
             steps = min(others, ceil_div(decoder.latest - 1, tokens))
@@ -207,11 +214,10 @@ def _by_head(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
 # -- time ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Link:
-    """Bytes a second that a rank sends, FLOP/s of its products, and who says the latter."""
+    """Bytes a second that a rank sends, and FLOP/s of its products."""
 
     bytes_per_s: float
     flops_per_s: float
-    source: str = ""
 
 
 def tokens_for_overlap(

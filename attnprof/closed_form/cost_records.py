@@ -25,10 +25,9 @@ from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
 from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
-from attnprof.workload import SYMBOLS, Workload
+from attnprof.workload import SYMBOLS, Published, Workload
 
 COUNTED = COST_FIELDS[:5]
 EXECUTED = (*COUNTED, "flops", "matmul_flops", "bytes_moved")
@@ -265,7 +264,9 @@ CONTESTED = (
 )  # fmt: skip
 
 #: Those, and one of decoding that has to be asked for.
-POSSIBLE = (*CONTESTED, STEP_BYTES)
+LOWEST_WINS = (*CONTESTED, STEP_BYTES)
+#: Those, and products a byte of a step, in which nobody wins.
+POSSIBLE = (*LOWEST_WINS, "step_intensity")
 
 
 def compare_records(
@@ -279,7 +280,7 @@ def compare_records(
     totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
-        values = {name: {getattr(record, name) for record in records} for name in POSSIBLE}
+        values = {name: {getattr(record, name) for record in records} for name in LOWEST_WINS}
         known = {name: some - {None} for name, some in values.items()}
         lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
         for record in records:
@@ -299,12 +300,14 @@ def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareReco
     except RequestError as refusal:
         return CompareRecord(**who, skipped=str(refusal))
     total, decodes = table.total, mechanism.abilities.decode
+    decoding = workload.phase == "decode"
+    moved = step_bytes(mechanism, workload, scope) if decoding else None
     return CompareRecord(
         **who, flops=total.flops, matmul_flops=total.matmul_flops,
         operations=defined_total(mechanism, workload, scope), bytes_moved=total.bytes_moved,
         peak_bytes=table.peak(), parameters=parameters,
         state_bytes=state_bytes(mechanism, workload, table.state_entries) if decodes else None,
-        step_bytes=step_bytes(mechanism, workload, scope) if workload.phase == "decode" else None,
+        step_bytes=moved, step_intensity=total.matmul_flops / moved if moved else None,
         arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
     )  # fmt: skip
 

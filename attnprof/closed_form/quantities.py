@@ -6,11 +6,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attnprof.algebra.expressions import expression_text, symbol
+from attnprof.arguments import choice
 from attnprof.costs import COST_FIELDS, CostTable, Number
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
-from attnprof.workload import Workload
+from attnprof.workload import Published, Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,8 +59,7 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
     """Return a quantity of a closed form, at ints, arrays or symbols; else RequestError."""
     if quantity == STEP_BYTES:
         return step_bytes(mechanism, workload, scope)
-    if quantity not in QUANTITIES:
-        raise RequestError(f"unknown quantity '{quantity}': {closest(quantity, list(QUANTITIES))}")
+    choice("quantity", quantity, QUANTITIES)
     if quantity == "parameters":
         return mechanism.parameters(workload, scope)
     if quantity == "operations":

@@ -25,12 +25,17 @@ from attnprof.workload import Workload
 #: Lengths to try, to see if a formula holds anywhere at a head width.
 _LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
 #: What is derived, by the metric that it is compared in.
-_QUANTITIES = {"flops": "flops", "memory": "peak_bytes"}
+_QUANTITIES = {"flops": "flops", "memory": "peak_bytes", "matmul": "matmul_flops"}
 
 
 def derived_costs(meeting: Meeting) -> Callable[[str, int], tuple[CostSource, ...]]:
     """Return a function that gives the costs of both sides by metric and head width."""
     sides, workload = [], meeting.workload
+    if workload.value_head_dim is not None or workload.width is not None:
+        raise RequestError(
+            "--value-dim and --width are of closed forms: leave them out, or --kind derived, or "
+            "type both sides as code of yours with inputs of these widths"
+        )
     for side in (meeting.a, meeting.b):
         tell(f"deriving {side.name}")
         target = side

@@ -13,7 +13,8 @@ from itertools import product
 from shlex import quote
 from typing import Any
 
-from attnprof.algebra.expressions import expanded, expression_of, rules_of, symbol
+from attnprof.algebra.expressions import expanded, expression_of, rules_of
+from attnprof.algebra.maxima import maximum_of
 from attnprof.algebra.parser import parse
 from attnprof.closed_form.cost_records import symbolic
 from attnprof.closed_form.quantities import state_bytes
@@ -95,12 +96,7 @@ class PageSubject:
             self.forms.setdefault(quantity, {})[condition] = place
 
 
-def mechanism_subjects(mechanisms: Sequence[Mechanism], scripts: Scripts) -> list[PageSubject]:
-    """Return the mechanisms' layers, telling how far it has come."""
-    return [_mechanism_subject(mechanism, scripts) for mechanism in mechanisms]
-
-
-def _mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
+def mechanism_subject(mechanism: Mechanism, scripts: Scripts) -> PageSubject:
     """Return a mechanism's layer in all phases, with and without a mask, by bytes of an entry."""
     tell(f"writing {mechanism.name}")
     subject = PageSubject(mechanism.name, label(mechanism.title, mechanism.params), "mechanism")
@@ -144,15 +140,22 @@ def _mask_matters(mechanism: Mechanism) -> bool:
 def _reported(
     subject: PageSubject, rows: Iterable[Any], scripts: Scripts, numbers: Any
 ) -> PageSubject:
-    """Return the subject with the formulas of records; ``numbers`` stand for their symbols."""
-    rules = {**rules_of(), "**": operator.pow}  # of experts that are met: (1 - k/E)**(B*N)
+    """Return the subject with the formulas of records; ``numbers`` stand for their symbols.
+
+    Numbers enter before a maximum is taken, of which sympy compares no parts: that takes long.
+    """
+    rules = {
+        **rules_of(),
+        "max": lambda *parts: maximum_of(parts),
+        "**": operator.pow,  # of experts that are met: (1 - k/E)**(B*N)
+    }
     for row in rows:
         quantity = "state_bytes" if row.quantity == "cache_bytes" else row.quantity
         if quantity not in QUANTITIES or row.expression is None:
             continue
         tree = parse(row.expression, longest=len(row.expression), stored=True)
-        form = expression_of(tree, rules=rules)
-        subject.put(quantity, row.phase, scripts.add(form.subs(numbers)))
+        form = expression_of(tree, rules=rules, meanings=numbers)
+        subject.put(quantity, row.phase, scripts.add(form))
     cache = subject.forms.get("state_bytes", {})
     for phase in PHASES if cache else ():  # it does not depend on the phase
         cache.setdefault(phase, next(iter(cache.values())))
@@ -164,8 +167,10 @@ def _reported(
 
 def model_subject(source: str, report: Report, scripts: Scripts) -> PageSubject:
     """Return a model, from its report: of all layers, in B and N."""
+    import sympy
+
     summary = report.summary
-    layers = {symbol(name): size for name, size in summary["at"].items() if name not in SYMBOLS}
+    layers = {name: sympy.Integer(n) for name, n in summary["at"].items() if name not in SYMBOLS}
     subject = PageSubject(
         summary["name"], f"{summary['name']}, {summary['parameters']:,} parameters", "model",
         f"attnprof model {quote(source)}", dtype=summary["dtype"],

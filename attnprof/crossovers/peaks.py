@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from attnprof.crossovers.axis import OrderSearch, nearest_to_middle
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, seen_curves
 from attnprof.crossovers.solve import roots_of_formulas, solved
 from attnprof.errors import CannotRunError, RequestError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from attnprof.crossovers.search import OrderSearch
+from attnprof.crossovers.axis import OrderSearch
 from attnprof.crossovers.time_search import SHORTEST
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError

@@ -23,9 +23,8 @@ from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.published import Published
 from attnprof.record import CrossoverRecord
-from attnprof.workload import Workload
+from attnprof.workload import Published, Workload
 
 KINDS = ("published", "formula")
 #: Costs counted in running code, predicted for a device, and measured on one.
@@ -38,6 +37,8 @@ STATE, TIME = "state", "time"
 BYTES, MATMUL = "bytes", "matmul"
 #: Metrics of closed forms that have to be asked for.
 OTHERS = (MATMUL, STATE, BYTES)
+#: Metrics that are counted in code, too.
+DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
 
 
@@ -171,7 +172,7 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds)
-        if derived is not None and metric not in OTHERS:
+        if derived is not None and metric in DERIVED_METRICS:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result

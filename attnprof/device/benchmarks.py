@@ -29,7 +29,7 @@ class Grids:
 
     ``entries``: of memory that is read, up to more than caches hold, closer where a cache is just
     exceeded. ``few``: of single operations: overhead, one thread, all threads. ``runs``: of entries
-    that lie apart. ``most``: the limit on entries of rows, runs and moved pieces. ``beside``: how
+    that lie apart. ``most``: the limit on entries of rows, runs and moved pieces. ``adjacent``: how
     many rows that are not contiguous lie next to each other in memory (None: all of a tensor).
     """
 
@@ -42,7 +42,7 @@ class Grids:
     pieces: tuple[int, ...]
     most: int
     products: ProductLimits
-    beside: int | None = None
+    adjacent: int | None = None
 
 
 CPU_GRIDS = Grids(
@@ -67,7 +67,7 @@ GPU_GRIDS = Grids(
     pieces=(16, 256, 4096, 65536, 2**20),
     most=2**28,
     products=ON_GPU,
-    beside=64,
+    adjacent=64,
 )
 
 
@@ -224,9 +224,9 @@ def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
         """
         if not outer:
             return torch.rand(rows, columns, **made), -1
-        if sizes.beside is None:
+        if sizes.adjacent is None:
             return torch.rand(columns, rows, **made).T, -1
-        group = min(rows, sizes.beside)
+        group = min(rows, sizes.adjacent)
         return torch.rand(rows // group, columns, group, **made), 1
 
     def make(run: Callable[[Tensor, int], object], *, outer: bool = False) -> Callable[..., Call]:

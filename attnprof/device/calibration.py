@@ -3,18 +3,19 @@
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass, field, replace
 from math import ceil, exp, log, prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
-from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names
+from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names, stated
 from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
 from attnprof.processes.folders import locked_folder
+from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
@@ -47,18 +48,9 @@ class SelfCheck:
 
     layers: tuple[CheckedLayer, ...]
 
-    def to_lists(self) -> list[list[Any]]:
-        """Return plain values, a list a layer."""
-        return [list(astuple(layer)) for layer in self.layers]
-
-    @classmethod
-    def from_lists(cls, rows: Sequence[Sequence[Any]]) -> "SelfCheck":
-        """Return what :meth:`to_lists` wrote."""
-        return cls(tuple(CheckedLayer(*row) for row in rows))
-
     @staticmethod
     def is_listed(rows: Any) -> bool:
-        """Return whether a value of a file is what :meth:`to_lists` writes."""
+        """Return whether a value of a file has a list of plain values for each layer."""
         hints = list(CheckedLayer.__annotations__.values())
         return isinstance(rows, list) and len(rows) > 1 and all(
             isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
@@ -158,7 +150,7 @@ class Calibration:
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": version_of(self.device),
             **{name: getattr(self, name) for name in _MORE},
-            "checks": {dtype: check.to_lists() for dtype, check in self.checks.items()},
+            "checks": {x: [list(astuple(one)) for one in y.layers] for x, y in self.checks.items()},
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -180,7 +172,7 @@ class Calibration:
         }
         more = {name: entry[name] for name in _MORE if entry.get(name) is not None} if same else {}
         checks = {
-            dtype: SelfCheck.from_lists(rows)
+            dtype: SelfCheck(tuple(CheckedLayer(*row) for row in rows))
             for dtype, rows in (entry.get("checks", {}) if same else {}).items()
         }
         return cls(
@@ -331,3 +323,43 @@ def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark])
         if fall := None if one.scattered else table.fall(MOST_FALL):
             less, more = (f"{table.seconds[place]:.1e} s for {place}" for place in fall)
             raise RequestError(f"its table of {one.name} falls with size, from {less} to {more}")
+
+
+# -- measured times beside the least that ceilings allow (the roofline) ----------------
+def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
+    """Return Williams, Waterman and Patterson's least time, and its limit: compute or memory."""
+    compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
+    return max(compute, memory), "compute" if compute >= memory else "memory"
+
+
+def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
+    """Return the device's own calibration (in ``path`` or the cache), else its maker's figures."""
+    name = str(environment.get("device_name") or "")
+    calibration = load(name, environment.get("threads"), path)
+    return calibration.ceilings if calibration else stated(name)
+
+
+def with_roofline(report: Report, path: Path | None = None) -> Report:
+    """Return the report with each record's share of the bound, if the device is known."""
+    ceilings = ceilings_of(report.environment, path)
+    if ceilings is None:
+        advice = "no ceilings known for this device: run attnprof calibrate"
+        return replace(report, summary={**report.summary, "roofline": advice})
+    tf32 = bool(report.environment.get("tf32"))
+    records = [
+        _placed(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
+        for record in report.records
+    ]
+    fields = asdict(ceilings)
+    fields = {"device": fields.pop("name"), **fields}
+    return replace(report, records=records, summary={**report.summary, "roofline": fields})
+
+
+def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
+    rate = ceilings.rate(record.dtype, tf32=tf32)
+    flops = record.flops_formula or record.flops_derived
+    if not (rate and record.median_s and flops and record.bytes_moved) or record.contradicted:
+        return record
+    time_s, bound = roofline(flops, record.bytes_moved, ceilings, rate)
+    share = time_s / record.median_s
+    return replace(record, roofline_time_s=time_s, bound=bound, roofline_fraction=share)

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.device.benchmarks import benchmarks
-from attnprof.device.calibration import Calibration, check_tables, elsewhere, load
+from attnprof.device.calibration import Calibration, check_tables, elsewhere, load, roofline
 from attnprof.device.ceilings import GPUS, Ceilings, stated
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.roofline import roofline
 from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
@@ -30,7 +29,7 @@ from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
 #: Half width of an interval of 95 % in standard deviations; operations that a record lists.
-REACH, TOLD = 1.96, 12
+REACH, LISTED = 1.96, 12
 
 INTERVAL = (
     "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
@@ -262,7 +261,7 @@ class Predictor:
         return replace(
             predicted_record(request), device=self.calibration.device, time_s=seconds,
             ci_low_s=low_s, ci_high_s=high_s,
-            bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:TOLD],
+            bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:LISTED],
         )  # fmt: skip
 
 

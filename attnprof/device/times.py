@@ -79,14 +79,6 @@ class Times:
         """Seconds of a call of a Python function between operations."""
         return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
 
-    def jumps_s(self, runs: int, length: float) -> float:
-        """Return the seconds of jumps between so many pieces of memory, each of so many entries.
-
-        What a piece has beyond whole vectors is gone through one by one.
-        """
-        jump, *rests = self._jumps
-        return runs * (jump + float(np.interp(length % VECTOR, (0, *RESTS), (0.0, *rests))))
-
     @cached_property
     def _jumps(self) -> tuple[float, ...]:
         """Seconds of a jump between pieces of whole vectors, and more for each of ``RESTS``."""
@@ -239,8 +231,13 @@ class Times:
         return self.tables["strided"].at((length, stride)) * runs / stride
 
     def _broken_s(self, seconds: float, runs: int, length: float) -> float:
-        """Return the seconds of what takes ``seconds`` in one piece, in so many pieces."""
-        return seconds + self.jumps_s(runs, length)
+        """Return the seconds of what takes ``seconds`` in one piece, in pieces of so many entries.
+
+        What a piece has beyond whole vectors is gone through one by one.
+        """
+        jump, *rests = self._jumps
+        rest_s = float(np.interp(length % VECTOR, (0, *RESTS), (0.0, *rests)))
+        return seconds + runs * (jump + rest_s)
 
     def _overhead_s(self, o: KernelCall) -> float:
         """Return the seconds of a call on next to nothing; a number is made a tensor first."""

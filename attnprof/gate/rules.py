@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.arguments import choice
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.record import CheckRecord
 from attnprof.units import (
     format_bytes,
@@ -102,13 +102,9 @@ class CheckOptions:
     limit_s: float | None = None
 
     def __post_init__(self) -> None:
-        for flag, value, possible in (
-            ("--rule", self.rule or "default", list(RULES)),
-            ("--inconclusive", self.inconclusive, list(POLICIES)),
-            ("--stored-times", self.stored_times, [ADVISE, FAIL]),
-        ):
-            if value not in possible:
-                raise RequestError(f"{flag} {value}: {closest(value, possible)}")
+        rule_named(self.rule or "default")
+        choice("--inconclusive", self.inconclusive, POLICIES)
+        choice("--stored-times", self.stored_times, (ADVISE, FAIL))
         if self.limit_s is not None and not 0 < self.limit_s < 1e9:
             raise RequestError(f"--limit {self.limit_s}: give seconds above 0, like 60")
         if not 0 < self.budget_s < 1e9:

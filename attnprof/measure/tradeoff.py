@@ -17,12 +17,11 @@ from attnprof import registry
 from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.measure.clocks import cuda_clock, time_in_turns
-from attnprof.measure.distances import Core, Distance, ExactAttention
 from attnprof.measure.point import available_bytes
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import MedianEstimate, estimate_median
 from attnprof.measure.subject import Subject, is_out_of_memory
-from attnprof.measure.tradeoff_inputs import QueriesKeysValues
+from attnprof.measure.tradeoff_inputs import Core, Distance, ExactAttention, QueriesKeysValues
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.processes.progress import tell

@@ -10,7 +10,7 @@ from attnprof.mechanism import Variant
 from attnprof.mechanisms.delta import Recurrence
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
-from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat
 from attnprof.workload import Workload, rows
 
 
@@ -47,8 +47,7 @@ class GatedDecay(Decay):
         maps = super().layer_maps(sizes)
         if not self.output_gate:
             return maps
-        out = maps.pop("o_proj")
-        return {**maps, "gate_proj": (sizes.d_model, out[0]), "o_proj": out}
+        return before_output(maps, {"gate_proj": (sizes.d_model, maps["o_proj"][0])})
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return one weight per output."""
@@ -113,10 +112,10 @@ class Lightning(FixedDecay, GatedDecay):
     """Lightning attention: SiLU of q, k, v; head i of h decays by exp(-s 2^(-8i/h)), i from 1.
 
     s = 1 - ``depth`` + 1e-5, where ``depth`` is the layer's place from 0 (first) to 1 (last)
-    (Qin et al. 2024; MiniMax 2025). Outputs are normed, and gated by σ(x W_g).
+    (Qin et al. 2024; MiniMax 2025, in blocks of ``chunk=256``). Outputs are normed, and gated by
+    σ(x W_g).
     """
 
-    chunk: int = 256
     depth: float = 0.0
 
     name: ClassVar[str] = "lightning"

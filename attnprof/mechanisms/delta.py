@@ -12,9 +12,8 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
-from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat
+from attnprof.workload import Published, Workload, rows
 
 SOLVE_RULE = (
     "a chunk's triangular system of c tokens counts c(c-1)/2 multiplications and additions a "
@@ -69,7 +68,7 @@ class Recurrence(Mechanism):
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return maps of queries, keys, values; of each gate, or its two factors; of the output."""
         maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
-        out = {"o_proj": maps.pop("o_proj")}
+        gates = dict[str, tuple[Number, Number]]()
         if fewer is not None:
             if is_plain(sizes.num_heads) and sizes.num_heads % fewer:
                 raise RequestError(
@@ -80,9 +79,9 @@ class Recurrence(Mechanism):
         for name in self.gate_maps:
             inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
             if rank is not None:
-                maps[f"{name}_down_proj"], inner = (inner, rank), rank
-            maps[f"{name}_proj"] = inner, sizes.num_heads * self.gate_width(name, sizes)
-        return {**maps, **out}
+                gates[f"{name}_down_proj"], inner = (inner, rank), rank
+            gates[f"{name}_proj"] = inner, sizes.num_heads * self.gate_width(name, sizes)
+        return before_output(maps, gates)
 
     def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
         """Return channels of each convolution, by letter (q, k, v); {} without convolutions."""

@@ -8,21 +8,22 @@ from attnprof.blocks.layer_rows import define_norm, normed
 from attnprof.blocks.softmax import score_products
 from attnprof.costs import Cost, Number, ceil_div, is_plain
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities
-from attnprof.mechanisms.standard import SoftmaxAttention
-from attnprof.ops.functional import square_root
+from attnprof.mechanism import Abilities, Variant
+from attnprof.mechanisms.standard import FusedOrWritten
+from attnprof.ops.functional import padded, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differential(SoftmaxAttention):
+class Differential(FusedOrWritten):
     """(softmax(Q₁ K₁ᵀ / sqrt d₁) - λ softmax(Q₂ K₂ᵀ / sqrt d₂)) V, normed a head, times 1 - λ₀.
 
     A head's queries and keys are cut in two (an odd entry goes to the first part), its values are
     whole: so d is twice the article's. λ = exp(a₁·b₁) - exp(a₂·b₂) + λ₀, of learned a and b that
     all heads share; λ₀ = 0.8 - 0.6 exp(-0.3 · depth). ``impl=subtracted`` takes the difference of
-    the maps, ``separate`` multiplies each by the values first, as two calls of a kernel do.
+    the maps, ``separate`` multiplies each by the values first; ``fused`` is two calls of torch's
+    kernel, each with queries that are zero in the other part, and never has the scores in memory.
     """
 
     bias: bool = False
@@ -33,10 +34,18 @@ class Differential(SoftmaxAttention):
     title: ClassVar[str] = "Differential attention"
     document: ClassVar[str] = "arXiv:2410.05258"
     family: ClassVar[str] = "softmax"
-    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
+    memory_order: ClassVar[str] = "N^2"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "fused"}, "N^2", "N", "the scores of no map are in memory"),
+    )
     same_as = ("", {"impl": "separate"})
     to_softmax = ("another", "a second map is subtracted from the first")
-    allowed: ClassVar[dict[str, Any]] = {"depth": 0, "impl": ("subtracted", "separate")}
+    allowed: ClassVar[dict[str, Any]] = {"depth": 0, "impl": ("subtracted", "separate", "fused")}
+
+    @property
+    def abilities(self) -> Abilities:  # type: ignore[override]
+        """A kernel's values are as wide as its keys."""
+        return Abilities(grouped_kv=True, value_width=self.impl != "fused", cross=True)
 
     @property
     def start(self) -> float:
@@ -60,7 +69,7 @@ class Differential(SoftmaxAttention):
         """Compute two softmax maps, then values and the norm."""
         widths = self.parts(q.shape[-1])
         one, two = map(_map, q.split(widths, -1), k.split(widths, -1), (mask, mask))
-        share = _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start
+        share = self._share(weights)
         if self.impl == "separate":
             out = one.bmm(v) - two.bmm(v) * share
         else:
@@ -68,6 +77,22 @@ class Differential(SoftmaxAttention):
         del one, two
         mixed = normed(out, None) * (1 - self.start)
         return mixed  # noqa: RET504 - the stage is called so
+
+    def fused(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Call the kernel for each part of the queries, then subtract and norm."""
+        d, (first, second) = q.shape[-1], self.parts(q.shape[-1])
+        one, two = q.transpose(1, 2).split([first, second], -1)  # results lie as queries do
+        # the kernel's scale is that of the whole width
+        one = padded(one * square_root(d, first), after=second)
+        two = padded(two * square_root(d, second), before=first)
+        parts = one.transpose(1, 2), two.transpose(1, 2)
+        one, two = (super(Differential, self).fused(x, k, v, causal, weights) for x in parts)
+        mixed = normed(one - two * self._share(weights), None) * (1 - self.start)
+        return mixed  # noqa: RET504 - the stage is called so
+
+    def _share(self, weights: Any) -> Any:
+        """Return λ."""
+        return _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:

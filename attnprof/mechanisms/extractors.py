@@ -16,8 +16,7 @@ from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.standard import layer_count
 from attnprof.ops.functional import padded_length, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.workload import Published, Workload, rows
 
 #: a printed form in n, d
 _Form = Callable[[Number, Number], Number]

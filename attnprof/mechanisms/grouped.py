@@ -1,21 +1,19 @@
 """Grouped-query and multi-query attention (Shazeer 2019; Ainslie et al. 2023), with output gate."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.layer_rows import define_norm, normed
-from attnprof.costs import Cost, CostTable, Number
+from attnprof.blocks.layer_rows import define_gate, define_norm, normed
+from attnprof.costs import Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
-from attnprof.mechanisms.standard import Sdpa
-from attnprof.ops.arithmetic import SIGMOID
-from attnprof.ops.layer import Definition, LayerSizes, Weight
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.mechanisms.standard import FusedOrWritten
+from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output
+from attnprof.workload import Published, Workload, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedQuery(Sdpa):
+class GroupedQuery(FusedOrWritten):
     """Softmax attention whose query heads share ``num_kv_heads`` heads of keys and values.
 
     One such head is multi-query attention; without a number, it is the workload's. ``gate``
@@ -51,11 +49,6 @@ class GroupedQuery(Sdpa):
     }
 
     @property
-    def flat(self) -> bool:  # type: ignore[override]
-        """Products of written scores want heads one after the other."""
-        return self.impl == "written"
-
-    @property
     def kv_heads(self) -> int | None:  # type: ignore[override]
         """What the parameter fixes."""
         return self.num_kv_heads
@@ -79,9 +72,8 @@ class GroupedQuery(Sdpa):
         maps = super().layer_maps(sizes)
         if self.gate == "none":
             return maps
-        out = {"o_proj": maps.pop("o_proj")}
         factors = self._gates(sizes.num_heads, sizes.value_head_dim)
-        return {**maps, "gate_proj": (sizes.d_model, factors), **out}
+        return before_output(maps, {"gate_proj": (sizes.d_model, factors)})
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return a weight per entry of a head's queries, and of its keys."""
@@ -96,16 +88,6 @@ class GroupedQuery(Sdpa):
         b, n, width = y.shape
         return normed(y.view(b, -1, layer.sizes.head_dim), weight).view(b, n, width)
 
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Compute the fused kernel, or with scores in memory."""
-        run = super().core if self.impl == "fused" else super(Sdpa, self).core
-        return run(q, k, v, causal, weights)
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Compute the new token by the form that a whole sequence takes."""
-        run = super().step if self.impl == "fused" else super(Sdpa, self).step
-        return run(q, k, v, state, weights)
-
     def gated_output(self, layer: Any, x: Any, y: Any) -> Any:
         """Return the outputs times a sigmoid of the layer's input."""
         if self.gate == "none":
@@ -116,11 +98,6 @@ class GroupedQuery(Sdpa):
         b, n, width = y.shape
         heads = layer.sizes.num_heads
         return (y.view(b, n, heads, -1) * gate.unsqueeze(-1)).view(b, n, width)
-
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Return the base's cost, with a workspace only for the fused kernel."""
-        table = super().cost(workload, scope)
-        return table if self.impl == "fused" else replace(table, notes=())
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
@@ -135,16 +112,9 @@ class GroupedQuery(Sdpa):
             define_norm(writer, tokens * (w.num_heads + w.kv_heads), w.head_dim)
         self.define_core(writer, w)
         if self.gate != "none":
-            self._define_gate(writer, w, tokens)
+            gates = tokens * self._gates(w.num_heads, w.value_width)
+            define_gate(writer, gates, tokens * w.num_heads * w.value_width, w.d_model)
         writer.projections("o", w)
-
-    def _define_gate(self, writer: Definition, w: Workload, tokens: Number) -> None:
-        """Define the gate: its map, its sigmoid, a factor per output."""
-        gates = tokens * self._gates(w.num_heads, w.value_width)
-        writer.dots("gate", gates, gates * w.d_model)
-        writer.stage("gate: sigmoid", SIGMOID * gates, gates)
-        outputs = tokens * w.num_heads * w.value_width
-        writer.stage("gated", Cost(multiplications=outputs), outputs)
 
 
 MECHANISMS = (GroupedQuery,)

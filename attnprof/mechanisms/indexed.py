@@ -9,20 +9,26 @@ from attnprof.blocks.picked import (
     blocks_before,
     define_block_sums,
     define_indexer,
+    over_picks,
     pairs_of_blocks,
-    picked_attention,
     picked_pairs,
     picks,
-    unpicked,
 )
-from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
 from attnprof.ops.caches import given_places
 from attnprof.ops.functional import join, wide_positions
-from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads, split_heads
+from attnprof.ops.layer import (
+    Definition,
+    LayerSizes,
+    Weight,
+    before_output,
+    merge_heads,
+    split_heads,
+)
 from attnprof.workload import Workload, pairs, rows
 
 
@@ -85,26 +91,44 @@ class Indexed:
         """Return the indexer's keys (b, n, index_dim)."""
         return layer.index_k(x)
 
-    def prompt_places(self, layer: Any, x: Any, source: Any, causal: bool) -> Any:
-        """Return the places (b, n, picked) of each row; queries are maps of ``source``."""
-        if self.continues:
-            return self._given(layer, x, x.shape[1])
-        keys = self.index_keys(layer, x).detach()
-        if self.index_block > 1:
-            keys = block_sums(keys, self.index_block)
-        return self._picks(layer, x, source, keys, causal)
+    def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
+        """Compute a prompt; blocks after a row's own are hidden with and without a mask."""
+        return self._run(layer, x, causal or self.index_block > 1)
 
-    def step_places(self, layer: Any, x: Any, source: Any, state: Any, tokens: Any) -> Any:
-        """Return the places that a new token picks, the last of ``tokens``."""
-        if self.continues:
-            return self._given(layer, x, tokens)
-        keys = state.append(self.index_keys(layer, x))
-        return self._picks(layer, x, source, keys, False, tokens - 1)
+    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
+        """Attend from the new token to those that it picks of all so far."""
+        return self._run(layer, x, False, state), state
 
-    def _picks(
-        self, layer: Any, x: Any, source: Any, keys: Any, causal: bool, start: Any = 0
-    ) -> Any:
+    def _run(self: Any, layer: Any, x: Any, causal: bool, state: Any = None) -> Any:
+        """Pick tokens for every row of a prompt, or for that of a step, then attend to them."""
+        source, start = self._source(layer, x), 0 if state is None else state.keys.length
+        places = self._places(layer, x, source, causal, start, state)
+        heads: tuple[Any, Any, Any] = self.operands(layer, x, source, state)
+        y = over_picks(
+            *heads, places, gathered=self.impl == "gathered", top=self.picked_blocks,
+            block=self.index_block, causal=causal, start=start, **self.scaling(layer.sizes),
+        )  # fmt: skip
+        del heads
+        return layer.o_proj(self._outputs(layer, y))
+
+    def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Return queries (b, h, n, ·), keys and values (b, g, n, ·), in a step of all tokens."""
+        raise NotImplementedError
+
+    def scaling(self, sizes: LayerSizes) -> dict[str, Any]:
+        """Return settings of :func:`over_picks` for keys that have their values inside."""
+        return {}
+
+    def _places(self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any) -> Any:
+        """Return the places (b, n, picked) of rows from ``start`` on; queries map ``source``."""
         b, n, _ = x.shape
+        if self.continues:
+            return self._given(layer, x, n + start)
+        keys = self.index_keys(layer, x).detach()
+        if state is not None:
+            keys = state.indexed.append(keys)
+        elif self.index_block > 1:
+            keys = block_sums(keys, self.index_block)
         q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
         places = picks(
             q.detach(), keys, layer.index_shares(x).detach(), top=self.picked_blocks,
@@ -126,28 +150,7 @@ class Indexed:
             "dsa@index=lent+dsa@index=shared@3"
         )
 
-    def attended(
-        self, q: Any, k: Any, v: Any, places: Any, *, causal: bool, start: Any, width: Any = None
-    ) -> Any:
-        """Return rows (b, h, n, dv) over k (b, g, m, d) and v at their places."""
-        block = self.index_block if self.index_block > 1 else None
-        if self.impl == "gathered":
-            return picked_attention(
-                q, k, v, places, top=self.picked_blocks * self.index_block, causal=causal,
-                width=width, block=block, start=start,
-            )  # fmt: skip
-        (b, h, n, d), g, m = q.shape, k.shape[1], k.shape[2]
-        hidden = unpicked(
-            places, h, m, q, causal=causal, groups=b * g, block=self.index_block
-        )  # fmt: skip
-        out = weighted_values(q.reshape(b * g, -1, d), flat(k), flat(v), hidden, width=width)
-        return out.view(b, h, n, -1)
-
     # -- decoding ------------------------------------------------------------------------
-    def masks(self, causal: bool) -> bool:
-        """Return whether a row sees no later token: always where it picks blocks."""
-        return causal or self.index_block > 1
-
     def index_cache(self, cache: Any) -> Any:
         """An empty cache of the indexer's keys, or of their sums; None where it has none."""
         if self.continues:
@@ -161,10 +164,20 @@ class Indexed:
         kept = 0 if self.continues else ceil_div(w.seq_len, self.index_block)
         return w.batch_size * kept * self.index_dim
 
-    def picked_traffic(self, w: Workload, width: Number) -> Number:
-        """Return bytes of a step: picked rows of ``width`` entries, and what the indexer keeps."""
-        rows_read = w.batch_size * self.index_pairs(w.with_(phase="decode")) * width
-        return w.item_size * (rows_read + self.index_entries(w))
+    def row_width(self, w: Workload) -> Number:
+        """Return the entries that are cached of a token, without its key of the indexer."""
+        raise NotImplementedError
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Return the rows of every token, and what the indexer keeps."""
+        w = workload
+        return w.batch_size * w.seq_len * self.row_width(w) + self.index_entries(w)
+
+    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
+        """Return bytes of a step: the rows that it picks, and what the indexer keeps."""
+        w = workload
+        seen = self.index_pairs(w.with_(phase="decode"))
+        return w.item_size * (w.batch_size * seen * self.row_width(w) + self.index_entries(w))
 
     def lent_bytes(self, w: Workload) -> Number:
         """Return bytes of the places that it lends."""
@@ -219,51 +232,32 @@ class TopK(Indexed, Mechanism):
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return maps of queries, keys, values, of the indexer and of the output."""
-        maps = sizes.maps("qkvo")
-        out = {"o_proj": maps.pop("o_proj")}
-        return {**maps, **self.index_maps(sizes, sizes.d_model), **out}
+        return before_output(sizes.maps("qkvo"), self.index_maps(sizes, sizes.d_model))
 
     # -- what runs -----------------------------------------------------------------------
-    def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Pick tokens for every row, then attend to them."""
-        places = self.prompt_places(layer, x, x, causal)
-        y = self.attended(*self._heads(layer, x), places, causal=self.masks(causal), start=0)
-        return layer.o_proj(merge_heads(y))
+    def _source(self, layer: Any, x: Any) -> Any:
+        """Return the rows that the indexer's queries are projected from."""
+        return x
 
-    def _heads(self, layer: Any, x: Any) -> tuple[Any, Any, Any]:
-        """Return queries (b, h, n, d), keys and values (b, g, n, ·)."""
+    def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Return queries (b, h, n, d), keys and values (b, g, n, ·), in a step of all tokens."""
         g, maps = layer.sizes.num_kv_heads, (layer.q_proj, layer.k_proj, layer.v_proj)
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
         q, k, v = (split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
+        if state is not None:
+            k, v = (seen.view(x.shape[0], g, -1, seen.shape[-1]) for seen in state.append(k, v))
         return q, k, v
 
-    # -- decoding ------------------------------------------------------------------------
+    def _outputs(self, layer: Any, mixed: Any) -> Any:
+        return merge_heads(mixed)
+
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Return empty caches."""
-        g = sizes.num_kv_heads
-        keys, values = cache(g, sizes.head_dim), cache(g, sizes.value_head_dim)
-        return IndexedState(keys, values, self.index_cache(cache))
+        return IndexedState(*empty_rows(sizes, cache), self.index_cache(cache))
 
-    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Attend from the new token to those that it picks of all so far."""
-        b, g, tokens = x.shape[0], layer.sizes.num_kv_heads, state.keys.length + 1
-        places = self.step_places(layer, x, x, state.indexed, tokens)
-        q, k, v = self._heads(layer, x)
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        k_all, v_all = (seen.view(b, g, -1, seen.shape[-1]) for seen in (keys, values))
-        y = self.attended(q, k_all, v_all, places, causal=False, start=tokens - 1)
-        return layer.o_proj(merge_heads(y)), state
-
-    def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of every token, and what the indexer keeps."""
-        w = workload
-        width = w.kv_heads * (w.head_dim + w.value_width)
-        return w.batch_size * w.seq_len * width + self.index_entries(w)
-
-    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return the bytes of what the indexer keeps, and of the rows that are picked."""
-        w = workload
-        return self.picked_traffic(w, w.kv_heads * (w.head_dim + w.value_width))
+    def row_width(self, w: Workload) -> Number:
+        """Return the entries of a token's keys and values."""
+        return w.kv_heads * (w.head_dim + w.value_width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define maps, the indexer's scores of all pairs, softmax attention over picked ones."""
@@ -278,7 +272,7 @@ class TopK(Indexed, Mechanism):
 class IndexedRows:
     """Latents with shared keys, and the indexer's keys, of every token so far."""
 
-    rows: Any
+    keys: Any
     indexed: Any
 
 
@@ -311,68 +305,44 @@ class IndexedLatent(Indexed, Latent):
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return the maps of the base and of the indexer."""
-        maps = super().layer_maps(sizes)
-        out, source = maps.pop("o_proj"), sizes.d_model if self.q_rank is None else self.q_rank
-        return {**maps, **self.index_maps(sizes, source), "o_proj": out}
+        source = sizes.d_model if self.q_rank is None else self.q_rank
+        return before_output(super().layer_maps(sizes), self.index_maps(sizes, source))
 
     # -- what runs -----------------------------------------------------------------------
-    def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Compute a prompt."""
-        source = self._source(layer, x)
-        places = self.prompt_places(layer, x, source, causal)
-        turns = angles(x, wide_positions(x, x.shape[1]), self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, source, turns)
-        rows = latent if rotary is None else join([latent, rotary], -1)
-        causal = self.masks(causal)
-        return layer.o_proj(self._picked(layer, (key, shared), rows, latent, places, causal, 0))
-
     def index_keys(self, layer: Any, x: Any) -> Any:
         """Return the indexer's keys (b, n, index_dim): layer norm of the rows' map."""
         keys = layer.index_k(x)
         centred = keys - keys.mean(-1, keepdim=True)
         return normed(centred, layer.index_norm) + layer.index_shift
 
-    def _picked(
-        self, layer: Any, q: tuple[Any, Any], rows: Any, latent: Any, places: Any, causal: bool,
-        start: Any,
-    ) -> Any:  # fmt: skip
-        """Return the heads' outputs of queries over the rows (b, m, c + shared) at their places."""
-        mixed = self.attended(
-            self._absorbing(layer, *q), rows.unsqueeze(1), latent.unsqueeze(1), places,
-            causal=causal, start=start, width=q[0].shape[-1] + self.rope_dim,
-        )  # fmt: skip
-        return self._outputs(layer, mixed)
+    def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Return absorbed queries (b, h, n, c + shared); latents with shared keys; latents."""
+        place = wide_positions(x, x.shape[1]) if state is None else state.keys.length + 1
+        turns = angles(x, place, self.rope_dim) if self._turns else None
+        key, shared, latent, rotary = self._rows(layer, x, source, turns)
+        rows = latent if rotary is None else join([latent, rotary], -1)
+        if state is not None:
+            rows = state.keys.append(rows)
+            latent = rows[..., : latent.shape[-1]]
+        del rotary
+        return self._absorbing(layer, key, shared), rows.unsqueeze(1), latent.unsqueeze(1)
 
-    # -- decoding ------------------------------------------------------------------------
+    def scaling(self, sizes: LayerSizes) -> dict[str, Any]:
+        """Return the width of an expanded key, and how many entries of a row are its latent."""
+        c, key, _ = self.widths(sizes.head_dim)
+        return {"width": key + self.rope_dim, "values": c}
+
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Return latents with shared keys, and the indexer's keys."""
         return IndexedRows(super().init_state(sizes, cache), self.index_cache(cache))
 
-    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Attend from the new token to those that it picks of all so far."""
-        tokens, c = state.rows.length + 1, self.widths(layer.sizes.head_dim)[0]
-        source = self._source(layer, x)
-        places = self.step_places(layer, x, source, state.indexed, tokens)
-        turns = angles(x, tokens, self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, source, turns)
-        rows = state.rows.append(latent if rotary is None else join([latent, rotary], -1))
-        del latent, rotary
-        seen = rows, rows[..., :c]
-        y = self._picked(layer, (key, shared), *seen, places, False, tokens - 1)
-        return layer.o_proj(y), state
+    def row_width(self, w: Workload) -> Number:
+        """Return the entries of a latent and of the shared key."""
+        return self.widths(w.head_dim)[0] + self.rope_dim
 
     def form(self, head_dim: Number, phase: str) -> str:
         """Return the form: latents are never expanded."""
         return "absorbed"
-
-    def state_entries(self, workload: Workload) -> Number:
-        """Return the entries of latents, and what the indexer keeps."""
-        return super().state_entries(workload) + self.index_entries(workload)
-
-    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return the bytes of what the indexer keeps, and of the latents that are picked."""
-        width = self.widths(workload.head_dim)[0] + self.rope_dim
-        return self.picked_traffic(workload, width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define the base mechanism over picked pairs, and the indexer's scores of all."""

@@ -216,7 +216,7 @@ class Latent(Mechanism):
         key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
         if self.impl == "expanded":
             key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
-            keys, values = state.keys.append(flat(key_row)), state.values.append(flat(value_row))
+            keys, values = state.append(key_row, value_row)
             mask = self._later(x, keys)
             y = weighted_values(flat(_joined(key, shared)), keys, values, mask)
             return layer.o_proj(merge_heads(y.view(b, h, s, value))), state

@@ -8,12 +8,10 @@ from attnprof.blocks.picked import (
     block_sums,
     blocks_before,
     define_block_sums,
+    over_picks,
     pairs_of_blocks,
-    picked_attention,
-    tokens_of_blocks,
-    unpicked,
 )
-from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, ceil_div, minimum
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.ops.layer import Definition, LayerSizes, flat
@@ -61,65 +59,59 @@ class BlockMixture(Mechanism):
         """Pick blocks for every row and head, then attend to them."""
         keys, values = flat(k), flat(v)
         sums = block_sums(keys.detach(), self.block)
-        return self._attended(flat(q), keys, values, sums, weights).view(*q.shape[:3], -1)
+        return self._attended(q, keys, values, sums, weights, causal=True)
 
-    def _attended(self, q: Any, k: Any, v: Any, sums: Any, weights: Any, start: Any = None) -> Any:
-        """Return rows (b·h, n, dv) of q (b·h, n, d): of all tokens, or from number ``start`` on."""
-        first = 0 if start is None else start
-        picked = block_picks(q.detach(), sums, top=self.top, block=self.block, start=first)
-        return self.over_blocks(q.unsqueeze(1), k, v, picked, weights.sizes.group, start)
-
-    def over_blocks(
-        self, q: Any, k: Any, v: Any, picked: Any, share: Any, start: Any = None
+    def _attended(
+        self, q: Any, k: Any, v: Any, sums: Any, weights: Any, *, causal: bool, start: Any = 0
     ) -> Any:
-        """Return rows of q (samples, heads, n, d) over blocks (samples, n, top) of k (g, m, d).
+        """Return rows (b, h, n, dv) of q (b, h, n, d), of which the first is number ``start``."""
+        rows = flat(q)
+        picked = block_picks(rows.detach(), sums, top=self.top, block=self.block, start=start)
+        rows, group = rows.unsqueeze(1), weights.sizes.group
+        y = self.over_blocks(rows, k, v, picked, causal=causal, start=start, share=group)
+        return y.view(*q.shape[:3], -1)
 
-        ``share`` samples have the same keys.
-        """
-        heads, d, (groups, m, _) = q.shape[1], q.shape[-1], k.shape
-        if self.impl == "gathered":
-            return picked_attention(
-                q, k.unsqueeze(1), v.unsqueeze(1), picked, causal=True, share=share,
-                top=self.top * self.block, block=self.block, start=0 if start is None else start,
-            )  # fmt: skip
-        causal = start is None
-        hidden = unpicked(picked, heads, m, q, causal=causal, groups=groups, block=self.block)
-        return weighted_values(q.reshape(groups, -1, d), k, v, hidden)
+    def over_blocks(self, q: Any, k: Any, v: Any, picked: Any, **rows: Any) -> Any:
+        """Return rows of q (samples, heads, n, d) over blocks (samples, n, top) of k (g, m, d)."""
+        return over_picks(
+            q, k.unsqueeze(1), v.unsqueeze(1), picked, gathered=self.impl == "gathered",
+            top=self.top, block=self.block, **rows,
+        )  # fmt: skip
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Return empty caches."""
-        g, d = sizes.num_kv_heads, sizes.head_dim
-        sums = cache.block_sums(g, d, self.block)
-        return BlockState(cache(g, d), cache(g, sizes.value_head_dim), sums)
+        sums = cache.block_sums(sizes.num_kv_heads, sizes.head_dim, self.block)
+        return BlockState(*empty_rows(sizes, cache), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Attend from the new token to its own block and those that each head picks."""
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        sums = state.sums.append(flat(k))
-        y = self._attended(flat(q), keys, values, sums, weights, keys.shape[1] - 1)
-        return y.view(*q.shape[:3], -1), state
+        """Attend to the new token's own block and those that each head picks."""
+        (keys, values), sums = state.append(k, v), state.sums.append(flat(k))
+        start = keys.shape[1] - 1
+        return self._attended(q, keys, values, sums, weights, causal=False, start=start), state
+
+    def sum_entries(self, w: Workload) -> Number:
+        """Return entries of a sample's sums: a row of keys a block."""
+        return w.kv_heads * ceil_div(w.seq_len, self.block) * w.head_dim
+
+    def rows_read(self, w: Workload) -> Number:
+        """Return rows of keys of a sample that heads pick: no more than there are."""
+        seen = self.pairs(w.with_(phase="decode"))
+        return minimum(w.num_heads * seen, w.kv_heads * w.seq_len)
 
     def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of every token, and a row of sums a block."""
-        w = workload
-        sums = ceil_div(w.seq_len, self.block) * w.head_dim
-        return w.batch_size * w.kv_heads * (w.seq_len * (w.head_dim + w.value_width) + sums)
+        """Return keys and values of every token, and the sums."""
+        return super().state_entries(workload) + workload.batch_size * self.sum_entries(workload)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return all sums, and the rows that heads pick: no more than there are."""
-        w, t = workload, workload.seq_len
-        picked = minimum(w.num_heads * self.seen(t), w.kv_heads * t)
-        sums = w.kv_heads * ceil_div(t, self.block) * w.head_dim
-        return w.batch_size * w.item_size * (picked * (w.head_dim + w.value_width) + sums)
-
-    def seen(self, t: Number) -> Number:
-        """Return tokens that the new token number t sees."""
-        return tokens_of_blocks(t, self.top, self.block)
+        """Return bytes of the rows that a step reads, and of all sums."""
+        w = workload
+        entries = self.rows_read(w) * (w.head_dim + w.value_width) + self.sum_entries(w)
+        return w.batch_size * w.item_size * entries
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
-        """Query-key pairs of a head."""
+        """Return query-key pairs of a head; in a step, the tokens that it sees."""
         return pairs_of_blocks(w, self.top, self.block)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:

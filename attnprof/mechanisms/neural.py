@@ -12,8 +12,7 @@ from attnprof.ops.function import Function
 from attnprof.ops.functional import copy_in_rows, join, linear, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.ops.loops import either
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Published, Workload, pairs, rows
 
 #: hidden values a chunk aims at: they stay in a core's cache
 CHUNK_ENTRIES = 1 << 18

@@ -10,13 +10,13 @@ from attnprof.blocks.compressed import (
     window_pairs,
     windows,
 )
-from attnprof.blocks.softmax import weighted_values
+from attnprof.blocks.layer_rows import define_gate
+from attnprof.blocks.softmax import empty_rows, weighted_values
 from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanisms.moba import BlockMixture, BlockState
 from attnprof.mechanisms.window import SlidingWindow
-from attnprof.ops.arithmetic import SIGMOID
-from attnprof.ops.layer import Definition, LayerSizes, flat
+from attnprof.ops.layer import Definition, LayerSizes, before_output, flat
 from attnprof.workload import Workload, rows
 
 
@@ -62,14 +62,13 @@ class NativeSparse(BlockMixture):
             )
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Queries, keys, values, three gates a head, output."""
-        maps = super().layer_maps(sizes)
-        out = {"o_proj": maps.pop("o_proj")}
-        return {**maps, "gate_proj": (sizes.d_model, 3 * sizes.num_heads), **out}
+        """Return maps of queries, keys, values, three gates a head, and of the output."""
+        gates = {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
+        return before_output(super().layer_maps(sizes), gates)
 
     @property
     def latest(self) -> SlidingWindow:
-        """The attention to the latest tokens."""
+        """Attention to the latest tokens."""
         impl = "blocks" if self.impl == "gathered" else self.impl
         return SlidingWindow(window=self.window, impl=impl)
 
@@ -79,77 +78,64 @@ class NativeSparse(BlockMixture):
         return {"gates": layer.gate_proj(x)}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """All tokens."""
+        """Compute all tokens."""
         sums = [summed_blocks(flat(x), block=self.stride) for x in (k, v)]
         latest = self.latest.core(q, k, v, True, weights)
-        return self._added(q, flat(k), flat(v), sums, latest, gates)
+        return self._added(q, flat(k), flat(v), sums, latest, gates, causal=True)
 
     def _added(
-        self, q: Any, k: Any, v: Any, sums: Any, latest: Any, gates: Any, start: Any = None
-    ) -> Any:
+        self, q: Any, k: Any, v: Any, sums: Any, latest: Any, gates: Any, *,
+        causal: bool, start: Any = 0,
+    ) -> Any:  # fmt: skip
         """Return the gated sum (b, h, n, dv) of three branches, of which ``latest`` is one."""
         asked, tokens = q.reshape(k.shape[0], -1, *q.shape[2:]), k.shape[1]
         pooled = {"pool": self.pool, "stride": self.stride}
         means, picked = window_attention(
             asked, *(window_means(x, tokens, **pooled) for x in sums), tokens=tokens,
-            top=self.top, block=self.block, start=0 if start is None else start, **pooled,
+            top=self.top, block=self.block, start=start, **pooled,
         )  # fmt: skip
-        among = self.over_blocks(asked, k, v, picked.detach(), 1, start)
+        among = self.over_blocks(asked, k, v, picked.detach(), causal=causal, start=start)
         branches = [means.view(latest.shape), among.view(latest.shape), latest]
         if gates is not None:
-            h = q.shape[1]
-            shares = gates.sigmoid().split([h, h, h], -1)
+            shares = gates.sigmoid().chunk(3, -1)
             each = zip(branches, shares, strict=True)
             branches = [y * share.transpose(1, 2).unsqueeze(-1) for y, share in each]
         return branches[0] + branches[1] + branches[2]
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Empty caches."""
+        """Return empty caches."""
         g, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
-        sums = [cache.block_sums(g, width, self.stride) for width in widths]
-        return StrideState(*(cache(g, width) for width in widths), *sums)
+        sums = (cache.block_sums(g, width, self.stride) for width in widths)
+        return StrideState(*empty_rows(sizes, cache), *sums)
 
     def step(
         self, q: Any, k: Any, v: Any, state: Any, weights: Any, gates: Any = None
     ) -> tuple[Any, Any]:
         """Attend to all windows, the blocks that they pick, and the latest tokens."""
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        keys, values = state.append(k, v)
         sums = [state.sums.append(flat(k)), state.value_sums.append(flat(v))]
-        t, groups = keys.shape[1], keys.shape[0]
+        t, rows = keys.shape[1], q.reshape(keys.shape[0], -1, q.shape[-1])
         first = t - minimum(t, self.window)
-        latest = weighted_values(
-            q.reshape(groups, -1, q.shape[-1]), keys[:, first:], values[:, first:]
-        )
-        latest = latest.view(*q.shape[:3], -1)
-        return self._added(q, keys, values, sums, latest, gates, t - 1), state
+        latest = weighted_values(rows, keys[:, first:], values[:, first:]).view(*q.shape[:3], -1)
+        y = self._added(q, keys, values, sums, latest, gates, causal=False, start=t - 1)
+        return y, state
 
-    def _sums(self, w: Workload) -> Number:
-        """Return entries of the sums of all strides."""
+    def sum_entries(self, w: Workload) -> Number:
+        """Return entries of a sample's sums: a row of keys and values a stride."""
         return w.kv_heads * ceil_div(w.seq_len, self.stride) * (w.head_dim + w.value_width)
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of every token, and the same again for every stride."""
-        w = workload
-        each = w.kv_heads * w.seq_len * (w.head_dim + w.value_width)
-        return w.batch_size * (each + self._sums(w))
-
-    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """All sums, and the rows that are picked or among the latest: no more than there are."""
-        w, t = workload, workload.seq_len
-        seen = minimum(self.seen(t) + minimum(self.window, t), t)
-        entries = w.kv_heads * seen * (w.head_dim + w.value_width) + self._sums(w)
-        return w.batch_size * w.item_size * entries
+    def rows_read(self, w: Workload) -> Number:
+        """Return rows of a sample that are picked or among the latest: no more than there are."""
+        t, seen = w.seq_len, self.pairs(w.with_(phase="decode"))
+        return w.kv_heads * minimum(seen + minimum(self.window, t), t)
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define the base, and a layer's gates."""
-        w, tokens = workload, workload.batch_size * rows(workload)
+        w, gates = workload, 3 * workload.batch_size * rows(workload) * workload.num_heads
         if scope == "layer":
-            gates, outputs = 3 * tokens * w.num_heads, 3 * tokens * w.num_heads * w.value_width
-            writer.dots("gates", gates, gates * w.d_model)
-            writer.stage("gates: sigmoid", SIGMOID * gates, gates)
-            writer.stage("gated", Cost(multiplications=outputs), outputs)
+            define_gate(writer, gates, gates * w.value_width, w.d_model)
         super().define(writer, w, scope)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from attnprof import costs
 from attnprof.blocks.gathered import Block, band_mask, gathered_attention, happens, hidden, in_band
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
+from attnprof.blocks.softmax import KeyValueState, causal_mask, empty_rows, weighted_values
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import join
 from attnprof.ops.layer import Definition, LayerSizes, flat
@@ -61,11 +61,11 @@ class Sparse(Mechanism):
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Return caches of every token's keys and values: strides may reach each again."""
         self.refuse_unless(decode=True)
-        return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
+        return KeyValueState(*empty_rows(sizes, cache))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to those its pattern sees, gathered from all."""
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        keys, values = state.append(k, v)
         keys, values = self._in_sight(keys), self._in_sight(values)
         return weighted_values(flat(q), keys, values).view(q.shape), state
 

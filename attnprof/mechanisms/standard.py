@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
+from attnprof.blocks.softmax import KeyValueState, causal_mask, empty_rows, weighted_values
 from attnprof.costs import CostTable, Number, exact_div
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import Definition, LayerSizes, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Published, Workload, pairs, rows
 
 # -- the counts that document 002 prints for self-attention: Tables 3 and 5, untouched --------
 #: a printed form in l (or t), d, and the number of heads
@@ -77,13 +76,12 @@ class SoftmaxAttention(Mechanism):
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """Return empty caches."""
-        heads = sizes.num_kv_heads
-        return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
+        return KeyValueState(*empty_rows(sizes, cache))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to every token so far, itself included."""
         b, h, _, d = q.shape
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        keys, values = state.append(k, v)
         rows = q.reshape(b * k.shape[1], -1, d)
         return self.attended(rows, keys, values, None, weights).view(b, h, 1, -1), state
 
@@ -133,19 +131,48 @@ class Sdpa(Standard):
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Attend: q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
-        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
+        return self.fused(q, k, v, causal, weights)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token by the fused kernel."""
         b, g = k.shape[:2]
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
-        group = weights.sizes.group
-        return scaled_dot_product_attention(q, k_all, v_all, group=group), state
+        keys, values = (x.view(b, g, -1, x.shape[-1]) for x in state.append(k, v))
+        return self.fused(q, keys, values, False, weights), state
+
+    def fused(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Call the kernel."""
+        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Return the base's cost, with a note on what its peak leaves out."""
         return replace(super().cost(workload, scope), notes=(WORKSPACE,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedOrWritten(Sdpa):
+    """Softmax attention by torch's kernel with ``impl=fused``, else with the scores in memory."""
+
+    impl = "fused"  # a parameter of what is one, at its own place
+
+    @property
+    def flat(self) -> bool:  # type: ignore[override]
+        """Products of written scores want heads one after the other."""
+        return self.impl != "fused"
+
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Compute the fused kernel, or with scores in memory."""
+        run = super().core if self.impl == "fused" else super(Sdpa, self).core
+        return run(q, k, v, causal, weights)
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """Compute the new token by the form that a whole sequence takes."""
+        run = super().step if self.impl == "fused" else super(Sdpa, self).step
+        return run(q, k, v, state, weights)
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Return the base's cost, with a workspace only for the fused kernel."""
+        table = super().cost(workload, scope)
+        return table if self.impl == "fused" else replace(table, notes=())
 
 
 MECHANISMS = (Standard, Sdpa)

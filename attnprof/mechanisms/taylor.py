@@ -10,8 +10,7 @@ from attnprof.costs import Cost, Number
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Published, Workload, pairs, rows
 
 #: Chunks of symmetric features at once, for fewer and larger products. A mask makes every chunk
 #: pay for its scores; without one there are none.

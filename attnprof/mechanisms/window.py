@@ -122,7 +122,7 @@ class Neighbours(Mechanism):
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to those in the window; keys are in any order."""
         b, h, _, d = q.shape
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        keys, values = state.append(k, v)
         sink, heads = self.sinks(q, weights), b * k.shape[1]
         sink = None if sink is None else sink.view(heads, -1, 1)
         rows = q.reshape(heads, -1, d)

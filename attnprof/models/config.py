@@ -165,11 +165,6 @@ class ModelConfig:
         """Width of the feed-forward network's hidden layer."""
         return 4 * self.d_model if self.hidden_dim is None else self.hidden_dim
 
-    @property
-    def ends_with_norm(self) -> bool:
-        """Whether a normalisation follows the last layer."""
-        return self.norm == "pre" if self.final_norm is None else self.final_norm
-
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return a configuration of names and values; RequestError for unknown names."""
@@ -270,17 +265,13 @@ def preset(name: str) -> Preset:
     """Return a preset; :class:`NotFoundError` says which names come near."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_families()}"
+        variants = defaultdict[str, list[str]](list)  # 001-cifar10-{dot, neural-2}
+        for one in presets().values():
+            variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
+        every = (f"{model}-{{{', '.join(names)}}}" for model, names in variants.items())
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(every)}"
         raise NotFoundError(f"there is no preset, file or folder '{name}': {hint}")
     return presets()[name]
-
-
-def _families() -> str:
-    """Return all names, variants of a model in one: ``001-cifar10-{dot, neural-2}``."""
-    variants = defaultdict[str, list[str]](list)
-    for one in presets().values():
-        variants[one.name.removesuffix(f"-{one.variant}")].append(one.variant)
-    return ", ".join(f"{model}-{{{', '.join(names)}}}" for model, names in variants.items())
 
 
 def load(source: str | Path) -> ModelConfig:

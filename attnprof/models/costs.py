@@ -3,6 +3,7 @@
 A part may be half of the work from some length on.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,8 +198,4 @@ def _last_turn(is_half: Callable[[int], bool]) -> int | None:
     power = next((x for x in reversed(range(_LONGEST)) if not is_half(2**x)), None)
     if power is None:
         return 1
-    low, high = 1 << power, 2 << power
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_half(middle) else (middle, high)
-    return high
+    return bisect_left(range(2 << power), True, 1 << power, key=is_half)

@@ -55,7 +55,7 @@ class Kind:
     note: str = ""
 
 
-def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> list[str]:
+def _layer_types(fields: Fields, other: str) -> list[str]:
     """Return the kind of each layer: ``full_attention_layers`` of them are full, evenly spread.
 
     As in released models, every p-th layer is full, counted from 1. If these are too few, the last
@@ -70,7 +70,7 @@ def _layer_types(fields: Fields, other: str, full: str = "full_attention") -> li
     for place in reversed(range(layers)):
         if len(places) < count:
             places.add(place)
-    return [full if place in places else other for place in range(layers)]
+    return ["full_attention" if place in places else other for place in range(layers)]
 
 
 def _renamed(fields: Fields, **names: str) -> Fields:
@@ -106,21 +106,16 @@ def _soft_capped(fields: Fields) -> Fields:
     return {**_windows_and_bias(fields), **cap, "query_pre_attn_scalar": width}
 
 
-def _shared_count(fields: Fields) -> int:
-    """Return the shared expert's width in units of a routed expert's."""
-    shared, width = fields.get(_SHARED, 0), fields["moe_intermediate_size"]
-    if shared % width:
-        raise ValueError(f"{_SHARED} is {shared}, which is no multiple of {width}, an expert's")
-    return int(shared // width)
-
-
 def _sparse(fields: Fields) -> Fields:
     """Return the fields of layers with experts and a shared one; the first may be dense."""
     if "num_experts" not in fields:
         return {"first_k_dense_replace": fields[LAYERS]}
+    shared, width = fields.get(_SHARED, 0), fields["moe_intermediate_size"]
+    if shared % width:
+        raise ValueError(f"{_SHARED} is {shared}, which is no multiple of {width}, an expert's")
     return {
         **_renamed(fields, n_routed_experts="num_experts"), _SHARED: GONE,
-        "n_shared_experts": _shared_count(fields), "n_group": 1, "topk_group": 1,
+        "n_shared_experts": int(shared // width), "n_group": 1, "topk_group": 1,
         "first_k_dense_replace": fields.get("first_k_dense_replace", 0),
     }  # fmt: skip
 

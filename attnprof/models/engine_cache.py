@@ -147,6 +147,7 @@ def _absorbing(kind: Any) -> Any:
     A class, as copies of a module are to keep their own.
     """
 
+    @wraps(kind, updated=())
     class Absorbing(kind):  # type: ignore[misc]
         @wraps(kind.forward)
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,8 +163,6 @@ def _absorbing(kind: Any) -> Any:
             self.__dict__[_HELD] = latents, rotary
             return rotary, latents
 
-    Absorbing.__name__, Absorbing.__qualname__ = kind.__name__, kind.__qualname__
-    Absorbing.__module__ = kind.__module__
     return Absorbing
 
 

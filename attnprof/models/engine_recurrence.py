@@ -167,6 +167,7 @@ def fuse_lightning(model: Any, form: str) -> None:
 def _fused(kind: Any, form: str) -> Any:
     """Return a class of the same name; a class, as copies of a module are to keep their own."""
 
+    @wraps(kind, updated=())
     class Fused(kind):  # type: ignore[misc]
         @wraps(kind.forward)
         def forward(
@@ -189,8 +190,6 @@ def _fused(kind: Any, form: str) -> Any:
                 cache.set_linear_cache(self.layer_idx, end)
             return out, end
 
-    Fused.__name__, Fused.__qualname__ = kind.__name__, kind.__qualname__
-    Fused.__module__ = kind.__module__
     return Fused
 
 

@@ -4,6 +4,8 @@ Entry points: :func:`fit` for Python, :func:`fit_report` and :func:`training_rep
 command; bytes are those of :mod:`attnprof.models.fit_parts`.
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
@@ -95,11 +97,11 @@ def _report(
     records.append(FitRecord(part="total", bytes=total, formula="", basis=basis))
 
     def most(name: str) -> int:
-        def fits(number: int) -> bool:
+        def is_too_much(number: int) -> bool:
             larger = parts(model, replace(options, **{name: number}))
-            return bool(sum(larger.values()) <= options.memory)
+            return bool(sum(larger.values()) > options.memory)
 
-        return _largest(fits)
+        return bisect_left(range(LONGEST + 1), True, 1, key=is_too_much) - 1
 
     notes = [note for note in model.sizes.notes if "quantization_config" not in note]
     summary = {
@@ -113,19 +115,6 @@ def _report(
         "layers": more.get("layers", {}), "notes": [*notes, *more.get("notes", ())],
     }  # fmt: skip
     return Report("fit", records, {**summary, "answer": answer(summary, total)})
-
-
-def _largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, if all smaller ones do; :data:`LONGEST` at most."""
-    low, high = 0, 1
-    while high < LONGEST and fits(high):
-        low, high = high, 2 * high
-    if high >= LONGEST:
-        return LONGEST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 # -- a model that is run ---------------------------------------------------------------------
@@ -144,22 +133,18 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
         (f"{1 - options.utilization:.2g} of the memory",
          "a convention of engines: --utilization"),
     ]  # fmt: skip
+    layers = Counter[str]()
+    for one in model.caches:
+        layers[one.kind] += one.layers
     rows_of_all = sum(x.layers * row_bytes(x, options) for x in model.caches)
     more = {
         "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
         "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
-        "dtype": name, "layers": _layers_by_kind(model),
+        "dtype": name, "layers": dict(layers),
         "notes": _notes(model, options),
     }  # fmt: skip
     return _report(model, options, _parts, texts, more, _answer)
-
-
-def _layers_by_kind(model: FitModel) -> dict[str, int]:
-    layers = dict[str, int]()
-    for one in model.caches:
-        layers[one.kind] = layers.get(one.kind, 0) + one.layers
-    return layers
 
 
 def _parts(model: FitModel, options: FitOptions) -> dict[str, int]:

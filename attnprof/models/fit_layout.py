@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -289,7 +288,10 @@ def fit_model(
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
     weights = dict(run.model.named_parameters())
-    entries = partial(_entries_of, weights)
+
+    def entries(pattern: str) -> int:
+        return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
+
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
@@ -301,10 +303,6 @@ def fit_model(
         {name: entries(pattern) for name, (_, pattern) in FINER.items()},
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
     )  # fmt: skip
-
-
-def _entries_of(weights: Mapping[str, Any], pattern: str) -> int:
-    return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:

@@ -13,19 +13,14 @@ from fractions import Fraction
 from math import ceil
 
 from attnprof.errors import RequestError
+from attnprof.models import fit_layout
 from attnprof.models.conventions import MATRICES
 from attnprof.models.fit_layout import (
     ENTRY_BYTES,
-    FINER,
-    GGUF,
-    MIXTURES,
-    WEIGHTS,
     FitModel,
     FitOptions,
     LayerCache,
     TrainingOptions,
-    format_named,
-    format_of_file,
 )
 
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
@@ -40,9 +35,9 @@ _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "ind
 def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, str]:
     """Return the format of matrices, its bytes an entry, and who says so."""
     if options.dtype is not None:
-        name = format_named(options.dtype, "--dtype", WEIGHTS)
+        name = fit_layout.format_named(options.dtype, "--dtype", fit_layout.WEIGHTS)
         return name, ENTRY_BYTES[name], "--dtype"
-    if from_file := format_of_file(model.fields):
+    if from_file := fit_layout.format_of_file(model.fields):
         return *from_file, "quantization_config of the file"
     return "bfloat16", ENTRY_BYTES["bfloat16"], "the default"
 
@@ -63,8 +58,8 @@ def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fra
     held, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
     for role, number in held.items():
         numbers[_entry_bytes(role, name, entry)] += number
-    for tensor, finer, in_layers in MIXTURES.get(name, ()):
-        roles = FINER[tensor][0]
+    for tensor, finer, in_layers in fit_layout.MIXTURES.get(name, ()):
+        roles = fit_layout.FINER[tensor][0]
         share = Fraction(in_layers(model.layers), model.layers)
         share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
         moved = share * sum(held.get(role, 0) for role in roles)
@@ -139,7 +134,7 @@ def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
         matrix = role == "expert"
     if name == "mxfp4_moe" and role == "expert":
         return ENTRY_BYTES["mxfp4"]
-    if name in GGUF:
+    if name in fit_layout.GGUF:
         head = max(entry, ENTRY_BYTES["q6_k"]) if role == "head" else entry
         return head if matrix or role in ("embedding", "head") else Fraction(SINGLE)
     return entry if matrix else Fraction(HALF)

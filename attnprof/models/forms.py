@@ -252,7 +252,7 @@ class _Sampled:
     def __init__(
         self, model: Repeated, phase: str, forms: PhaseForms, traces: Sequence[Trace]
     ) -> None:
-        self.model, self.phase, self.found = model, phase, forms
+        self.model, self.phase, self.forms = model, phase, forms
         self.samples = model.samples
         self.tables: list[Parts] = [
             by_part(trace, phase, model.places, model.kinds) for trace in traces
@@ -274,7 +274,7 @@ class _Sampled:
         return {q: sums([table.get(key, {}).get(q, 0) for table in self.tables]) for q in names}
 
     def _peak(self, trace: Trace) -> Any:
-        if self.found.method != "symbolic":
+        if self.forms.method != "symbolic":
             return None
         longest = self.samples.lengths[-1]
         longer = {
@@ -293,9 +293,9 @@ class _Sampled:
 
         They were derived ``near`` the asked sizes, where the run on symbols is ``known``.
         """
-        forms = replace(self.found, domain=domain)
+        forms = replace(self.forms, domain=domain)
         forms = reached(forms, near, known, sizes, self._agrees)
-        shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
+        shape = min(self.forms.verified_at, key=lambda x: x.get("N", 0))
         more, full = list(self._lengths_to_verify()), self.samples.full
         for lengths in more:
             self._withhold(self.model.counted(lengths, self.phase, shape), shape, lengths)
@@ -303,7 +303,7 @@ class _Sampled:
             self._withhold(run, sizes, full)
         elif not more:  # the asked sizes are another case, as a batch of one
             self._withhold(self.model.counted(full, self.phase, shape), shape, full)
-        domains, seen = list(forms.domain), [dict(shape) for shape in self.found.verified_at]
+        domains, seen = list(forms.domain), [dict(shape) for shape in self.forms.verified_at]
         layers = self.samples.layers
         if layers:
             domains += self.model.domain(layers)
@@ -315,7 +315,7 @@ class _Sampled:
         parts = {key: {q: x for q, x in costs.items() if q in self.whole}
                  for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
-            self.found.method, parts, self.whole, tuple(domains), tuple(seen),
+            self.forms.method, parts, self.whole, tuple(domains), tuple(seen),
             left_out(run, self.phase),
             tuple(self.notes), layers, forms.holds,
         )  # fmt: skip

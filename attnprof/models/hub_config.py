@@ -207,12 +207,12 @@ def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
         yield "auto_map names code that is not run: transformers' own class is built"
 
 
-def field_of(config: Any, name: str, default: Any = None) -> Any:
-    """Return a field of a configuration; the first layer's if layers differ in it."""
+def field_of(config: Any, name: str) -> Any:
+    """Return a field of a configuration or None; the first layer's if layers differ in it."""
     try:
-        return getattr(config, name, default)
+        return getattr(config, name, None)
     except RuntimeError:  # transformers has a field that differs in the layers' configurations
-        return getattr(config.per_layer_config[0], name, default)
+        return getattr(config.per_layer_config[0], name, None)
 
 
 def first_number(config: Any, names: Iterable[str]) -> int:

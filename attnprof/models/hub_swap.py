@@ -276,10 +276,14 @@ def _as_layer(
     rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
     if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
         raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
-    if seen.kv_heads != seen.heads and not spec.maps_all:
+    grouped = seen.kv_heads != seen.heads
+    if grouped and not spec.maps_all:
         spec.refuse_unless(grouped_kv=True)
-    head_dim = seen.head_dim or None if spec.maps_all else None
-    sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens, head_dim=head_dim)
+    shares = grouped and spec.abilities.grouped_kv and spec.kv_heads is None
+    sizes = checked_sizes(
+        spec, seen.width, seen.heads or 1, tokens, seen.kv_heads if shares else None,
+        head_dim=seen.head_dim or None if spec.maps_all else None,
+    )  # fmt: skip
     result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
 
     def make(module: nn.Module) -> nn.Module:

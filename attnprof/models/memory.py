@@ -18,6 +18,7 @@ from attnprof.models.forms import ModelForms, Repeated
 from attnprof.models.parts import above
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
+from attnprof.record import ModelRecord
 from attnprof.trace.events import Call, Trace, added, peak, unnumbered
 from attnprof.trace.report.records import text
 from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
@@ -35,8 +36,8 @@ from attnprof.trace.solve.verification import NoFormulaError
 class CacheForms:
     """Formulas for bytes of the cache by layer, and where they hold; empty if unknown.
 
-    ``layers`` are the numbers that symbols for layers stand for, ``missing`` why there are no
-    formulas.
+    ``whole`` is that of all layers. ``layers`` are the numbers that symbols for layers stand for,
+    ``missing`` why there are no formulas.
     """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
@@ -44,25 +45,20 @@ class CacheForms:
     domain: tuple[str, ...] = ()
     holds: Callable[[Sizes], bool] = field(default=lambda _: False, compare=False, repr=False)
     missing: str = ""
+    whole: Any = None
 
 
-@dataclass(frozen=True)
-class CacheBytes:
-    """Bytes of the cache of ``count`` layers of a kind; with an empty ``kind`` the whole cache.
-
-    ``expression`` is in B, N and the number of layers L, None if there is none; ``value`` is the
-    number at the asked sizes.
-    """
-
-    kind: str
-    count: int
-    expression: Any
-    value: int
+def _cache_row(kind: str, count: int, expression: Any, value: int) -> ModelRecord:
+    """Return the bytes of the cache of ``count`` layers of a kind; of all if that is empty."""
+    return ModelRecord(
+        part="attention" if kind else "total", layer_kind=kind, count=count, phase="decode",
+        quantity="cache_bytes", expression=text(expression), value=value,
+    )  # fmt: skip
 
 
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
-) -> tuple[list[CacheBytes], CacheForms]:
+) -> tuple[list[ModelRecord], CacheForms]:
     """Return bytes of the cache after N tokens, by kind of layer, then the whole; and formulas.
 
     If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
@@ -78,14 +74,14 @@ def cache_bytes(
     rows = []
     for (value, _), layers in groups.items():
         whole = added([formulas[layer] for layer in layers]) if formulas else None
-        rows.append(CacheBytes(_name(layers, subject), len(layers), whole, value * len(layers)))
+        rows.append(_cache_row(_name(layers, subject), len(layers), whole, value * len(layers)))
     whole = added(list(formulas.values())) if formulas else None
-    return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], forms
+    return [*rows, _cache_row("", 1, whole, sum(numbers.values()))], replace(forms, whole=whole)
 
 
 def _by_first_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
-) -> tuple[list[CacheBytes], CacheForms] | None:
+) -> tuple[list[ModelRecord], CacheForms] | None:
     """Return rows and formulas from a decoder's first layers, or None if others may differ."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
@@ -100,22 +96,24 @@ def _by_first_layers(
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
     if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
         return None
-    rows, by_name = [], defaultdict[str, list[int]](list)
+    rows, by_name, held_in_all = list[ModelRecord](), defaultdict[str, list[int]](list), 0
     for kind in dict.fromkeys(stack.kinds):
         by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
     for name, kinds in by_name.items():
         number = sum(stack.kinds.count(kind) for kind in kinds)
         value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
+        held_in_all += value
         if value:
             each = {kind: by_kind[kind][1] for kind in kinds}
             whole = repeated.of_layers(stack, each) if formulas else None
-            rows.append(CacheBytes(name, number, whole, value))
+            rows.append(_cache_row(name, number, whole, value))
     whole = {kind: form for kind, (_, form) in by_kind.items()}
     total = repeated.of_layers(stack, whole) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
     layers = {name: number for name, number in samples.layers.items() if name in shown}
-    forms = replace(forms, layers=layers, domain=(*forms.domain, *repeated.domain(layers)))
-    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], forms
+    domain = (*forms.domain, *repeated.domain(layers))
+    forms = replace(forms, whole=total, layers=layers, domain=domain)
+    return [*rows, _cache_row("", 1, total, held_in_all)], forms
 
 
 def _by_layer_and_formulas(

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnprof.arguments import at_least
-from attnprof.errors import RequestError, closest
+from attnprof.arguments import at_least, choice
+from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     EXECUTED,
     NAMES,
@@ -38,12 +38,8 @@ def conventions_of(name: str) -> list[str]:
 
     Raises :class:`RequestError` for an unknown one.
     """
-    if name == "all":
-        return list(NAMES_OF_CONVENTIONS)
-    if name not in NAMES_OF_CONVENTIONS:
-        possible = closest(name, [*NAMES_OF_CONVENTIONS, "all"])
-        raise RequestError(f"--convention {name}: unknown convention; {possible}")
-    return [name]
+    choice("convention", name, [*NAMES_OF_CONVENTIONS, "all"])
+    return list(NAMES_OF_CONVENTIONS) if name == "all" else [name]
 
 
 def flops_of(
@@ -86,11 +82,8 @@ def flops_per_token(
     from attnprof.models.mfu_sizes import sizes_of
 
     at_least("seq_len", seq_len, 1, LONGEST)
-    if phase not in PHASES:
-        raise RequestError(f"phase {phase}: unknown phase; possible: {', '.join(PHASES)}")
-    if convention not in NAMES_OF_CONVENTIONS:
-        possible = closest(convention, list(NAMES_OF_CONVENTIONS))
-        raise RequestError(f"convention {convention}: unknown convention; {possible}")
+    choice("phase", phase, PHASES)
+    choice("convention", convention, NAMES_OF_CONVENTIONS)
     return per_token(flops_of(sizes_of(config), [seq_len], convention, phase), seq_len)
 
 

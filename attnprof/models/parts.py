@@ -338,7 +338,9 @@ def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
     If nothing differs, layers are named by their position; ``paths`` are those of ``other`` and the
     layers of its kind.
     """
-    mine, theirs = (_weights(layer) for layer in (other, one))
+    mine, theirs = (
+        {name: tuple(x.shape) for name, x in layer.named_parameters()} for layer in (other, one)
+    )
     for name in mine:
         if name in theirs and mine[name] != theirs[name]:
             pairs = list(zip(mine[name], theirs[name], strict=False))
@@ -353,10 +355,6 @@ def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
         if name in settings[1] and settings[1][name] != value:
             return f"{name.rpartition('.')[2]} {value}"
     return f"at {_positions(paths)}"
-
-
-def _weights(layer: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(x.shape) for name, x in layer.named_parameters()}
 
 
 def _short(name: str) -> str:

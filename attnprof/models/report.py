@@ -13,7 +13,6 @@ from attnprof.models.costs import by_part, calls_by_part, half_length
 from attnprof.models.engine import difference
 from attnprof.models.forms import ModelForms, at_layers
 from attnprof.models.memory import (
-    CacheBytes,
     CacheForms,
     cache_bytes,
     peak_fields,
@@ -57,17 +56,18 @@ def shares_of(
     return {**curve, "parts": parts} if len(at) > 1 and parts else None
 
 
-def growth(
-    expression: Any, holds: Callable[[Any], bool], sizes: Mapping[str, int],
-    layers: Mapping[str, int], counted: int,
-) -> dict[str, Any] | None:  # fmt: skip
+def growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[str, Any] | None:
     """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
     ``counted`` are those of a run at the asked sizes.
     """
-    if expression is None:
+    if cache.whole is None:
         return None
-    curve, held = _curve(lambda at: evaluate(expression, {**at, **layers}), holds, sizes, counted)
+
+    def held_at(at: Mapping[str, int]) -> Any:
+        return evaluate(cache.whole, {**at, **cache.layers})
+
+    curve, held = _curve(held_at, cache.holds, sizes, counted)
     return {**curve, "bytes": held} if len(held) > 1 and any(held) else None
 
 
@@ -142,9 +142,8 @@ def model_report(
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
         if rows:
-            whole, value = rows[-1].expression, rows[-1].value
-            summary["curves"]["cache"] = growth(whole, cache.holds, sizes, cache.layers, value)
-        records += [_cache_record(row) for row in rows]
+            summary["curves"]["cache"] = growth(cache, sizes, int(rows[-1].value or 0))
+        records += rows
         decoded = [run for run in runs if run.phase == "decode"]
         if rows and decoded:
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
@@ -209,19 +208,15 @@ def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
 
 
 def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return how formulas of a phase were found, its peak, how other views differ."""
+    """Return how formulas of a phase were found or why not, its peak, how other views differ."""
     peak = peak_fields(run.trace, run.phase, run.forms, sizes)
-    others = difference(subject, run.trace, run.phase, sizes)
-    return {**_method_fields(run), "peak": peak, "other_views": others}
-
-
-def _method_fields(run: PhaseRun) -> dict[str, Any]:
-    """Return how formulas of a phase were found, or why they are missing."""
+    more = {"peak": peak, "other_views": difference(subject, run.trace, run.phase, sizes)}
     if run.forms is None:
         return {
             "missing": run.missing,
             "uncounted": list(left_out(run.trace, run.phase)),
             "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
+            **more,
         }
     forms = run.forms
     return {
@@ -230,6 +225,7 @@ def _method_fields(run: PhaseRun) -> dict[str, Any]:
         "verified_at": [dict(shape) for shape in forms.verified_at],
         "uncounted": list(forms.uncounted),
         "notes": list(forms.notes),
+        **more,
     }
 
 
@@ -297,7 +293,7 @@ def _half_length(run: PhaseRun, sizes: Mapping[str, int]) -> int | None:
 
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], model: Model, shares: Shares, notes: list[str]
-) -> tuple[list[CacheBytes], CacheForms]:
+) -> tuple[list[ModelRecord], CacheForms]:
     """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
         rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
@@ -309,13 +305,6 @@ def _cache(
     if subject.no_step:
         notes.append(f"cache_bytes is that of the other layers: {subject.no_step}")
     return rows, forms
-
-
-def _cache_record(row: CacheBytes) -> ModelRecord:
-    return ModelRecord(
-        part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
-        phase="decode", quantity="cache_bytes", expression=text(row.expression), value=row.value,
-    )  # fmt: skip
 
 
 def _least_traffic(

@@ -13,19 +13,9 @@ from functools import partial
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
+from attnprof.models import hub_config
 from attnprof.models.config import ModelConfig, load, presets
-from attnprof.models.hub_config import (
-    CHOSEN,
-    EXPERTS,
-    class_note,
-    class_of,
-    configuration,
-    field_of,
-    first_number,
-    format_notes,
-    format_of,
-    text_config,
-)
+from attnprof.models.hub_config import configuration, first_number, format_of, text_config
 from attnprof.models.names import named
 from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
@@ -86,25 +76,6 @@ def subject_of(
     for the longest that the model takes. ``inputs`` are those of user code, guessed unless given.
     Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
     """
-    if inputs and not is_place(source):
-        raise RequestError(
-            f"--input is for my.py:factory: the inputs of {source} are known: leave --input out"
-        )
-    subject = _subject(source, kernel, swaps, tokens, inputs)
-    swap_names = ", ".join(swap.text for swap in swaps)
-    if not swaps:
-        return subject
-    notes = (*subject.notes, *notes_on(swaps))
-    return replace(subject, name=f"{subject.name} with {swap_names}", notes=notes)
-
-
-def _subject(
-    source: str,
-    kernel: str | None,
-    swaps: Sequence[Swap],
-    tokens: int | None,
-    inputs: Sequence[str],
-) -> WholeModel:
     if is_place(source):
         if kernel is not None or swaps:
             flag = "--swap" if swaps else "--kernel"
@@ -112,16 +83,25 @@ def _subject(
                 f"{flag} is for a config.json or a model's name, not for {source}: leave {flag} out"
             )
         return factory_subject(source, inputs)
+    if inputs:
+        raise RequestError(
+            f"--input is for my.py:factory: the inputs of {source} are known: leave --input out"
+        )
     if source.endswith(".toml") or source in presets():
         if kernel is not None:
             raise RequestError(
                 f"--kernel is for a model of transformers, not for {source}: leave --kernel out"
             )
         config = swapped_config(load(source), swaps) if swaps else load(source)
-        return config_subject(source, config)
-    model = named(source)
-    subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
-    return replace(subject, notes=(*model.notes, *subject.notes))
+        subject = config_subject(source, config)
+    else:
+        model = named(source)
+        subject = hub_subject(model.fields, model.name, kernel, swaps, tokens)
+        subject = replace(subject, notes=(*model.notes, *subject.notes))
+    if not swaps:
+        return subject
+    name = f"{subject.name} with {', '.join(swap.text for swap in swaps)}"
+    return replace(subject, name=name, notes=(*subject.notes, *notes_on(swaps)))
 
 
 def config_subject(name: str, config: ModelConfig) -> WholeModel:
@@ -180,7 +160,7 @@ def hub_subject(
     if kernel is not None:
         config._attn_implementation = kernel  # noqa: SLF001 - no other way before it is built
     try:
-        kind = class_of(config)
+        kind = hub_config.class_of(config)
         build = lambda: kind(copy.deepcopy(config))  # noqa: E731 - models change their own
         subject = class_subject(name, kind, config, build)
     except AttnprofError:
@@ -189,7 +169,7 @@ def hub_subject(
         raise RequestError(
             f"{name}: no model can be built with this configuration: {error_text(error)}"
         ) from error
-    notes = (*format_notes(fields, config), *class_note(kind, config))
+    notes = (*hub_config.format_notes(fields, config), *hub_config.class_note(kind, config))
     subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
     if not swaps:
         return subject
@@ -202,7 +182,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     """Return the description of a model of a class of transformers, which ``build`` makes."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
-    experts, chosen = first_number(text, EXPERTS), first_number(text, CHOSEN)
+    experts, chosen = first_number(text, hub_config.EXPERTS), first_number(text, hub_config.CHOSEN)
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
@@ -215,7 +195,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
         num_heads=heads,
-        head_dim=field_of(text, "head_dim")
+        head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,
         longest=first_number(text, _LENGTHS),
         last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",

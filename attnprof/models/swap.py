@@ -83,6 +83,13 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
     if values and not pairs:
         raise RequestError("--set is for the mechanisms of --swap; name one, like --swap linear")
     mechanisms = registry.configured([name for name, _, _ in pairs], values)
+    for mechanism in mechanisms:
+        if mechanism.continues:
+            raise RequestError(
+                f"--swap {mechanism.name}: a model's layers hand on no picked tokens: type "
+                f"--set index=own; what sharing saves, attnprof cost -a {mechanism.name}@index=lent"
+                f"+{mechanism.name}@index=shared@3 says"
+            )
     return [
         Swap(Attention.of({"name": name, **mechanism.params}), layers.strip())
         for (name, _, layers), mechanism in zip(pairs, mechanisms, strict=True)

@@ -6,6 +6,7 @@ call's heads and widths and probe the mask at a few indices far out, so that a w
 whatever its size. Experts do not run: which tokens they see is not known without values.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -130,10 +131,7 @@ def probed(sees: Callable[..., Any], local: int | None) -> Mask:
         ahead = seen(_FAR, _FAR + 1)
         if seen(_FAR, 0):
             return FULL if ahead else CAUSAL
-        low, high = 0, _FAR
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if seen(_FAR, middle) else (middle, high)
+        high = bisect_left(range(_FAR), True, 1, key=partial(seen, _FAR))
         reach = _FAR - high
         if ahead:
             return Mask("around", reach)

@@ -249,7 +249,8 @@ class Stack(nn.Module):
                 made[choice] = attention_layer(choice, config, causal=causal)
             across = attention_layer(config.cross_attention, config, cross=True) if cross else None
             self.layers.append(TransformerLayer(config, made[choice], across, causal=causal))
-        self.norm = normalisation(config) if config.ends_with_norm else None
+        ends = config.norm == "pre" if config.final_norm is None else config.final_norm
+        self.norm = normalisation(config) if ends else None
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """Return input → (b, n, d_model)."""

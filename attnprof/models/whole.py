@@ -9,7 +9,7 @@ token: prompts at a few sizes show that, and one at others confirms it.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -219,8 +219,10 @@ class WholeModel:
         if phase == "decode":
             return self._decoding(self._target(self.inputs))
         if phase == "forward" and self.logits_of(phase) == "last":
-            whole = self._target(self.inputs)
-            return replace(whole, make=partial(self._of_last, whole.make))
+            from attnprof.blocks.cache import CachedCall
+
+            whole, last = self._target(self.inputs), {self.last_logits: 1}
+            return replace(whole, make=lambda sizes: CachedCall(whole.make(sizes), last))
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
 
     def logits_of(self, phase: str) -> str:
@@ -231,11 +233,6 @@ class WholeModel:
         if phase not in ("prefill", "forward") or not self.last_logits:
             return ""
         return self.logits or ("last" if phase == "prefill" else "all")
-
-    def _of_last(self, make: Callable[[Sizes], Any], sizes: Sizes) -> Any:
-        from attnprof.blocks.cache import CachedCall
-
-        return CachedCall(make(sizes), {self.last_logits: 1})
 
     def apart(self) -> "WholeModel":
         """Return an encoder-decoder whose target has M tokens beside the N of its source.

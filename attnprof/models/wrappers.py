@@ -152,8 +152,8 @@ class Swapped(nn.Module):
 
     @property
     def mechanism(self) -> Any:
-        """The module that takes a prompt and steps."""
-        raise NotImplementedError
+        """The module that takes a prompt and steps: the one inside."""
+        return next(self.children())
 
     def kept_entries(self, tokens: int) -> tuple[int, int]:
         """Return the entries that it keeps of a sequence, and how many of them are in float32."""
@@ -162,8 +162,8 @@ class Swapped(nn.Module):
             tokens, sizes.num_heads, sizes.head_dim, num_kv_heads=sizes.num_kv_heads,
             value_head_dim=sizes.value_head_dim, width=sizes.width, phase="decode",
         )  # fmt: skip
-        beside = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
-        return int(spec.state_entries(after) + beside), int(spec.wide_entries(after))
+        around = 0 if isinstance(self.mechanism, TextCore) else spec.layer_entries(after)
+        return int(spec.state_entries(after) + around), int(spec.wide_entries(after))
 
     def _place(self, values: Iterable[Any]) -> Any:
         return None if self.number is None else place_in_cache(values, self.number)
@@ -224,11 +224,6 @@ class SwappedKernel(Swapped):
         super().__init__(number, decodes)
         self.core = core
 
-    @property
-    def mechanism(self) -> TextCore:
-        """The core."""
-        return self.core
-
     def look_for_cache(self, _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Remember the layer's place in the cache that attention is called with."""
         self._cache = self._place((*args, *kwargs.values()))
@@ -256,11 +251,6 @@ class SwappedAttention(Swapped):
     ) -> None:
         super().__init__(number, decodes)
         self.layer, self.causal, self.result = layer, causal, result
-
-    @property
-    def mechanism(self) -> nn.Module:
-        """The layer."""
-        return self.layer
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer on the rows (b, n, d_model) in a call; return what the model expects."""

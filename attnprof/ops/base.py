@@ -16,7 +16,8 @@ from typing import Any, Self
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
 from attnprof.ops.counter import Counter, Storage
-from attnprof.ops.layout import Layout, Shape, as_flag, is_literally, product
+from attnprof.ops.flags import as_flag
+from attnprof.ops.layout import Layout, Shape, is_literally, product
 
 #: Leaves run as soon as their gradients are there: before any other node.
 _LAST = 2**62

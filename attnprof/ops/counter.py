@@ -10,7 +10,8 @@ from pathlib import Path
 from types import CodeType
 
 from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
-from attnprof.ops.layout import Shape, as_flag, is_literally
+from attnprof.ops.flags import as_flag
+from attnprof.ops.layout import Shape, is_literally
 
 _HERE = str(Path(__file__).parent)
 

@@ -4,7 +4,7 @@ Counting tensors run the same text: :func:`counted` gives it weights, inputs and
 """
 
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost, CostTable, Number, Stage, exact_div, is_symbolic
@@ -64,6 +64,13 @@ class LayerSizes:
             "o": (self.num_heads * values, width),
         }
         return {f"{letter}_proj": widths[letter] for letter in widths if letter in letters}
+
+
+def before_output(
+    maps: dict[str, tuple[Number, Number]], more: dict[str, tuple[Number, Number]]
+) -> dict[str, tuple[Number, Number]]:
+    """Return a layer's linear maps with ``more`` of them before that of the output."""
+    return {n: x for n, x in maps.items() if n != "o_proj"} | more | {"o_proj": maps["o_proj"]}
 
 
 @dataclass(frozen=True)
@@ -283,9 +290,17 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
     import sympy
 
     # heads are the groups times what shares one, so that either may be one
-    shared = sympy.Dummy(positive=True)
+    shared = _sharing_heads()
     table = _counted(spec, workload.with_(num_heads=groups * shared), scope)
-    return table.mapped(lambda size: sympy.sympify(size).subs(shared, heads / groups))
+    return table.mapped(cache(lambda size: sympy.sympify(size).subs(shared, heads / groups)))
+
+
+@cache
+def _sharing_heads() -> Any:
+    """Return the symbol of the heads that share a key head, the same for both parts of a run."""
+    import sympy
+
+    return sympy.Dummy(positive=True)
 
 
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
@@ -312,10 +327,11 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
 
 
 def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
-    plain = {int, type(None)}.issuperset(type(getattr(w, name)) for name in SIZES)
-    plain = plain and all(type(value).__hash__ for value in vars(spec).values())
+    sizes = [getattr(w, name) for name in SIZES]
+    kept = all(type(size) in (int, type(None)) or is_symbolic(size) for size in sizes)
+    kept = kept and all(type(value).__hash__ for value in vars(spec).values())
     ours = type(spec).__module__.startswith("attnprof.")  # others' texts may change meanwhile
-    run = _tables if plain and ours else _tables.__wrapped__
+    run = _tables if kept and ours else _tables.__wrapped__
     back = w.phase == "backward"  # counted in the run of a training step
     return run(spec, w.with_(phase="train") if back else w, scope)[back]
 

@@ -1,4 +1,4 @@
-"""The five documents, replayed: their tables as data, their claims recomputed, their figures.
+"""Five documents and recent papers, replayed: tables as data, claims recomputed, figures drawn.
 
 One folder a document. ``claims.toml`` says how each claim is answered, ``checks*.py`` compute what
 it takes (``OURS``); ``figures.py`` makes its tables again and the data of its figures (``TABLES``,

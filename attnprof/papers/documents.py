@@ -45,7 +45,7 @@ class Document:
         place = f"attnprof.papers.{self.folder}.{module}"
         return getattr(import_module(place), name) if find_spec(place) else {}
 
-    @cache  # noqa: B019 - there are five documents
+    @cache  # noqa: B019 - there are few documents
     def checks(self) -> "dict[str, Check]":
         """Return each claim's check by its id, from ``claims.toml`` and the modules ``checks*``."""
         from attnprof.papers.checks import load_checks
@@ -73,6 +73,7 @@ DOCUMENTS = {
         Document("002", "extractors", "Attention Is Not All You Need Anymore"),
         Document("003", "approximation", "Attention Approximation"),
         Document("004", "taylorshift", "TaylorShift"),
+        Document("005", "recent", "Recent papers"),
     )
 }
 

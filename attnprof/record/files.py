@@ -8,11 +8,12 @@ import os
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.record.recognition import check_unlost, is_stream, note_input
 
 MIB = 1 << 20
@@ -58,11 +59,21 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
             _check_file(path, os.fstat(handle), limit, hint)
             data = stream.read(limit + 1)
     except (OSError, ValueError) as error:
-        raise refusal(path, why_of(error), hint) from error
+        near = near_file(path) if isinstance(error, FileNotFoundError) else ""
+        raise refusal(path, why_of(error), "; ".join(filter(None, (near, hint)))) from error
     if len(data) > limit:  # /proc has files that say they are empty
         raise refusal(path, _too_large(len(data), limit), hint)
     note_input(path)
     return data
+
+
+def near_file(path: str | Path) -> str:
+    """Return ``did you mean results.json?`` for a misspelt file; "" if no name is near it."""
+    there = []
+    with suppress(OSError):
+        there = [item.name for item in Path(path).parent.iterdir()]
+    near = closest(Path(path).name, there)
+    return near if near.startswith("did you mean") else ""
 
 
 def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
@@ -92,13 +103,13 @@ def text_of(data: bytes) -> str:
     return text
 
 
-def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
+def read_text(path: str | Path) -> str:
     """Return the text of a file, as :func:`read_bytes` and :func:`text_of` read it."""
-    data = read_bytes(path, limit, hint)
+    data = read_bytes(path)
     try:
         return text_of(data)
     except ValueError as error:
-        raise refusal(path, str(error), hint) from error
+        raise refusal(path, str(error)) from error
 
 
 def json_of(text: str, *, ours: bool = True) -> Any:

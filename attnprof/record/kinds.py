@@ -149,7 +149,8 @@ class RanksRecord(AtWorkload, commands=("cost --ranks",)):
 class CompareRecord(AtWorkload, commands=("compare",)):
     """``compare``: the totals of one mechanism for one workload.
 
-    ``step_bytes`` are those that a decoding step has to move, null in other phases.
+    ``step_bytes`` are those that a decoding step has to move, ``step_intensity`` FLOPs of products
+    over them; null in other phases.
     """
 
     flops: int | None = column("FLOPs", fmt="count")
@@ -160,6 +161,7 @@ class CompareRecord(AtWorkload, commands=("compare",)):
     parameters: int | None = column("parameters", fmt="count")
     state_bytes: int | None = column("decoding state", "B", "bytes")
     step_bytes: int | None = column("bytes a step", "B", "bytes")
+    step_intensity: float | None = column("FLOPs a byte", "FLOP/B", "number")
     arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
     wins: str = column("wins", default="")
     skipped: str | None = column("skipped")

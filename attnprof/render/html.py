@@ -25,6 +25,8 @@ from attnprof.render.terminal import FittedTable, FormulaText, Hanging, render_t
 
 #: Rows of a table above which it can be folded.
 MOST_ROWS = 40
+#: Commands whose answer begins with a word of the language, where others begin with a name.
+_SENTENCES = ("fit", "model", "recommend")
 #: Styles of the terminal that are badges on a page.
 _BADGES = {"green", "red", "yellow", "magenta", "cyan"}
 
@@ -116,6 +118,8 @@ def report_page(report: Report, items: Iterable[RenderableType], answer: str = "
     sections = _sections(items, answer)
     if figure := _figure(report, answer):
         sections[0].blocks.insert(0, figure)
+    if report.command in _SENTENCES:
+        answer = answer[:1].upper() + answer[1:]
     name = str(report.summary.get("name") or "")
     return page(report, f"{report.command} {name}".strip(), answer, sections)
 

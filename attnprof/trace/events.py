@@ -221,13 +221,6 @@ def left_out(trace: Trace, phase: str) -> tuple[str, ...]:
     return tuple(f"{op} ×{times} ({size} bytes)" for op, (times, size) in gaps)
 
 
-def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
-    """Return a sentence on how to write rules, if operations have none."""
-    names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
-    rules = ", ".join(f'@attnprof.rule("{name.replace(".", "::")}")' for name in names)
-    return (f"to count what has no rule, write one in Python: {rules}",) if names else ()
-
-
 def assumed(trace: Trace) -> tuple[str, ...]:
     """Return conditions of the domain without sizes: one call of a module, even routing."""
     one_call = () if trace.is_steady else ("one call of a module, which changes between calls",)
@@ -260,15 +253,6 @@ def bound(trace: Trace, phase: str, quantity: str) -> str:
     return "even routing" if trace.routes and quantity in UNEVEN else "exact"
 
 
-def of_even_routing(trace: Trace) -> tuple[str, ...]:
-    """Return a sentence on what uneven choices change, if tokens choose experts."""
-    sentence = (
-        "peak and bytes moved are those of even routing; where some experts get more rows the peak "
-        "is higher: by some per cent as a rule, by far more where most rows go to one expert"
-    )
-    return (sentence,) if trace.routes else ()
-
-
 #: Operations that compare entries with each other: how often depends on the method.
 _ORDERS = frozenset({"sort", "argsort", "msort", "topk"})
 
@@ -280,6 +264,16 @@ def orders(trace: Trace, phase: str) -> tuple[str, ...]:
     return (f"{listed}: comparisons, which are 0 FLOPs by convention",) if names else ()
 
 
-def reservations(trace: Trace, phase: str) -> tuple[str, ...]:
-    """Return a sentence for each thing that the numbers of a phase leave out or rely on."""
-    return (*unruled(trace, phase), *at_least(trace, phase), *of_even_routing(trace))
+def reservations(trace: Trace, phase: str) -> Iterator[str]:
+    """Yield a sentence for each thing that the numbers of a phase leave out or rely on."""
+    names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
+    if names:
+        rules = ", ".join(f'@attnprof.rule("{name.replace(".", "::")}")' for name in names)
+        yield f"to count what has no rule, write one in Python: {rules}"
+    yield from at_least(trace, phase)
+    if trace.routes:
+        yield (
+            "peak and bytes moved are those of even routing; where some experts get more rows the "
+            "peak is higher: by some per cent as a rule, by far more where most rows go to one "
+            "expert"
+        )

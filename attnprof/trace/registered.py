@@ -97,7 +97,8 @@ def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Si
     given = {kind: _whole(rule, kind, value) for kind, value in counts.items()}
     if products := given.get("matmul_flops"):
         for kind in KINDS[:2]:
-            given[kind] = given.get(kind, 0) + _halved(products)
+            half = products // 2 if isinstance(products, int) else products / 2
+            given[kind] = given.get(kind, 0) + half
     return given
 
 
@@ -123,7 +124,3 @@ def _whole(rule: str, kind: str, value: Any) -> Size:
     if not number or (not symbolic and (value < 0 or value != value // 1)):
         raise RequestError(f"{rule} gives {value!r:.60} for {kind}: a whole number, 0 or more")
     return size_of(value) if symbolic else int(value)
-
-
-def _halved(products: Size) -> Size:
-    return products // 2 if isinstance(products, int) else products / 2

@@ -25,11 +25,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from derive.foreign import TARGETS, prepare
-from rows import apart, earlier, save
+from rows import apart, earlier, grouped, save, table
 
 HERE = Path(__file__).parent
 __all__ = ["main", "prepare"]
@@ -101,15 +102,14 @@ def row_of(target: str, off: str) -> Row:
 
     watch = Watch(off)
     watch.begin()
-    name, *inputs = target.split(" --input ")
     start = time.process_time()
     try:
-        found = target_of(name, None, inputs)
-        stage = "refused" if found.advice != Target.advice else "first guess"
-        spelled = "; ".join(found.spelled_inputs)
-        for sign, told in (("calls it with", "model's call"), ("tried first", "repair")):
-            if any(sign in note for note in found.notes):
-                stage = told
+        request = target_of(target, None, ())
+        stage = "refused" if request.advice != Target.advice else "first guess"
+        spelled = "; ".join(request.spelled_inputs)
+        for sign, named in (("calls it with", "model's call"), ("tried first", "repair")):
+            if any(sign in note for note in request.notes):
+                stage = named
     except AttnprofError as error:
         stage, spelled = "refused", str(error).replace("\n", " ")[:200]
     by: dict[str, None] = {}
@@ -144,9 +144,9 @@ class Watch:
         search = Tries.until_one_runs
 
         def until_one_runs(tries: Any, first: Any, error: Exception) -> Any:
-            if found := search(tries, first, error):
+            if running := search(tries, first, error):
                 self.searches.append(tries)
-            return found
+            return running
 
         Tries.until_one_runs = until_one_runs  # type: ignore[method-assign]
 
@@ -204,8 +204,8 @@ def timed(derived: str, layer: str) -> tuple[float, str]:
     if layer.startswith("remembered"):
         remembered._is_made_again = lambda _: False  # noqa: SLF001 - a switch of this report's
     start = time.process_time()
-    told = lines(derived)
-    return time.process_time() - start, told
+    text = lines(derived)
+    return time.process_time() - start, text
 
 
 def speed() -> Iterator[Speed]:
@@ -215,9 +215,9 @@ def speed() -> Iterator[Speed]:
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for layer, derived in ((layer, derived) for layer in LAYERS for derived in DERIVED):
             ways = [(derived, ""), (derived, layer)]
-            (before, told), (after, without) = pool.starmap(timed, ways, chunksize=1)
+            (before, text), (after, without) = pool.starmap(timed, ways, chunksize=1)
             yield Speed(layer, LAYERS[layer], derived, round(before, 2), round(after, 2),
-                        told == without)  # fmt: skip
+                        text == without)  # fmt: skip
 
 
 def row_apart(target: str, off: str = "") -> Row:
@@ -244,16 +244,18 @@ def speed_table(rows: list[Speed]) -> Iterator[str]:
         "*Same*: how many have the same formulas, domains and notes."
     )
     yield ""
-    yield "| layer | lines | derivations | with, s | without, s | ratio | same |"
-    yield "|---|--:|---|--:|--:|--:|--:|"
-    for layer in dict.fromkeys(row.layer for row in rows):
-        mine = [row for row in rows if row.layer == layer]
-        before, after = sum(row.with_s for row in mine), sum(row.without_s for row in mine)
-        names = ", ".join(row.derived for row in mine)
-        yield (
-            f"| {layer} | {mine[0].lines} | {names} | {before:.1f} | {after:.1f} "
-            f"| {after / before:.2f} | {sum(row.same for row in mine)} of {len(mine)} |"
-        )
+    layers = grouped(rows, lambda row: row.layer)
+    heads = "layer | >lines | derivations | >with, s | >without, s | >ratio | >same"
+    yield from table(heads, starmap(_speed_line, layers.items()))
+
+
+def _speed_line(layer: str, rows: list[Speed]) -> tuple[Any, ...]:
+    before, after = sum(row.with_s for row in rows), sum(row.without_s for row in rows)
+    return (
+        layer, rows[0].lines, ", ".join(row.derived for row in rows), f"{before:.1f}",
+        f"{after:.1f}", f"{after / before:.2f}",
+        f"{sum(row.same for row in rows)} of {len(rows)}",
+    )  # fmt: skip
 
 
 def page(rows: list[Row]) -> Iterator[str]:
@@ -275,13 +277,14 @@ def page(rows: list[Row]) -> Iterator[str]:
     for title, names, field in (("proposes repairs", repairs, "proposed_by"),
                                 ("guesses", guesses, "guessed_by")):  # fmt: skip
         served = served_by(asked, field)
-        yield ""
-        yield f"| {title} | lines | targets it serves | switched off, these become |"
-        yield "|---|--:|--:|---|"
+        lines = []
         for name in sorted(names, key=lambda name: -len(served[name])):
-            told = [f"`{row.target}`: {row.found_by}" for row in rows if row.off == name]
-            there = lines_of(name)
-            yield f"| `{name}` | {there or 'deleted'} | {len(served[name])} | {', '.join(told)} |"
+            off = ", ".join(f"`{row.target}`: {row.found_by}" for row in rows if row.off == name)
+            lines.append((f"`{name}`", lines_of(name) or "deleted", len(served[name]), off))
+        yield ""
+        yield from table(
+            f"{title} | >lines | >targets it serves | switched off, these become", lines
+        )
 
 
 def gone() -> Iterator[str]:
@@ -297,10 +300,10 @@ def gone() -> Iterator[str]:
         "target is a function."
     )
     yield ""
-    yield "| guess | lines | targets it served |"
-    yield "|---|--:|---|"
-    for what, lines, served in GONE:
-        yield f"| {what} | {lines} | {f'`{served}`' if served else 'none'} |"
+    yield from table(
+        "guess | >lines | targets it served",
+        ((what, lines, f"`{served}`" if served else "none") for what, lines, served in GONE),
+    )
 
 
 def served_by(rows: list[Row], field: str) -> dict[str, list[str]]:
@@ -328,7 +331,7 @@ def main() -> None:
         return
     rows = [r for r in earlier(ROWS, Row) if not (again and r.target.startswith(again))]
     for target in TARGETS:  # once for all processes
-        loaded(target.partition(" ")[0])
+        loaded(target)
     for target in TARGETS:
         if not any(row.target == target for row in rows):
             rows.append(row_apart(target))

@@ -1,7 +1,8 @@
 """Public texts of recent mechanisms, derived, and run for real at other sizes.
 
 fla's naive functions and transformers' layers, as ``speed/public_texts.py`` times them; both sides
-of a branch on the length, where there is one. Into an environment that has attnprof and torch::
+of a branch on the length, where there is one; forward, and forward and backward. Into an
+environment that has attnprof and torch::
 
     pip install --no-deps fla-core==0.6.0 einops==0.8.2 transformers==5.23
     python reports/run.py derive/mechanism_texts
@@ -9,6 +10,7 @@ of a branch on the length, where there is one. Into an environment that has attn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +20,8 @@ from rows import table
 __all__ = ["Row"]
 PACKAGES = ("torch", "transformers", "fla-core")
 LIMIT_S = 600
+#: The end of a case's name that is of a forward and a backward pass.
+TRAINING = ", training"
 #: Letters of inputs, and their shapes.
 HEADS = dict.fromkeys("qkv", "B, N, h, d")
 FIRST = dict.fromkeys("qkv", "B, h, N, d")
@@ -42,7 +46,9 @@ FUNCTIONS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int]]] = {
     "dsa:naive_dsa, 512 of 1024 tokens": (
         {**HEADS, **INDEXER}, {"topk": 512}, {**SIZES, "N": 1024, "i": 4, "e": 8}),
 }  # fmt: skip
-#: Layers of transformers, and a length that is asked for.
+#: Layers of transformers, and a length that is asked for. Indexers of layers with lengths beyond
+#: what they pick have few heads, so that their scores fit a memory.
+FEW_HEADS = {"config.index_n_heads": 4}
 LAYERS = {
     "DeepseekV3Attention": 0, "DeepseekV32Attention": 0, "DeepseekV32Attention beyond": 4096,
     "GlmMoeDsaAttention": 0, "GlmMoeDsaAttention beyond": 4096, "GptOssAttention": 0,
@@ -59,25 +65,33 @@ def name_of(row: Row) -> str:
 def cases() -> dict[str, Any]:
     """Return what is derived, by name."""
     functions = {f"fla.{name}": case for name, case in FUNCTIONS.items()}
-    return {**functions, **{f"transformers:{name}": size for name, size in LAYERS.items()}}
+    texts = {**functions, **{f"transformers:{name}": size for name, size in LAYERS.items()}}
+    return {f"{name}{more}": case for more in ("", TRAINING) for name, case in texts.items()}
+
+
+def phase_of(name: str) -> str:
+    """Return the phase of a case."""
+    return "train" if name.endswith(TRAINING) else "forward"
 
 
 def rows(name: str, case: Any) -> Iterator[Row]:
     """Yield the row of a text."""
+    phase, thing = phase_of(name), re.split("[ ,]", name)[0]
     if isinstance(case, int):
-        at = {"N": case} if case else {}
-        yield row_of_thing(name, name.split(maxsplit=1)[0], "forward", None, None, at)
+        long = ({"N": case}, FEW_HEADS) if case else ({}, None)
+        yield row_of_thing(name, thing, phase, None, long[1], long[0])
         return
     from speed.public_text_cases import naive
 
     inputs, arguments, at = case
-    place = name.removeprefix("fla.").split(",")[0].split()[0]
-    yield row_of_thing(name, naive(place), "forward", inputs, arguments or None, at)
+    yield row_of_thing(
+        name, naive(thing.removeprefix("fla.")), phase, inputs, arguments or None, at
+    )
 
 
 def stopped(name: str) -> list[Row]:
     """Return the row of a case that took too long."""
-    return [Row(name, version(name), "forward", refused=f"stopped after {LIMIT_S} s")]
+    return [Row(name, version(name), phase_of(name), refused=f"stopped after {LIMIT_S} s")]
 
 
 def page(found: list[Row]) -> Iterator[str]:

@@ -32,11 +32,6 @@ class Row:
     seconds: float
 
 
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.name
-
-
 def cases() -> dict[str, Any]:
     """Return the functions by name."""
     from tests.trace.sizes_as_numbers import CASES

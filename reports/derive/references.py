@@ -90,11 +90,6 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in listed}
 
 
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.case
-
-
 def _performer(head: Any, causal: bool) -> Any:
     from performer_pytorch import FastAttention
 

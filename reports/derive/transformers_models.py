@@ -88,11 +88,6 @@ class Row:
     refused: str
 
 
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.model
-
-
 def cases() -> dict[str, str]:
     """Return the kind of each class, by name."""
     return {**dict.fromkeys(DECODERS, "decoder"), **dict.fromkeys(ENCODERS, "encoder")}
@@ -113,18 +108,18 @@ def _row(model: str, kind: str, phase: str) -> Row:
         target = target_of(build, name=model, inputs=["input_ids: B, N int64"])
         derivation = derived(target, (phase,), {})
     except AttnprofError as error:
-        told = time.perf_counter() - start
-        return Row(model, kind, phase, "", "", 0, 0, "", 0, 0.0, round(told, 1), "", str(error))
+        seconds = time.perf_counter() - start
+        return Row(model, kind, phase, "", "", 0, 0, "", 0, 0.0, round(seconds, 1), "", str(error))
     seconds = time.perf_counter() - start
     forms = derivation.phases[phase]
     runs = [_compared(build(), derivation, phase, sizes) for sizes in _shapes(derivation, phase)]
-    told = forms.bound("peak_bytes")
+    bound = forms.bound("peak_bytes")
     if forms.formulas["peak_bytes"].expression is None:
-        told = "no formula"
-    right = sum(peak <= SCALARS and (told != "exact" or peak >= -SCALARS) for _, peak in runs)
+        bound = "no formula"
+    right = sum(peak <= SCALARS and (bound != "exact" or peak >= -SCALARS) for _, peak in runs)
     return Row(
         model, kind, phase, forms.method, "; ".join(forms.domain), len(runs),
-        sum(products for products, _ in runs), told, right,
+        sum(products for products, _ in runs), bound, right,
         max((abs(peak) for _, peak in runs), default=0), round(seconds, 1),
         "; ".join(forms.notes), "",
     )  # fmt: skip

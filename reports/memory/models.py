@@ -87,7 +87,7 @@ class Row:
     phase: str
     batch_size: int
     tokens: int
-    told: int
+    predicted: int
     allocator: int
     share: float
     bound: str
@@ -97,7 +97,7 @@ class Row:
     @property
     def is_equal(self) -> bool:
         """Whether the two are the same but for numbers that torch wraps."""
-        return not self.skipped and abs(self.told - self.allocator) <= SCALARS
+        return not self.skipped and abs(self.predicted - self.allocator) <= SCALARS
 
 
 def subject_of(name: str) -> WholeModel:
@@ -106,11 +106,6 @@ def subject_of(name: str) -> WholeModel:
     tiny = {key: value for key, value in TINY.items() if is_settable(usual, key)}
     config = transformers.AutoConfig.for_model(name, **{**tiny, **OWN.get(name, {})})
     return hub_subject({**config.to_dict(), "architectures": [MODELS[name]]}, name)
-
-
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.model
 
 
 def cases() -> dict[str, str]:
@@ -284,8 +279,8 @@ def page(rows: list[Row]) -> Iterator[str]:
 
 def _line(row: Row) -> tuple[Any, ...]:
     return (
-        row.model, row.phase, row.batch_size, row.tokens, f"{row.told:,}", f"{row.allocator:,}",
-        f"{row.share:+.2%}", row.cause,
+        row.model, row.phase, row.batch_size, row.tokens, f"{row.predicted:,}",
+        f"{row.allocator:,}", f"{row.share:+.2%}", row.cause,
     )  # fmt: skip
 
 
@@ -294,7 +289,7 @@ def _summary(phase: str, ran: list[Row]) -> str:
     exact = [row for row in ran if row.bound != "at least"]
     equal = sum(row.is_equal for row in exact)
     near = sum(abs(row.share) <= 0.01 or row.is_equal for row in exact)
-    above = sum(row.told > row.allocator + SCALARS for row in floors)
+    above = sum(row.predicted > row.allocator + SCALARS for row in floors)
     least = min((row.share for row in floors), default=0.0)
     text = (
         f"- {phase}: {len({row.model for row in ran})} models; of {len(exact)} peaks {equal} "

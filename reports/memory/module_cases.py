@@ -51,7 +51,7 @@ class Case:
     target: Target | None = field(default=None, compare=False)
 
     @property
-    def told(self) -> str:
+    def mask(self) -> str:
         """Whether it is causal, in words; nothing for a module that is not asked."""
         return "" if self.causal is None else str(self.causal)
 
@@ -101,8 +101,8 @@ class SelfAttention(nn.Module):
         self.how = how
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(x, x, x, **self.how)[0]
-        return found
+        out: torch.Tensor = self.inner(x, x, x, **self.how)[0]
+        return out
 
 
 class Fused(nn.Module):

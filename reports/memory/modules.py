@@ -63,7 +63,7 @@ def cases() -> dict[str, Case]:
     """Return every module, with its settings, format and mask, by name."""
     listed = module_cases.cases()
     return {
-        ", ".join(filter(None, (case.name, case.settings, case.dtype, case.told))): case
+        ", ".join(filter(None, (case.name, case.settings, case.dtype, case.mask))): case
         for case in listed
     }
 
@@ -77,7 +77,7 @@ def rows(_: str, case: Case) -> Iterator[Row]:
 
 
 def _row(case: Case, shape: tuple[int, int, int, int], phase: str) -> Row:
-    about = (case.name, case.settings, case.dtype, case.told)
+    about = (case.name, case.settings, case.dtype, case.mask)
     try:
         derived, workspace, cause = _derived(case, shape, phase)
         seen = _allocator(case, shape, phase)

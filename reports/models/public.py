@@ -115,11 +115,6 @@ def published() -> dict[str, dict[str, str]]:
     return {row["id"]: row for row in csv.DictReader(text.splitlines())}
 
 
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.kind
-
-
 def cases() -> dict[str, list[dict[str, str]]]:
     """Return the numbers by kind."""
     return {kind: [x for x in published().values() if x["kind"] == kind] for kind in KINDS}

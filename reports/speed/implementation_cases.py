@@ -106,8 +106,8 @@ def linformer(n: int) -> Pair:
     """Separate maps for keys and values on both sides."""
     from linformer import LinformerSelfAttention
 
-    own = layer("linformer", n, proj_len=256, shared=False)
-    return own, LinformerSelfAttention(WIDTH, n, k=256, heads=HEADS), tokens(n)
+    ours = layer("linformer", n, proj_len=256, shared=False)
+    return ours, LinformerSelfAttention(WIDTH, n, k=256, heads=HEADS), tokens(n)
 
 
 def nystrom(kernel: int | None) -> Callable[[int], Pair]:
@@ -116,12 +116,12 @@ def nystrom(kernel: int | None) -> Callable[[int], Pair]:
     def make(n: int) -> Pair:
         from nystrom_attention import NystromAttention
 
-        own = layer("nystromformer", n, num_landmarks=256, iterations=6, conv_kernel=kernel)
+        ours = layer("nystromformer", n, num_landmarks=256, iterations=6, conv_kernel=kernel)
         theirs = NystromAttention(
             WIDTH, HEAD, HEADS, num_landmarks=256, residual=kernel is not None,
             residual_conv_kernel=kernel or 33,
         )  # fmt: skip
-        return own, theirs, tokens(n)
+        return ours, theirs, tokens(n)
 
     return make
 
@@ -138,10 +138,10 @@ def hf_nystrom(kernel: int | None) -> Callable[[int], Pair]:
             segment_means_seq_len=n, attention_probs_dropout_prob=0.0, inv_coeff_init_option=False,
         )  # fmt: skip
         theirs = nn.ModuleList([source.NystromformerSelfAttention(config), nn.Linear(WIDTH, WIDTH)])
-        own = layer(
+        ours = layer(
             "nystromformer", n, num_landmarks=64, iterations=6, conv_kernel=kernel, bias=True
         )
-        return own, side(theirs, lambda x: theirs[1](theirs[0](x)[0])), tokens(n)
+        return ours, side(theirs, lambda x: theirs[1](theirs[0](x)[0])), tokens(n)
 
     return make
 
@@ -195,9 +195,9 @@ def reformer(causal: bool) -> Callable[[int], Pair]:
 
         theirs = LSHAttention(bucket_size=64, n_hashes=8, causal=causal)
         core = layer("reformer", n, num_hashes=8, bucket_size=64).core
-        own = side(core, lambda q, v: core(q, q, v, causal))
+        ours = side(core, lambda q, v: core(q, q, v, causal))
         call = side(theirs, lambda q, v: theirs(q.flatten(0, 1), v.flatten(0, 1))[0])
-        return own, call, rows_of(n)[:2]
+        return ours, call, rows_of(n)[:2]
 
     return make
 
@@ -224,8 +224,8 @@ def hf_reformer(n: int) -> Pair:
     attention = source.LSHSelfAttention(config)
     out = nn.Linear(WIDTH, WIDTH, bias=False)
     theirs = nn.ModuleList([attention, out])
-    own = layer("reformer", n, num_hashes=8, bucket_size=64)
-    return own, side(theirs, lambda x: out(attention(x)[0])), tokens(n)
+    ours = layer("reformer", n, num_hashes=8, bucket_size=64)
+    return ours, side(theirs, lambda x: out(attention(x)[0])), tokens(n)
 
 
 def linear(causal: bool) -> Callable[[int], Pair]:
@@ -238,9 +238,9 @@ def linear(causal: bool) -> Callable[[int], Pair]:
 
         attend = source.causal_linear_attention_noncuda if causal else source.linear_attention
         core = layer("linear", n).core
-        own = side(core, lambda q, k, v: core(q, k, v, causal))
+        ours = side(core, lambda q, k, v: core(q, k, v, causal))
         call = side(nn.Module(), lambda q, k, v: attend(F.elu(q) + 1, F.elu(k) + 1, v))
-        return own, call, rows_of(n)
+        return ours, call, rows_of(n)
 
     return make
 
@@ -256,7 +256,7 @@ def multihead(weights: bool) -> Callable[[int], Pair]:
         def run(x: Any) -> Any:
             return theirs(x, x, x, need_weights=weights, average_attn_weights=False)[0]
 
-        own = layer("standard" if weights else "sdpa", n, bias=True)
-        return own, side(theirs, run), tokens(n)
+        ours = layer("standard" if weights else "sdpa", n, bias=True)
+        return ours, side(theirs, run), tokens(n)
 
     return make

@@ -17,26 +17,31 @@ The references are no dependencies of attnprof. Into an environment that has att
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple
 from itertools import product
-from statistics import median, quantiles
-from time import perf_counter, thread_time
+from statistics import median
 from typing import Any
 
-from rows import fresh
+from rows import fresh, grouped, table
 from speed import implementation_cases as listed
-from speed.implementation_tables import ALLOCATORS, PHASES, Row, page
+from speed.compared import COLUMNS, MEANING, PHASES, SIZES, Row, cells, comparisons
 
-__all__ = ["Row", "page"]
 PACKAGES = (
     "torch", "performer-pytorch", "linformer", "nystrom-attention", "local-attention",
     "reformer-pytorch", "transformers",
 )  # fmt: skip
 LENGTHS = (512, 2048, 4096)
-#: Least seconds of a comparison, and its least pairs, however slow they are.
-SECONDS, FEWEST = 3.0, 5
+#: Least seconds of a comparison.
+SECONDS = 3.0
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "default": {},
+    "no mmap": {
+        "MALLOC_MMAP_THRESHOLD_": "8589934592",
+        "MALLOC_TRIM_THRESHOLD_": "8589934592",
+        "MALLOC_TOP_PAD_": "268435456",
+    },
+}
 
 
 def name_of(row: Row) -> str:
@@ -58,92 +63,111 @@ def cases() -> dict[str, tuple[str, int, str]]:
 
 def rows(_: str, case: tuple[str, int, str]) -> Iterator[Row]:
     """Yield both phases; the C library reads its settings when a process starts."""
-    name, n, allocator = case
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    times = fresh(measured, name, n, allocator, SECONDS, **threads, **ALLOCATORS[allocator])
-    for values in times:
+    environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **ALLOCATORS[case[2]]}
+    for values in fresh(measured, *case, SECONDS, **environment):
         yield Row(*values)
 
 
-# -- measuring -------------------------------------------------------------------------------
 def measured(name: str, n: int, allocator: str, seconds: float) -> list[tuple[Any, ...]]:
-    """Return the fields of the rows of a case, own and reference in random order."""
-    import torch
-
-    torch.set_num_threads(1)
-    random.seed(0)
-    torch.manual_seed(0)
+    """Return the fields of the rows of a case."""
     case = next(case for case in listed.cases() if case.mechanism == name)
-    pair = case.make(n)
-    return [astuple(compared(case, n, phase, allocator, pair, seconds)) for phase in PHASES]
+    return [astuple(row) for row in comparisons(case, n, seconds, 1, allocator)]
 
 
-def compared(
-    case: listed.Case, n: int, phase: str, allocator: str, pair: listed.Pair, seconds: float
-) -> Row:
-    """Ratios of interleaved pairs until the seconds are spent, five pairs at least."""
-    calls = [prepared(side, pair[2], phase) for side in pair[:2]]
-    peaks = [peak_bytes(call) for call in calls]
-    times = timed(calls, seconds, thread_time)
-    ratios = [ours / reference for ours, reference in zip(*times, strict=True)]
-    low, middle, high = quantiles(ratios, n=4)
-    return Row(
-        case.mechanism, case.reference, case.settings, n, phase, allocator,
-        len(ratios), middle, low, high, median(times[0]), median(times[1]), *peaks, case.target,
+# -- the page -------------------------------------------------------------------------------
+def page(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield "# attnprof against public implementations"
+    yield (
+        f"Ratio of thread CPU time, ours / theirs: below 1 is faster. {SIZES}, one thread, pairs "
+        "in random order, no dropout."
+    )
+    yield ""
+    yield (
+        f"Median, and first to third quartile in brackets; {MEANING} Memory: peak of the "
+        "allocator. The script says how to install the references."
+    )
+    yield ""
+    yield from by_mechanism(rows)
+    yield from by_case(rows)
+    for allocator in ALLOCATORS:
+        yield from by_pair([row for row in rows if row.allocator == allocator], allocator)
+
+
+PARTS = [(a, p) for a in ALLOCATORS for p in PHASES]
+HEADS_OF_PARTS = " | ".join(f"{phase}, {allocator}" for allocator, phase in PARTS)
+NOTES = [
+    ("Not compared: `sparse`. No package that installs from the registry and runs on a CPU has "
+     "the Sparse Transformer's patterns (the authors' kernels are for GPUs alone)."), "",
+    ("`reformer`, not causal, multiplies each row with 224 keys (causal: 160), the references with "
+     "128: they cut chunks from all buckets in a row, which lets later tokens move earlier "
+     "outputs; ours are cut within a bucket. Where memory costs no time, that decides."), "",
+    ("The default allocator of glibc keeps blocks of up to 32 MiB once one as large was freed: its "
+     "ratios depend on what ran before in the process, those without mmap do not."), "",
+]  # fmt: skip
+
+
+def medians(rows: list[Row]) -> list[float]:
+    """Return median ratios for each allocator and phase; nan where nothing was measured."""
+    ratios = [[r.ratio for r in rows if (r.allocator, r.phase) == part] for part in PARTS]
+    return [median(some) if some else float("nan") for some in ratios]
+
+
+def ratio_cells(columns: list[float]) -> list[str]:
+    """Return ratios as cells."""
+    return [f"{ratio:.2f}" for ratio in columns]
+
+
+def by_mechanism(rows: list[Row]) -> Iterator[str]:
+    """Yield one value a mechanism: the median over its cases and lengths; then over mechanisms."""
+    yield from ("## Medians by mechanism", "")
+    yield "Over a mechanism's cases and lengths; the last line is the median of the lines."
+    yield ""
+    columns, lines = [], []
+    for mechanism, group in grouped(rows, lambda row: row.mechanism.split()[0]).items():
+        columns.append(medians(group))
+        count = len({row.mechanism for row in group})
+        lengths = ", ".join(map(str, sorted({row.seq_len for row in group})))
+        lines.append((mechanism, *ratio_cells(columns[-1]), count, lengths))
+    total = [median(column) for column in zip(*columns, strict=True)]
+    lines.append(("**median over mechanisms**", *ratio_cells(total), "", ""))
+    yield from table(f"mechanism | {HEADS_OF_PARTS} | cases | lengths", lines)
+    yield ""
+    yield from NOTES
+
+
+def by_case(rows: list[Row]) -> Iterator[str]:
+    """Yield one line a case, medians over its lengths, against its target."""
+    yield from ("## Medians by case", "")
+    columns, lines = [], []
+    for mechanism, group in grouped(rows, lambda row: row.mechanism).items():
+        columns.append(medians(group))
+        memory, target = max(row.memory for row in group), group[0].target
+        met = all(ratio <= target for ratio in columns[-1]) and memory <= 1
+        lines.append((
+            mechanism, group[0].reference, target, *ratio_cells(columns[-1]), f"{memory:.2f}",
+            "met" if met else "missed",
+        ))  # fmt: skip
+    total = [median(column) for column in zip(*columns, strict=True)]
+    lines.append(("median over cases", "", "0.7", *ratio_cells(total), "", ""))
+    yield from table(f"case | reference | target | {HEADS_OF_PARTS} | most memory | ", lines)
+    slowest = max(rows, key=lambda r: r.ratio)
+    yield ""
+    yield (
+        f"Slowest single comparison: {slowest.mechanism} against {slowest.reference}, "
+        f"{slowest.seq_len} tokens, {slowest.phase}, {slowest.allocator}: {slowest.ratio:.2f}."
+    )
+    yield ""
+
+
+def by_pair(rows: list[Row], allocator: str) -> Iterator[str]:
+    """Yield all comparisons with one allocator."""
+    yield from (f"## Allocator: {allocator}", "")
+    setting = " ".join(f"{k}={v}" for k, v in ALLOCATORS[allocator].items())
+    yield from (f"`{setting}`", "") if setting else ()
+    yield from table(
+        f"mechanism (settings) | reference | tokens | phase | {COLUMNS}",
+        ((f"{r.mechanism} ({r.settings})", r.reference, r.seq_len, r.phase, *cells(r))
+         for r in rows),
     )  # fmt: skip
-
-
-def timed(
-    calls: list[Callable[[], Any]], seconds: float, clock: Callable[[], float]
-) -> list[list[float]]:
-    """Return the times of two calls by a clock, in turns of random order, as often in each."""
-    times: list[list[float]] = [[], []]
-    spent = perf_counter()
-    while len(times[0]) < FEWEST or (perf_counter() - spent < seconds and len(times[0]) < 200):
-        for side in random.sample((0, 1), 2):
-            start = clock()
-            calls[side]()
-            times[side].append(clock() - start)
-    return times
-
-
-def prepared(
-    side: Callable[..., Any], inputs: list[Any], phase: str, warm: int = 2
-) -> Callable[[], Any]:
-    """A call without arguments: forward alone, or forward and the gradients of everything.
-
-    It was made ``warm`` times.
-    """
-    import torch
-
-    module = getattr(side, "module", side)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-
-    def forward() -> None:
-        with torch.inference_mode():
-            side(*inputs)
-
-    def train() -> None:
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        out = side(*leaves)
-        torch.autograd.grad(out, [*leaves, *parameters], torch.ones_like(out), allow_unused=True)
-
-    call = forward if phase == "forward" else train
-    for _ in range(warm):
-        call()
-    return call
-
-
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """Largest sum of live allocations during a call, from the profiler's memory events."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        call()
-    events = profiled.profiler.kineto_results.events()
-    steps = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    live = peak = 0
-    for _, size in steps:
-        live += size
-        peak = max(peak, live)
-    return peak
+    yield ""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from rows import grouped, table
+from speed.compared import PHASES, prepared
 from speed.implementation_cases import HEADS, WIDTH, side
-from speed.implementations import PHASES, prepared
 
 THREADS = 2
 TOKENS = 131_072
@@ -69,7 +69,7 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# A prompt of 131,072 tokens on two cores"
     yield (
@@ -79,7 +79,7 @@ def page(found: list[Row]) -> Iterator[str]:
     )
     yield ""
     lines = []
-    for (mechanism, phase), group in grouped(found, lambda r: (r.mechanism, r.phase)).items():
+    for (mechanism, phase), group in grouped(rows, lambda r: (r.mechanism, r.phase)).items():
         half, whole = sorted(group, key=lambda row: row.seq_len)
         lines.append((
             mechanism, phase, f"{whole.seconds:.1f}", f"{whole.seconds / half.seconds:.2f}",

@@ -206,7 +206,8 @@ def differential(way: str) -> Callable[[int], Pair]:
         config = DiffLlamaConfig(**sizes, attn_implementation=way)
         module = modeling("diffllama", still=True).DiffLlamaAttention(config, 0)
         mask = None if way == "sdpa" else hidden(n)
-        return own("differential", n), theirs(module, (None, None), mask), tokens(n)
+        impl = "fused" if way == "sdpa" else "subtracted"
+        return own("differential", n, impl=impl), theirs(module, (None, None), mask), tokens(n)
 
     return make
 
@@ -339,7 +340,7 @@ def mamba(n: int) -> Pair:
 
 
 def lightning(n: int) -> Pair:
-    """Blocks of 256 tokens on both sides."""
+    """Theirs in blocks of 256 tokens."""
     from transformers import MiniMaxConfig
 
     config = MiniMaxConfig(**SIZES, num_hidden_layers=2)

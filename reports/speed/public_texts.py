@@ -11,15 +11,11 @@ the paths of their files. Into an environment that has attnprof and torch::
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median, quantiles
-from time import perf_counter, thread_time
+from statistics import median
 
 from rows import grouped, table
-from speed.implementation_cases import BATCH, HEADS, WIDTH
-from speed.implementations import PHASES, peak_bytes, prepared, timed
+from speed.compared import COLUMNS, MEANING, SIZES, Row, cells, comparisons
 from speed.public_text_cases import cases as listed
 
 PACKAGES = ("torch", "transformers", "fla-core")
@@ -28,26 +24,6 @@ LENGTHS, THREADS_OF = (512, 1024), (1, 2)
 SECONDS = 2.0
 #: What the median over mechanisms is held against.
 TARGET = 0.7
-
-
-@dataclass(frozen=True)
-class Row:
-    """One comparison; times are seconds of one call, peaks bytes beyond what was live before."""
-
-    mechanism: str
-    reference: str
-    settings: str
-    threads: int
-    seq_len: int
-    phase: str
-    pairs: int
-    ratio: float
-    ratio_q1: float
-    ratio_q3: float
-    own_s: float
-    reference_s: float
-    own_peak_bytes: int
-    reference_peak_bytes: int
 
 
 def name_of(row: Row) -> str:
@@ -63,48 +39,28 @@ def cases() -> dict[str, tuple[str, int]]:
 
 def rows(_: str, asked: tuple[str, int]) -> Iterator[Row]:
     """Yield the comparisons of a case: both phases at each length."""
-    import torch
-
     name, threads = asked
-    torch.set_num_threads(threads)
-    clock = thread_time if threads == 1 else perf_counter
     case = next(case for case in listed() if case.mechanism == name)
     for n in (n for n in LENGTHS if n <= case.longest):
-        torch.manual_seed(0)
-        random.seed(0)
-        ours, reference, inputs = case.make(n)
-        for phase in PHASES:
-            calls = [prepared(side, inputs, phase) for side in (ours, reference)]
-            peaks = [peak_bytes(call) for call in calls]
-            times = timed(calls, SECONDS, clock)
-            ratios = [a / b for a, b in zip(*times, strict=True)]
-            low, middle, high = quantiles(ratios, n=4)
-            yield Row(
-                name, case.reference, case.settings, threads, n, phase, len(ratios), middle, low,
-                high, median(times[0]), median(times[1]), *peaks,
-            )  # fmt: skip
+        yield from comparisons(case, n, SECONDS, threads)
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Recent mechanisms against their public texts"
     yield (
-        "Ratio of times, ours / theirs: below 1 is faster. float32, causal, d_model "
-        f"{WIDTH}, {HEADS} heads, batch {BATCH}, in turns of random order. *forward* under "
-        "inference mode, *train* = forward and the gradients of inputs and parameters. Thread CPU "
-        "time on one thread, wall-clock time on two. The script says how to install the texts."
+        f"Ratio of times, ours / theirs: below 1 is faster. {SIZES}, causal, in turns of random "
+        f"order. {MEANING} Thread CPU time on one thread, wall-clock time on two. The script says "
+        "how to install the texts."
     )
-    yield ""
-    yield from summary(found)
-    yield ""
-    yield from by_mechanism(found)
-    yield ""
-    yield from by_pair(found)
+    for part in (summary(rows), by_mechanism(rows), by_pair(rows)):
+        yield ""
+        yield from part
 
 
-def summary(found: list[Row]) -> Iterator[str]:
+def summary(rows: list[Row]) -> Iterator[str]:
     """Yield the median over mechanisms of their medians, by phase and threads, and the slowest."""
-    for (threads, phase), group in grouped(found, lambda row: (row.threads, row.phase)).items():
+    for (threads, phase), group in grouped(rows, lambda row: (row.threads, row.phase)).items():
         medians = {
             name: median(row.ratio for row in some)
             for name, some in grouped(group, lambda row: row.mechanism).items()
@@ -119,18 +75,19 @@ def summary(found: list[Row]) -> Iterator[str]:
         )
 
 
-def by_mechanism(found: list[Row]) -> Iterator[str]:
+def by_mechanism(rows: list[Row]) -> Iterator[str]:
     """Yield the median and the largest ratio over lengths, and of peaks the largest."""
-    parts = [(threads, phase) for threads in THREADS_OF for phase in PHASES]
+    parts = sorted({(row.threads, row.phase) for row in rows})
     lines = []
-    for group in grouped(found, lambda row: row.mechanism).values():
-        cells = []
+    for (mechanism, reference, settings), group in grouped(
+        rows, lambda row: (row.mechanism, row.reference, row.settings)
+    ).items():
+        medians = []
         for part in parts:
             ratios = [row.ratio for row in group if (row.threads, row.phase) == part]
-            cells.append(f"{median(ratios):.2f} ({max(ratios):.2f})" if ratios else "")
-        memory = max(row.own_peak_bytes / row.reference_peak_bytes for row in group)
-        first = group[0]
-        lines.append((first.mechanism, first.reference, first.settings, *cells, f"{memory:.2f}"))
+            medians.append(f"{median(ratios):.2f} ({max(ratios):.2f})" if ratios else "")
+        memory = max(row.memory for row in group)
+        lines.append((mechanism, reference, settings, *medians, f"{memory:.2f}"))
     heads = " | ".join(f">{phase}, {threads}" for threads, phase in parts)
     yield "Median over lengths, and the largest in brackets, by phase and threads; memory: the"
     yield "largest ratio of peaks."
@@ -138,20 +95,9 @@ def by_mechanism(found: list[Row]) -> Iterator[str]:
     yield from table(f"mechanism | text | settings | {heads} | >memory", lines)
 
 
-def by_pair(found: list[Row]) -> Iterator[str]:
+def by_pair(rows: list[Row]) -> Iterator[str]:
     """Yield all comparisons."""
-    heads = (
-        "mechanism | text | threads | tokens | phase | ratio | >ours, ms | >theirs, ms "
-        "| >peak, ours → theirs, MiB | >pairs"
-    )
     yield from table(
-        heads,
-        (
-            (row.mechanism, row.reference, row.threads, row.seq_len, row.phase,
-             f"{row.ratio:.2f} [{row.ratio_q1:.2f}, {row.ratio_q3:.2f}]",
-             f"{row.own_s * 1e3:.1f}", f"{row.reference_s * 1e3:.1f}",
-             f"{row.own_peak_bytes / 2**20:.1f} → {row.reference_peak_bytes / 2**20:.1f}",
-             row.pairs)
-            for row in found
-        ),
-    )  # fmt: skip
+        f"mechanism | text | threads | tokens | phase | {COLUMNS}",
+        ((r.mechanism, r.reference, r.threads, r.seq_len, r.phase, *cells(r)) for r in rows),
+    )

@@ -89,18 +89,19 @@ def main() -> None:
         "grid": (OnGrid, lambda done: grid(terms, done)),
         "recommend": (Recommended, lambda done: recommended(terms, done)),
     }
-    found: dict[str, list[Any]] = {}
+    rows_of: dict[str, list[Any]] = {}
     for part, (kind, rows) in parts.items():
         table = base.with_name(f"{base.name}_{part}.csv")
-        found[part] = earlier(table, kind)
+        rows_of[part] = earlier(table, kind)
         if asked.predict and kind is Crossing and part in asked.parts:
-            found[part] = [predicted_again(row, part, terms) for row in found[part]]
-            save(table, kind, found[part])
+            rows_of[part] = [predicted_again(row, part, terms) for row in rows_of[part]]
+            save(table, kind, rows_of[part])
         if part in asked.parts:
-            for row in rows(found[part]):
-                found[part].append(row)
-                save(table, kind, found[part])
-    base.with_suffix(".md").write_text(page(known, **found), encoding="utf-8")
+            for row in rows(rows_of[part]):
+                rows_of[part].append(row)
+                save(table, kind, rows_of[part])
+    lines = page(known, **rows_of)
+    base.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
     """A row with what the calibration predicts now; what was measured stays."""
     asked = (row.case, row.phase)
     case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == asked)
-    found = _row(case, terms, "predicted")
-    verdicts = "/".join([found.verdict, *row.verdicts.split("/")[1:]])
-    return replace(row, **_prediction(found), verdicts=verdicts)
+    predicted = _row(case, terms, "predicted")
+    verdicts = "/".join([predicted.verdict, *row.verdicts.split("/")[1:]])
+    return replace(row, **_prediction(predicted), verdicts=verdicts)
 
 
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
@@ -173,15 +174,15 @@ def _row(case: Case, terms: TimeTerms, kind: str) -> Any:
     ).records[0]  # fmt: skip
 
 
-def _prediction(found: Any) -> dict[str, float]:
+def _prediction(record: Any) -> dict[str, float]:
     """The columns of a prediction; those of further calibrations are empty."""
-    columns = {"predicted": number(found.crossover_seq_len), "predicted_2": nan, "predicted_3": nan}
-    return {**columns, "low": number(found.ci_low), "high": number(found.ci_high)}
+    at, low, high = map(number, (record.crossover_seq_len, record.ci_low, record.ci_high))
+    return {"predicted": at, "predicted_2": nan, "predicted_3": nan, "low": low, "high": high}
 
 
 def crossing(case: Case, terms: TimeTerms) -> Crossing:
     """A row: formula, prediction, two measurements."""
-    found = _row(case, terms, "predicted")
+    predicted = _row(case, terms, "predicted")
     known = calibrated(terms.calibration, terms.threads, case.workload.dtype)
     wait_until_calibrated_speed(known)
     start = time.perf_counter()
@@ -191,10 +192,10 @@ def crossing(case: Case, terms: TimeTerms) -> Crossing:
     again = _row(case, terms, "measured")
     return Crossing(
         case=case.name, phase=case.workload.phase, formula=equal_flops(case),
-        **_prediction(found), measured=number(first.crossover_seq_len),
+        **_prediction(predicted), measured=number(first.crossover_seq_len),
         measured_low=number(first.ci_low), measured_high=number(first.ci_high),
         again=number(again.crossover_seq_len),
-        verdicts="/".join(x.verdict for x in (found, first, again)), calls=first.timed_calls,
+        verdicts="/".join(x.verdict for x in (predicted, first, again)), calls=first.timed_calls,
         lengths=len(first.lengths), seconds=spent,
     )  # fmt: skip
 
@@ -264,4 +265,4 @@ def recommended(terms: TimeTerms, done: Sequence[Recommended]) -> Iterator[Recom
         times = time_in_turns(
             [build_subject(point) for point in points], BUDGET, count=terms.threads
         )
-        yield Recommended(case, *names, *(median(own) for own in times))
+        yield Recommended(case, *names, *(median(seconds) for seconds in times))

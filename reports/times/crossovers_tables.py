@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from math import exp, inf, isnan, log
 from statistics import fmean
 from typing import Any
 
 import torch
+from rows import table
 
 from attnprof.device.calibration import Calibration
 from attnprof.measure.environment import device_name
@@ -103,107 +105,90 @@ def _made(known: Calibration) -> str:
 def page(
     known: Calibration, taylor: Sequence[Crossing], pairs: Sequence[Crossing],
     grid: Sequence[OnGrid], recommend: Sequence[Recommended],
-) -> str:  # fmt: skip
-    """All parts that have rows."""
-    lines = ["# Crossovers in time: predicted against measured", "", _made(known)]
-    if taylor:
-        lines += [
-            "",
-            "## Direct against efficient TaylorShift, forward",
-            "",
-            *crossings_table(taylor, 1),
-        ]
-        lines += ["", *errors_table(taylor, law=True)]
-    if pairs:
-        lines += [
-            "",
-            "## Other pairs: layers of 4 heads of width 32",
-            "",
-            *crossings_table(pairs, 1),
-        ]
-        lines += ["", *errors_table(pairs)]
+) -> Iterator[str]:  # fmt: skip
+    """Yield the lines of all parts that have rows."""
+    yield from ("# Crossovers in time: predicted against measured", "", _made(known))
+    for title, rows, law in (
+        ("Direct against efficient TaylorShift, forward", taylor, True),
+        ("Other pairs: layers of 4 heads of width 32", pairs, False),
+    ):
+        if rows:
+            yield from ("", f"## {title}", "", *crossings_table(rows, 1), "")
+            yield from errors_table(rows, law=law)
     if grid:
-        lines += [
-            "", "## The guided search against a grid", "",
-            "| pair | guided | interval | calls | lengths | grid | calls | lengths | share |",
-            "|---|--:|---|--:|--:|--:|--:|--:|--:|",
-        ]  # fmt: skip
         guided = {row.case: row for row in pairs if row.phase == "forward"}
-        for row in grid:
-            one = guided.get(row.case)
-            if one:
-                ends = f"{one.measured_low:,.0f} to {one.measured_high:,.0f}"
-                lines.append(
-                    f"| {row.case} | {one.measured:,.0f} | {ends} | {one.calls} | {one.lengths} | "
-                    f"{row.crossing:,.0f} | {row.calls} | {row.lengths} | "
-                    f"{one.calls / row.calls:.0%} |"
-                )
+        heads = "pair | >guided | interval | >calls | >lengths | >grid | >calls | >lengths | >share"
+        both = [(guided[row.case], row) for row in grid if row.case in guided]
+        yield from ("", "## The guided search against a grid", "")
+        yield from table(heads, starmap(_grid_line, both))
     if recommend:
-        lines += [
-            "", "## Recommendations, their first three measured", "",
-            "| request | first | second | third | first takes more than the fastest |",
-            "|---|---|---|---|--:|",
-        ]  # fmt: skip
-        for one in recommend:
-            timed = [(one.first, one.first_s), (one.second, one.second_s), (one.third, one.third_s)]
-            cells = " | ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in timed)
-            lines.append(f"| {one.request} | {cells} | {one.behind:.0%} |")
+        heads = "request | first | second | third | >first takes more than the fastest"
         near = sum(one.behind <= 0.10 for one in recommend)
-        lines += ["", f"In {near} of {len(recommend)} the predicted winner is within 10 %."]
-    return "\n".join(lines) + "\n"
+        yield from ("", "## Recommendations, their first three measured", "")
+        yield from table(heads, map(_recommended_line, recommend))
+        yield from ("", f"In {near} of {len(recommend)} the predicted winner is within 10 %.")
 
 
-def crossings_table(rows: Sequence[Crossing], calibrations: int = 3) -> list[str]:
-    """All answers of each case."""
+def _grid_line(one: Crossing, row: OnGrid) -> tuple[Any, ...]:
+    return (
+        row.case, _tokens(one.measured), _interval(one.measured_low, one.measured_high), one.calls,
+        one.lengths, _tokens(row.crossing), row.calls, row.lengths, f"{one.calls / row.calls:.0%}",
+    )  # fmt: skip
+
+
+def _recommended_line(one: Recommended) -> tuple[Any, ...]:
+    timed = ((one.first, one.first_s), (one.second, one.second_s), (one.third, one.third_s))
+    times = (f"{name} {1e3 * seconds:.3g} ms" for name, seconds in timed)
+    return one.request, *times, f"{one.behind:.0%}"
+
+
+def crossings_table(rows: Sequence[Crossing], calibrations: int = 3) -> Iterator[str]:
+    """Yield all answers of each case."""
     made = f"predicted ({plural(calibrations, 'calibration')})"
-    head = [
-        (
-            f"| case | phase | FLOPs | {made} | interval | measured | "
-            "interval | again | calls | lengths |"
-        ),
-        "|---|---|--:|---|---|--:|---|--:|--:|--:|",
-    ]
-    for row in rows:
-        lengths = ", ".join(map(_tokens, row.predictions[:calibrations]))
-        head.append(
-            f"| {row.case} | {row.phase} | {_tokens(row.formula)} | {lengths} | "
-            f"{_tokens(row.low)} to {_tokens(row.high)} | {_tokens(row.measured)} | "
-            f"{_tokens(row.measured_low)} to {_tokens(row.measured_high)} | {_tokens(row.again)} | "
-            f"{row.calls} | {row.lengths} |"
-        )
-    return head
+    return table(
+        f"case | phase | >FLOPs | {made} | interval | >measured | interval | >again | >calls "
+        "| >lengths",
+        ((row.case, row.phase, _tokens(row.formula),
+          ", ".join(map(_tokens, row.predictions[:calibrations])), _interval(row.low, row.high),
+          _tokens(row.measured), _interval(row.measured_low, row.measured_high),
+          _tokens(row.again), row.calls, row.lengths) for row in rows),
+    )  # fmt: skip
 
 
 def _tokens(value: float) -> str:
     return "–" if isnan(value) else f"{value:,.0f}"
 
 
-def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> list[str]:
-    """Mean and worst error of each answer against the truth, and how well that repeats itself."""
+def _interval(low: float, high: float) -> str:
+    return f"{_tokens(low)} to {_tokens(high)}"
+
+
+def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> Iterator[str]:
+    """Yield mean and worst error of each answer against the truth, and how well that repeats."""
     known = [row for row in rows if not isnan(row.measured)]
-    sentences = [f"{len(known)} of {len(rows)} have a measured crossing."]
-    ways: dict[str, Any] = {
+    yield from (f"{len(known)} of {len(rows)} have a measured crossing.", "")
+    answers: dict[str, Any] = {
         f"predicted, calibration {n}": lambda row, n=n: row.predictions[n - 1] for n in (1, 2, 3)
     }
-    ways["equal FLOPs"] = lambda row: row.formula
+    answers["equal FLOPs"] = lambda row: row.formula
     if law:
-        ways["N0 + 18 d"] = lambda row: (
+        answers["N0 + 18 d"] = lambda row: (
             row.formula + 18 * int(row.case.split(",")[0].removeprefix("d="))
         )
-    ways["second measurement against the first"] = lambda row: row.again
-    table = ["", "| answer | mean error | worst | cases |", "|---|--:|--:|--:|"]
-    for name, of in ways.items():
-        base = (lambda row: row.measured) if name.startswith("second") else (lambda row: row.truth)
-        errors = [abs(of(row) / base(row) - 1) for row in known if not isnan(of(row))]
-        if errors:
-            table.append(f"| {name} | {fmean(errors):.1%} | {max(errors):.1%} | {len(errors)} |")
-    inside = [row for row in known if _inside(row)]
-    return [
-        *sentences,
-        *table,
-        "",
-        f"The predicted interval has the truth in {len(inside)} of {len(known)}.",
+    errors = {
+        name: [abs(of(row) / row.truth - 1) for row in known if not isnan(of(row))]
+        for name, of in answers.items()
+    }
+    errors["second measurement against the first"] = [
+        abs(row.again / row.measured - 1) for row in known if not isnan(row.again)
     ]
+    yield from table(
+        "answer | >mean error | >worst | >cases",
+        ((name, f"{fmean(some):.1%}", f"{max(some):.1%}", len(some))
+         for name, some in errors.items() if some),
+    )  # fmt: skip
+    inside = sum(map(_inside, known))
+    yield from ("", f"The predicted interval has the truth in {inside} of {len(known)}.")
 
 
 def _inside(row: Crossing) -> bool:

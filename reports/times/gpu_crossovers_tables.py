@@ -70,12 +70,8 @@ def page(
     for dtype in dict.fromkeys(row.case.rsplit(", ", 1)[1] for row in crossings):
         same_format = [row for row in crossings if row.case.endswith(f", {dtype}")]
         lines += [f"## Direct against efficient TaylorShift, forward, {dtype}", ""]
-        lines += [
-            *crossings_table(same_format, calibrations),
-            "",
-            *errors_table(same_format, law=True),
-            "",
-        ]
+        lines += [*crossings_table(same_format, calibrations), ""]
+        lines += [*errors_table(same_format, law=True), ""]
     lines += ["## Against fused attention: layers of 16 heads of 64, one sequence", ""]
     lines += [f"- {_sentence(row)}" for row in fused]
     lines += ["", "![times of layers](layers.png)", "", *_points(points)]
@@ -153,13 +149,8 @@ def _draw_crossings(to: Path, rows: Sequence[Crossing]) -> None:
         measured = [
             row for row in rows if row.case.endswith(f", {dtype}") and not isnan(row.measured)
         ]
-        axes.loglog(
-            [r.measured for r in measured],
-            [r.predicted for r in measured],
-            marker,
-            ms=4,
-            label=dtype,
-        )
+        places = [r.measured for r in measured], [r.predicted for r in measured]
+        axes.loglog(*places, marker, ms=4, label=dtype)
     timed = [row for row in rows if not isnan(row.measured)]
     axes.loglog([r.measured for r in timed], [r.formula for r in timed], "x", ms=4, color="0.6",
                 label="where FLOPs are equal")  # fmt: skip

@@ -90,11 +90,6 @@ class Row:
         return self.low_s <= self.measured_s <= self.high_s
 
 
-def name_of(row: Row) -> str:
-    """Return the case of a row."""
-    return row.model
-
-
 def cases() -> Mapping[str, Mapping[str, Any]]:
     """Return the configuration of each kind of model."""
     return MODELS
@@ -121,17 +116,17 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
     whole = hub_subject({"model_type": name, **fields}, name)
     predictor, budget = Predictor(known), Budget(samples=10, max_time_s=MAX_TIME_S, least=3)
     for tokens in LENGTHS:
-        sizes, found = {"B": 1, "N": tokens}, dict[str, PhaseTime]()
+        sizes, predicted = {"B": 1, "N": tokens}, dict[str, PhaseTime]()
         for phase in PHASES:
             try:
-                found[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
+                predicted[phase] = predicted_time(predictor, whole, phase, sizes, DTYPE)
             except AttnprofError as error:
                 yield Row(name, phase, tokens, skipped=str(error))
-        times: dict[str, list[float]] = {phase: [] for phase in found}
+        times: dict[str, list[float]] = {phase: [] for phase in predicted}
         for _ in range(PASSES if MEASURE else 0):
             for phase, taken in times.items():
                 taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
-        for phase, time in found.items():
+        for phase, time in predicted.items():
             measured_s = median(times[phase]) if MEASURE else _before(name, phase, tokens)
             yield Row(name, phase, tokens, time.seconds, time.low_s, time.high_s, measured_s)
 

@@ -21,10 +21,10 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from rows import earlier, save
+from rows import earlier, save, table
 from times.gpu_crossovers import FOLDER, point_request
 from times.gpu_crossovers_tables import TimedPoint
-from times.predictions import Point, calibrated, grouped, setting
+from times.predictions import Point, calibrated, in_order, setting
 
 from attnprof.device import calibration
 from attnprof.device.call_costs import CallCosts
@@ -94,12 +94,13 @@ def main() -> None:
     points = earlier(asked.output.with_name("predictions.csv"), Point)
     devices = asked.output.with_name("devices") / "cpu.json"
     rows: list[Row] = []
-    for name, own in grouped(points, setting):
-        known = calibrated(devices, own[0].threads, own[0].dtype)
+    for name, layers in in_order(points, setting):
+        known = calibrated(devices, layers[0].threads, layers[0].dtype)
         measured = [
-            (operations_of(point.request, inf), point.phase, median(point.passes)) for point in own
+            (operations_of(point.request, inf), point.phase, median(point.passes))
+            for point in layers
         ]
-        rows += rows_of(name, known, own[0].dtype, measured)
+        rows += rows_of(name, known, layers[0].dtype, measured)
     on_gpu = [row for row in earlier(asked.output.with_suffix(".csv"), Row) if GPU in row.setting]
     rows += gpu_rows() if asked.gpu else on_gpu
     save(asked.output.with_suffix(".csv"), Row, rows)
@@ -109,7 +110,9 @@ def main() -> None:
 def gpu_rows() -> Iterator[Row]:
     """Yield the rows of the GPU's layers; what a call asks for is the same without the GPU."""
     known = calibration.elsewhere(GPU, FOLDER / "device_1.json")
-    for dtype, points in grouped(earlier(FOLDER / "points.csv", TimedPoint), lambda row: row.dtype):
+    for dtype, points in in_order(
+        earlier(FOLDER / "points.csv", TimedPoint), lambda row: row.dtype
+    ):
         measured = [
             (operations_of(point_request(point), inf), point.phase, point.measured_s)
             for point in points
@@ -154,16 +157,12 @@ def page(rows: Sequence[Row]) -> str:
         "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
-    lines = [
-        "# What each rule of predicted times gains", "", made, "",
-        f"| without | {' | '.join(settings)} |", f"|---|{'--:|' * len(settings)}",
-    ]  # fmt: skip
-    for rule in dict.fromkeys(row.rule for row in rows):
-        errors_by_setting = [
-            f"{row.median_error:.1%} ({row.ninth_error:.0%})" if row else "–"
-            for row in (cells.get((name, rule)) for name in settings)
-        ]
-        lines.append(f"| {rule or 'nothing: all rules'} | {' | '.join(errors_by_setting)} |")
+    lines = ["# What each rule of predicted times gains", "", made, ""]
+    lines += table(
+        " | ".join(("without", *(f">{name}" for name in settings))),
+        ((rule or "nothing: all rules", *(_cell(cells.get((name, rule))) for name in settings))
+         for rule in dict.fromkeys(row.rule for row in rows)),
+    )  # fmt: skip
     went = "; ".join(f"{rule} ({cpu} on a CPU, {gpu} on the GPU)" for rule, cpu, gpu in GONE)
     note = (
         f"Rules that went, with the median error in float32 as they were switched off: {went}. "
@@ -171,3 +170,7 @@ def page(rows: Sequence[Row]) -> str:
     )
     lines += ["", note]
     return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row | None) -> str:
+    return f"{row.median_error:.1%} ({row.ninth_error:.0%})" if row else "–"

@@ -17,18 +17,19 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import product, starmap
 from math import exp, inf, log
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import torch
-from rows import earlier, save
+from rows import earlier, grouped, save, table
 
 from attnprof import registry
 from attnprof.device import calibration
@@ -341,63 +342,55 @@ def page(
     worst = sorted(points, key=lambda row: -row.error)[:20]
     lines = [
         "# Predicted times against measured ones", "", made, "",
-        "| setting | points | median error | nine in ten | at best | in the interval |",
-        "|---|--:|--:|--:|--:|--:|",
-        *(settings_row(name, group) for name, group in grouped(points, setting)),
+        *table("setting | >points | >median error | >nine in ten | >at best | >in the interval",
+               starmap(settings_row, in_order(points, setting))),
         "", "## Farthest off", "",
-        "| setting | layer | predicted | measured, by pass | dearest operation |",
-        "|---|---|--:|---|---|",
-        *map(farthest_row, worst),
+        *table("setting | layer | >predicted | measured, by pass | dearest operation",
+               map(farthest_row, worst)),
         "", "## By mechanism", "",
-        "| mechanism | points | median error | predicted / measured |", "|---|--:|--:|--:|",
-        *(mechanism_row(name, group) for name, group in grouped(points, lambda row: row.mechanism)),
+        *table("mechanism | >points | >median error | >predicted / measured",
+               starmap(mechanism_row, in_order(points, lambda row: row.mechanism))),
         "", "## Which is fastest", "", ran, "",
-        "| setting | shape | predicted | measured | winner takes more |", "|---|---|---|---|--:|",
-        *map(race_row, races),
+        *table("setting | shape | predicted | measured | >winner takes more", map(race_row, races)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def setting(row: Point | Race) -> str:
-    """Threads and number format."""
+    """Return threads and number format."""
     return f"{row.threads} thread{'s' * (row.threads > 1)}, {row.dtype}"
 
 
-def grouped(
+def in_order(
     points: Sequence[Point], key: Callable[[Point], str]
-) -> Iterator[tuple[str, list[Point]]]:
-    """Points by a key, in its order."""
-    for name, group in groupby(sorted(points, key=key), key=key):
-        yield name, list(group)
+) -> Iterable[tuple[str, list[Point]]]:
+    """Return points by a key, in its order."""
+    return sorted(grouped(points, key).items())
 
 
-def settings_row(name: str, group: Sequence[Point]) -> str:
-    """A line of the first table."""
+def settings_row(name: str, group: Sequence[Point]) -> tuple[Any, ...]:
+    """Return a line of the first table."""
     errors, best = sorted(row.error for row in group), median(row.least_error for row in group)
-    ninth, covered = (
-        errors[int(0.9 * (len(group) - 1))],
-        sum(row.covered for row in group) / len(group),
-    )
-    numbers = f"{median(errors):.1%} | {ninth:.1%} | {best:.1%} | {covered:.0%}"
-    return f"| {name} | {len(group)} | {numbers} |"
+    shares = (median(errors), errors[int(0.9 * (len(group) - 1))], best)
+    covered = sum(row.covered for row in group) / len(group)
+    return name, len(group), *(f"{share:.1%}" for share in shares), f"{covered:.0%}"
 
 
-def farthest_row(row: Point) -> str:
-    """A line of the second."""
+def farthest_row(row: Point) -> tuple[Any, ...]:
+    """Return a line of the second."""
     layer = (f"{row.mechanism}, {row.phase}{', causal' * row.causal}, {row.seq_len} tokens, "
              f"{row.num_heads} × {row.head_dim}")  # fmt: skip
     times = ", ".join(f"{1e3 * one:.3g}" for one in row.passes)
-    predicted_ms = f"{1e3 * row.predicted_s:.3g}"
-    return f"| {setting(row)} | {layer} | {predicted_ms} ms | {times} ms | {row.dearest} |"
+    return setting(row), layer, f"{1e3 * row.predicted_s:.3g} ms", f"{times} ms", row.dearest
 
 
-def mechanism_row(name: str, group: Sequence[Point]) -> str:
-    """A line of the third."""
+def mechanism_row(name: str, group: Sequence[Point]) -> tuple[Any, ...]:
+    """Return a line of the third."""
     ratio = exp(median(log(row.predicted_s / median(row.passes)) for row in group))
-    return f"| {name} | {len(group)} | {median(row.error for row in group):.0%} | {ratio:.2f} |"
+    return name, len(group), f"{median(row.error for row in group):.0%}", f"{ratio:.2f}"
 
 
-def race_row(race: Race) -> str:
-    """A line of the last."""
-    winner = f"{race.predicted} of {race.mechanisms} | {race.measured}"
-    return f"| {setting(race)} | {race.shape} | {winner} | {race.slower - 1:.0%} |"
+def race_row(race: Race) -> tuple[Any, ...]:
+    """Return a line of the last."""
+    predicted = f"{race.predicted} of {race.mechanisms}"
+    return setting(race), race.shape, predicted, race.measured, f"{race.slower - 1:.0%}"

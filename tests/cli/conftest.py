@@ -51,8 +51,10 @@ def derived_once(module):
     """A module's ``derived`` derives a request once, whatever is asked or shown of it."""
     derived, made = module.derived, {}
 
-    def kept(target, phases, at=None):
+    def kept(target, phases, at=None, **more):
         key = target.name, *target.spelled_inputs, str((target.notes, target.numbers, phases, at))
+        if more or module.derived is not kept:  # kept by a file that was imported meanwhile
+            return derived(target, phases, at, **more)
         if key not in made:
             made[key] = derived(target, phases, at)
         return made[key]

@@ -95,7 +95,7 @@ def changed(project, tmp_path, monkeypatch):
 def test_unchanged_code_is_fine_in_both_ways(attnprof, project, monkeypatch):
     monkeypatch.chdir(project)
     done = attnprof(
-        "check --baseline baseline.json --against . --budget 2 --inconclusive pass --format json"
+        "check --baseline baseline.json --against . --budget 1 --inconclusive pass --format json"
     )
     report = done.json
     assert done.code == report["summary"]["exit_code"] == 0, done.err

@@ -26,6 +26,14 @@ def test_numbers_are_those_of_the_closed_forms(attnprof):
         )
 
 
+def test_products_a_byte_are_those_of_a_decoding_step(attnprof):
+    words = "compare --attention gqa,sdpa --seq 4096 --quantity step_bytes,step_intensity"
+    for row in attnprof(f"{words} --phase decode --format json").json["records"]:
+        assert row["step_intensity"] == row["matmul_flops"] / row["step_bytes"]
+        assert "step_intensity" not in row["wins"]
+    assert "add --phase decode" in attnprof(words).err
+
+
 def test_the_lowest_of_each_column_wins(attnprof):
     ended = attnprof("compare --attention standard,efficient,sdpa --seq 512 -f json")
     records = ended.json["records"]

@@ -74,6 +74,12 @@ def test_closed_forms_of_a_module_are_not_pretended(attnprof, modules):
     assert "--kind derived" in done.err
 
 
+def test_widths_that_running_code_does_not_take_are_refused(attnprof, modules):
+    done = attnprof(f"crossover {modules}:Scores standard --metric flops --value-dim 8")
+    assert done.code == 2
+    assert "type both sides as code of yours" in done.err
+
+
 def test_a_name_that_is_not_there_is_said(attnprof, modules):
     done = attnprof("crossover", f"{modules}:Score", f"{modules}:States")
     assert done.code == 2

@@ -199,6 +199,17 @@ def test_a_name_that_no_file_has_is_refused(attnprof, tmp_path, reader, name):
     assert sorted(tmp_path.iterdir()) == there
 
 
+@pytest.mark.parametrize(
+    "command", ["plot reslts.json -o figure.png", "check --baseline reslts.json --no-time"]
+)
+def test_a_missing_file_names_one_of_nearly_its_name(attnprof, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results.json").touch()
+    ended = attnprof(command)
+    refused(ended)
+    assert "did you mean results.json?" in ended.err
+
+
 @pytest.mark.parametrize("name", ["300 characters", "NUL"])
 @pytest.mark.parametrize(
     "command",

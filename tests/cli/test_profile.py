@@ -5,7 +5,7 @@ import json
 import pytest
 
 import attnprof
-from attnprof.device.roofline import Ceilings
+from attnprof.device.ceilings import Ceilings
 from attnprof.measure.counters import DerivedCount
 
 CODE = """
@@ -184,7 +184,7 @@ CEILINGS = Ceilings("this", {"float32": 1e9}, 1e9, "typed")
 )
 def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong):
     monkeypatch.setattr(f"attnprof.measure.counters.{what}", lambda *_: wrong)
-    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    monkeypatch.setattr("attnprof.device.calibration.ceilings_of", lambda *_: CEILINGS)
     place = f"{odd}:Blocks" if name == "odd" else name
     (row,) = attnprof.profile(place, 64, **QUICKLY).records
     assert "unexplained difference" in row.contradicted
@@ -194,7 +194,7 @@ def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong
 
 
 def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(monkeypatch, odd):
-    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    monkeypatch.setattr("attnprof.device.calibration.ceilings_of", lambda *_: CEILINGS)
     monkeypatch.setattr("attnprof.measure.counters.peak_differences", lambda *_, **__: [
         "unexplained difference of +4 bytes in peak memory"
     ])  # fmt: skip

@@ -97,7 +97,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
     settled({})
     monkeypatch.setenv("COLUMNS", "100")
     ended = attnprof("reproduce")
-    assert "251" in ended.out
+    assert "261" in ended.out
     assert "b: 2" in ended.out
     assert "a: 1" not in ended.out  # what both share is not repeated
     assert max(map(len, ended.out.splitlines())) <= 100
@@ -112,7 +112,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
 def test_verdicts_filter_what_is_shown_and_not_what_is_counted(attnprof, settled):
     settled({})
     ended = attnprof("reproduce --verdict erratum -f json")
-    assert len(ended.json["records"]) == 5
+    assert len(ended.json["records"]) == 6
     assert {record["verdict"] for record in ended.json["records"]} == {"erratum"}
     assert ended.json["summary"]["documents"]["002"]["claims"] == 61
 

@@ -224,6 +224,7 @@ heatmap --seq 1:100000:+1 --d-model 1:100000:+1 :: larger steps
 heatmap --batch 4 :: --kind formula
 heatmap --set window=4 :: no parameter
 list --seq 5
+list --verify --models :: leave one of them out
 list --output /no/such/folder/x.csv :: no folder
 lst :: list
 plot nosuch.jsonl
@@ -238,6 +239,8 @@ compare --attention standard "a b" :: unexpected extra
 model --compare llama-3.1-8b qwen3-8b gemma-3-12b :: llama-3.1-8b --compare qwen3-8b,gemma
 model llama-3.1-8b --compare qwen3-8b gemma-3-12b :: --compare qwen3-8b,gemma-3-12b
 model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
+fit llama-3.1-8b --memory 24 :: --memory 24: that is 24 bytes; type 24GB
+sweep --attention standard --seq 8 --memory-limit 0.5 :: type 0.5GB
 model config.json --convention palm :: type --mfu, too
 model config.json --lengths 5,6 :: type --mfu, too
 model config.json --mfu --convention megatorn :: did you mean megatron

@@ -26,6 +26,8 @@ STATES = (
 )  # fmt: skip
 #: Layers whose convolutions need a few rows of the rank before, which are no part of the state.
 CONVOLVED = ("gated-deltanet", "kimi-delta", "mamba2")
+#: Tokens of a block whose keys are summed, and blocks that a row picks.
+BLOCK, TOP = 2, 3
 WINDOWS = {"window 5": (5, 0), "window 3, first 1": (3, 1), "window 7": (7, 0)}
 
 
@@ -189,6 +191,32 @@ def window(ranks, width, first):
     return scores.softmax(-1) @ values - whole[:, :, mine]
 
 
+def blocks_picked(ranks):
+    """Sums of every block go around first, so that rows can pick; then keys and values do."""
+    q, k, v, _ = given()
+    rows, keys, values = (ranks.own(x, 2) for x in (q, k, v))
+
+    def from_all(x):
+        parts = {ranks.rank: x}
+        for step in range(1, ranks.ranks):
+            x = ranks.around(x)
+            parts[(ranks.rank - step) % ranks.ranks] = x
+        return torch.cat([parts[rank] for rank in range(ranks.ranks)], 2)
+
+    sums, both = keys.unflatten(2, (-1, BLOCK)).sum(3), torch.cat([keys, values], -1)
+    sums, both = (from_all(x).repeat_interleave(HEADS // KEY_HEADS, 1) for x in (sums, both))
+    token = ranks.own(torch.arange(TOKENS), 0).unsqueeze(1)
+    block, first = token - token % BLOCK, torch.arange(0, TOKENS, BLOCK)
+    liked = (rows @ sums.mT).masked_fill(first > block, -torch.inf)
+    best = liked.masked_fill(first == block, torch.inf).topk(TOP, -1).indices
+    picked = torch.zeros_like(liked, dtype=bool).scatter_(-1, best, True)
+    hidden = ~picked.repeat_interleave(BLOCK, -1) | (torch.arange(TOKENS) > token)
+    keys, values = both.split(WIDTH, -1)
+    scores = (rows / WIDTH**0.5 @ keys.mT).masked_fill(hidden, -torch.inf)
+    whole = attnprof.attend("moba", q, k, v, causal=True, top=TOP, block=BLOCK)
+    return scores.softmax(-1) @ values - ranks.own(whole, 2)
+
+
 @torch.no_grad()
 def state_passed(ranks, name):
     """Each rank decodes its tokens, by the layer's own step, from the state that it is handed."""
@@ -253,6 +281,7 @@ CASES = {
     "ring": ring_forward,
     "ring, backward": ring_backward,
     "all-to-all": heads_exchanged,
+    "blocks": blocks_picked,
     **{name: lambda ranks, one=one: window(ranks, *one) for name, one in WINDOWS.items()},
     **{name: lambda ranks, name=name: state_passed(ranks, name) for name in STATES},
     "gathered gated-deltanet": lambda ranks: states_gathered(ranks, delta=True, by_channel=False),

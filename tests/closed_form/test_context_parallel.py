@@ -22,7 +22,16 @@ from attnprof.closed_form.context_parallel import (
 )
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
-from tests.closed_form.rank_runs import HEADS, KEY_HEADS, STATES, TOKENS, WIDTH, WINDOWS
+from tests.closed_form.rank_runs import (
+    BLOCK,
+    HEADS,
+    KEY_HEADS,
+    STATES,
+    TOKENS,
+    TOP,
+    WIDTH,
+    WINDOWS,
+)
 
 WORKLOAD = Workload(TOKENS, HEADS, WIDTH, causal=True, dtype="float64")
 GROUPED = WORKLOAD.with_(num_kv_heads=KEY_HEADS)
@@ -56,7 +65,7 @@ def run(request, runs):
 
 def test_processes_that_share_a_sequence_compute_what_one_does(run):
     _, cases = run
-    assert len(cases) == 8 + len(STATES)
+    assert len(cases) == 9 + len(STATES)
     assert {name: case["off"] for name, case in cases.items() if case["off"] > 1e-12} == {}
 
 
@@ -77,6 +86,19 @@ def test_a_window_sends_what_later_ranks_see(run):
         most = sent("sliding-window", narrow, ranks, RING, window=window, first_tokens=first)
         assert max(cases[name]["sent"]) == most
         assert cases[name]["sent"][-1] == 0
+
+
+def test_sums_of_blocks_go_around_beside_the_rows_that_are_picked_by_them(run):
+    ranks, cases = run
+    most = sent("moba", GROUPED, ranks, RING, top=TOP, block=BLOCK)
+    assert cases["blocks"]["sent"] == [most] * ranks
+    without = sent("gqa", GROUPED, ranks, RING)
+    blocks = (ranks - 1) * TOKENS // ranks // BLOCK
+    assert most - without == blocks * KEY_HEADS * WIDTH * 8
+    strides = sent("nsa", GROUPED, ranks, RING, block=BLOCK, pool=BLOCK, stride=BLOCK, top=TOP)
+    assert strides - without == 2 * (most - without)  # of keys and of values
+    pooled = sent("topk", GROUPED, ranks, RING, index_block=BLOCK, index_dim=5)
+    assert pooled - without == blocks * 5 * 8
 
 
 def test_states_that_are_handed_on_have_the_formulas_size(run):

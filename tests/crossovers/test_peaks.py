@@ -3,10 +3,9 @@
 import pytest
 
 from attnprof import registry
-from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.axis import CrossoverAxis, OrderSearch, nearest_to_middle
 from attnprof.crossovers.peaks import peak_of, search_lengths, search_near, search_values
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.workload import Workload

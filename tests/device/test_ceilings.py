@@ -3,9 +3,8 @@
 import pytest
 
 from attnprof.device import calibration
-from attnprof.device.calibration import Calibration
+from attnprof.device.calibration import Calibration, roofline, with_roofline
 from attnprof.device.ceilings import GPUS, Ceilings, stated
-from attnprof.device.roofline import roofline, with_roofline
 from attnprof.record import ProfileRecord, Report
 
 SOME = Ceilings("some device", {"float32": 100.0, "tf32": 400.0}, 10.0, "a test")

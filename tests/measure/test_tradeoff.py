@@ -9,10 +9,15 @@ from attnprof import registry
 from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import RequestError
 from attnprof.measure.correctness import distance_from_standard
-from attnprof.measure.distances import ExactAttention
 from attnprof.measure.request import PointRequest
 from attnprof.measure.tradeoff import Terms, candidates, ladder, tradeoff_report
-from attnprof.measure.tradeoff_inputs import NORMS, STRUCTURES, QueriesKeysValues, structured
+from attnprof.measure.tradeoff_inputs import (
+    NORMS,
+    STRUCTURES,
+    ExactAttention,
+    QueriesKeysValues,
+    structured,
+)
 
 SHAPE = (1, 2, 24, 8)
 

@@ -28,7 +28,7 @@ FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
 MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
 #: a part of the tokens, with a mask too
-FEWER = {"topk": 32, "moba": 32, "nsa": 32, "dsa": 4}
+FEWER = {"topk": 32, "moba": 32, "nsa": 64, "dsa": 32}
 
 
 #: other ways of doing the same

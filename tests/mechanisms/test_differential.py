@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import attnprof
-from attnprof import Workload
+from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs
 from tests.mechanisms.checks import check_counts, check_steps, close
 
-FORMS = ("subtracted", "separate")
+FORMS = ("subtracted", "separate", "fused")
 
 
 def weights_of(q, k, seen):
@@ -39,7 +39,7 @@ def loops(q, k, v, causal, depth, a1, b1, a2, b2):
 @pytest.mark.parametrize(("d", "kv_heads", "depth"), [(4, 4, 0), (5, 2, 3), (6, 1, 11)])
 @pytest.mark.parametrize("impl", FORMS)
 def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
-    shapes = (2, 4, 6, d), (2, kv_heads, 6, d), (2, kv_heads, 6, 3)
+    shapes = (2, 4, 6, d), (2, kv_heads, 6, d), (2, kv_heads, 6, d if impl == "fused" else 3)
     q, k, v = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     first, second = (torch.randn(2, w).double() / 2 for w in (-(-d // 2), d // 2))
     weights = dict(zip(("a1", "b1", "a2", "b2"), (*first, *second), strict=True))
@@ -49,13 +49,28 @@ def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
     close(got, loops(q, k, v, causal, depth, **weights))
 
 
-@pytest.mark.parametrize("sizes", [{}, {"num_kv_heads": 2, "value_head_dim": 5}], ids=str)
-@pytest.mark.parametrize("impl", FORMS)
+@pytest.mark.parametrize(
+    ("impl", "sizes"),
+    [
+        *((impl, {"num_kv_heads": kv_heads}) for impl in FORMS for kv_heads in (2, 4)),
+        *((impl, {"num_kv_heads": 2, "value_head_dim": 5}) for impl in FORMS[:2]),
+    ],
+    ids=str,
+)
 def test_forms_count_as_executed_and_decode_as_the_prompt(impl, sizes):
     shape, params = (2, 5, 4, 6), {"impl": impl}
     check_counts("differential", shape, params, lambda state: vars(state).values(), sizes)
     layer = built("differential", shape, torch.float64, **params, **sizes)
     check_steps(layer, inputs(shape, torch.float64))
+
+
+def test_the_fused_form_holds_no_scores_and_a_masked_pair_costs_nothing():
+    spec, work = registry.get("differential", impl="fused"), Workload(4096, 4, 64, causal=True)
+    pairs = 4096 * 4097 // 2
+    assert spec.cost(work, "core").matmul_flops == 2 * 4 * pairs * 2 * (64 + 64)
+    assert spec.cost(work, "core").peak() < 4 * 4096**2
+    with pytest.raises(RequestError, match="no separate value width"):
+        spec.cost(work.with_(value_head_dim=32))
 
 
 def test_a_head_of_one_entry_is_refused():

@@ -8,9 +8,9 @@ import torch
 import attnprof
 from attnprof.blocks.gathered import ROWS as CONVOLUTION_ROWS
 from attnprof.blocks.gathered import band_convolution
-from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.softmax import ROWS, row_attention
 from attnprof.errors import RequestError
+from attnprof.mechanisms.low_rank import inverse_product
 from tests.mechanisms.cases import built, inputs, workload
 from tests.mechanisms.checks import (
     check_executed,

@@ -15,7 +15,7 @@ import torch
 
 import attnprof
 from attnprof.blocks.compressed import summed_blocks, window_attention, window_means
-from attnprof.blocks.picked import picks
+from attnprof.blocks.picked import over_picks, picks
 from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.ops.layer import flat
 from tests.mechanisms.checks import close
@@ -104,8 +104,7 @@ def test_top_k_attention_and_its_indexer():
         assert torch.equal(found[:, t, : t + 1].sort().values.long(), seen)
     heads = [x.transpose(1, 2) for x in (q, k, v)]
     for impl in ("gathered", "dense-mask"):
-        spec = attnprof.registry.get("topk", top=top, impl=impl)
-        got = spec.attended(*heads, found, causal=True, start=0)
+        got = over_picks(*heads, found, gathered=impl == "gathered", top=top, causal=True)
         close(got.transpose(1, 2), expected.expand(2, n, 4, 8), 1e-5)
 
 
@@ -132,7 +131,7 @@ def test_two_branches_of_native_sparse_attention():
             assert {*one.tolist()[: t // block + 1]} == {*other[other >= 0].tolist()}
     spec = attnprof.registry.get("moba", top=top, block=block)
     among = spec.over_blocks(
-        heads[0].reshape(4, 16, n, 8), flat(heads[1]), flat(heads[2]), picked, 1
+        heads[0].reshape(4, 16, n, 8), flat(heads[1]), flat(heads[2]), picked, causal=True
     )
     expected = theirs.naive_nsa_selection(q, k, v, places, block, scale)
     close(among.view(2, 32, n, 8).transpose(1, 2), expected, 1e-5)

@@ -251,7 +251,7 @@ def hybrid(layers=2):
 @pytest.mark.usefixtures("short")
 def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
     subject = hybrid()
-    rows, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
+    _, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
     assert forms.missing == ""
     for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
         assert forms.holds(sizes)
@@ -259,7 +259,7 @@ def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
             result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
         layers = tensors_by_layer(cache_in(result, "hybrid")[1])
         held = sum(x.nbytes for own in layers for x in own)
-        assert evaluate(rows[-1].expression, sizes) == held
+        assert evaluate(forms.whole, sizes) == held
 
 
 @pytest.mark.usefixtures("short")

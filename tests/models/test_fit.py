@@ -412,7 +412,7 @@ def test_layers_that_alternate_keep_what_each_mechanism_does():
     ("mla@0-1", {"kv_rank": 24, "rope_dim": 8}, lambda n: 2 * (n * 32 + n * 64) * 2),
     ("dsa@3", {"kv_rank": 24, "rope_dim": 8, "index_dim": 4},
      lambda n: (n * 36 + 3 * n * 64) * 2),
-    ("topk", {"index_dim": 4}, lambda n: 4 * n * (128 + 4) * 2),
+    ("topk", {"index_dim": 4}, lambda n: 4 * n * (64 + 4) * 2),  # of the model's two heads of keys
 ])  # fmt: skip
 @pytest.mark.parametrize("tokens", [3, 48])
 def test_a_swapped_layer_keeps_rows_a_window_or_latents(swap, settings, kept, tokens):

@@ -281,6 +281,18 @@ def test_what_does_not_fit_is_refused_with_the_reason(name, swap, reason):
         swapped(name, swap)
 
 
+def test_a_layer_that_takes_the_picks_of_another_has_none_before_it():
+    with pytest.raises(RequestError, match=r"dsa: .*index=own; .*dsa@index=lent\+dsa@index=shared"):
+        swaps_of(["dsa"], {"index": "shared"})
+
+
+@pytest.mark.parametrize("mechanism", ["nsa", "topk"])
+def test_a_replaced_layer_has_as_many_heads_of_keys_as_the_models(mechanism):
+    subject = swapped("llama", f"{mechanism}@1")
+    sizes = subject.build().layers[1].self_attn.layer.sizes
+    assert (sizes.num_heads, sizes.num_kv_heads) == (4, 2)
+
+
 def test_layers_are_named_by_number_range_parity_and_kind():
     kinds = ["a", "a", "b", "a", "b", "b"]
     chosen = {

@@ -41,7 +41,11 @@ class Counts:
         return sum(count for kind, count in self.by_kind().items() if kind != "matmul_flops")
 
     def by_kind(self) -> dict[str, int]:
-        return {kind: sum(call.counts.get(kind, 0) for call in self.calls) for kind in KINDS}
+        totals = dict.fromkeys(KINDS, 0)
+        for call in self.calls:
+            for kind in totals.keys() & call.counts.keys():
+                totals[kind] += call.counts[kind]
+        return totals
 
     def __getattr__(self, name: str) -> int:
         if name in KINDS:

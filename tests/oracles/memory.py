@@ -25,10 +25,8 @@ def allocator_peak(run: Callable[..., Any], prompt: Callable[[], Any] | None = N
         given = () if prompt is None else (prompt(),)
         with record_function(_MARK):
             kept = run(*given)
-    events = recorded.profiler.kineto_results.events()
-    start = next(event.start_ns() for event in events if event.name() == _MARK)
     held = peak = 0
-    for size in _tensors(event for event in events if event.start_ns() >= start):
+    for size in _tensors(recorded.profiler.kineto_results.events()):
         held += size
         peak = max(peak, held)
     del kept
@@ -36,17 +34,28 @@ def allocator_peak(run: Callable[..., Any], prompt: Callable[[], Any] | None = N
 
 
 def _tensors(events: Any) -> Iterator[int]:
-    """Bytes taken and given back in order, a product's own left out."""
-    ordered = sorted(events, key=lambda e: (e.start_ns(), -e.duration_ns()))
-    ends, inside = 0, []
-    for event in ordered:
-        if event.start_ns() > ends:
+    """Bytes taken and given back in order from the mark on, a product's own left out."""
+    begin, rows = 0, list[tuple[int, int, int | None]]()
+    for event in events:  # most are of no interest, and each question to them takes its time
+        if (name := event.name()) == "[memory]":
+            rows.append((event.start_ns(), 0, event.nbytes()))
+        elif name in PRODUCTS:
+            rows.append((event.start_ns(), -event.duration_ns(), None))
+        elif name == _MARK:
+            begin = event.start_ns()
+    ends, inside = 0, list[int]()
+    for start, minus, size in sorted(rows, key=lambda row: row[:2]):
+        if start < begin:
+            continue
+        if inside and start > ends:
             yield from _lasting(inside)
             inside = []
-        if event.name() in PRODUCTS:
-            ends = max(ends, event.start_ns() + event.duration_ns())
-        if event.name() == "[memory]":
-            inside.append(event.nbytes())
+        if size is None:
+            ends = max(ends, start - minus)
+        elif start > ends:
+            yield size
+        else:
+            inside.append(size)
     yield from _lasting(inside)
 
 

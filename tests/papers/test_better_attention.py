@@ -180,7 +180,7 @@ def test_the_tables_hold_as_many_ranks_as_the_claims_say():
     for table in sizes.TABLES:
         said = claims()[f"000-RANK-table{int(table):02}"].says
         count = sum(len(columns) for columns in checks_tables.printed_ranks(table).values())
-        assert said == f"{count} rank annotations"
+        assert said == f"Table {table} prints {count} ranks"
 
 
 def test_table_7_models_are_counted_as_torch_counts_them():

@@ -226,7 +226,7 @@ def test_a_table_has_both_values_where_it_was_recomputed():
     ]
 
 
-@pytest.mark.parametrize("number", DOCUMENTS)
+@pytest.mark.parametrize("number", [n for n, its in DOCUMENTS.items() if its.part("FIGURES")])
 def test_every_text_of_a_figure_is_said_and_every_note_is_under_a_table(number):
     folder = DOCUMENTS[number].path
     texts = tomllib.loads((folder / "figures.toml").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from attnprof.closed_form.cost_records import compare_records, symbolic
 from attnprof.crossovers.explorer import (
     PHASES,
     Scripts,
-    mechanism_subjects,
+    mechanism_subject,
     model_subject,
     page_data,
 )
@@ -37,7 +37,7 @@ def scripts():
 
 @pytest.fixture(scope="module")
 def subjects(scripts):
-    return mechanism_subjects([registry.get(name) for name in NAMES], scripts)
+    return [mechanism_subject(registry.get(name), scripts) for name in NAMES]
 
 
 @pytest.fixture(scope="module")

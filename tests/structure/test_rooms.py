@@ -31,7 +31,6 @@ LEVELS = {
     "mechanisms": 1.1,
     "blocks": 1.0,
     "mechanism": 0.5,
-    "published": 0.4,
     "ops": 0.4,
     "workload": 0.3,
     "costs": 0.2,

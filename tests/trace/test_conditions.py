@@ -14,7 +14,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import condition_text, divided, of_a_factor, one_by_one
+from attnprof.trace.solve.conditions import condition_text, divided
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
@@ -63,29 +63,29 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
     assert len(SizeConditions(asked).conditions) <= 3
 
 
-def test_a_product_that_is_nothing_says_so_of_the_factor_that_may_be():
-    N = symbol("N")
-    rest = N - 64 * f(N / 64)
-    part = of_a_factor(equal(d * h * (f(N / 64) + 1) * rest, 0))
-    assert condition_text(part) == "64 divides N"
-
-
-def test_a_product_of_rounded_quotients_that_is_whole_is_whole_in_each():
-    condition = equal(H * W, 64 * f(H / 8) * f(W / 8))
-    parts = one_by_one(condition)
-    assert {condition_text(part) for part in parts} == {"8 divides H", "8 divides W"}
-    for height, width in product(range(1, 40), repeat=2):
-        shape = {"H": height, "W": width}
-        each = all(evaluate(part, shape) for part in parts)
-        assert bool(evaluate(condition, shape)) is bool(each)
-
-
 @pytest.mark.parametrize(
     ("condition", "said"),
     [(H / 8 >= 1, "H >= 8"), (sympy.Ne(d / 2, 1), "d != 2"), (W - 2 < H / 2, "2*W < H + 4")],
 )
 def test_comparisons_are_told_in_whole_numbers(condition, said):
     assert condition_text(condition) == said
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        (sympy.ceiling(d * H / 16) - 2 >= 0, "H*d > 16"),
+        (-f(-d / 8) <= 3, "d <= 24"),
+        (1 - f(3 * d / 4) < 0, "3*d >= 8"),
+        (f(d / 8) < 2, "d < 16"),
+        (f(d / 8) <= h, "floor(d/8) <= h"),
+    ],
+)
+def test_a_bound_of_a_rounded_quotient_is_one_of_its_number(condition, said):
+    assert condition_text(condition) == said
+    for shape in ({"d": size, "H": 1, "h": 3} for size in range(1, 40)):
+        spelled = sympy.sympify(said, {"d": d, "H": H, "h": h})
+        assert evaluate(condition, shape) == evaluate(spelled, shape)
 
 
 @pytest.mark.parametrize(

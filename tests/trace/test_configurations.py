@@ -88,6 +88,37 @@ def test_a_configuration_is_built_of_usual_names(layer):
     assert derivation.method == "symbolic"
 
 
+@dataclass
+class StateSpaceConfig:
+    hidden_size: int = 64
+    mamba_n_heads: int = 4
+    mamba_d_head: int = 32
+    mamba_d_ssm: int = 128
+    mamba_expand: int = 2
+
+
+class Mixer(nn.Module):
+    def __init__(self, config: StateSpaceConfig):
+        super().__init__()
+        assert config.mamba_n_heads * config.mamba_d_head == config.mamba_d_ssm
+        self.map = nn.Linear(config.hidden_size, config.mamba_d_ssm)
+
+    def forward(self, hidden_states):
+        return self.map(hidden_states) * self.scale
+
+
+class MixerModel(Mixer):
+    def __init__(self, config: StateSpaceConfig):
+        super().__init__(config)
+        self.register_buffer("scale", torch.ones(1))
+
+
+def test_state_spaces_have_sizes_that_fit_and_what_a_model_sets_is_its_to_derive():
+    with pytest.raises(RequestError, match=r"MixerModel sets scale of it: attnprof derive .*Model"):
+        derived(target_of(Mixer), ("forward",))
+    assert "config.mamba_d_ssm=2*h*d" in target_of(MixerModel).notes[0]
+
+
 def test_fields_are_given_by_name():
     target = target_of(
         Projected, ["config.num_key_value_heads=1", "config.hidden_size=5*h", "layer_idx=3"]

@@ -1,5 +1,6 @@
 """Models of transformers are derived as they run: products and peaks of the real module."""
 
+import importlib
 import os
 from functools import cache
 
@@ -149,3 +150,37 @@ def test_a_look_for_padding_only_to_warn_of_it_keeps_sizes_symbols():
     assert derivation.phases["forward"].method == "symbolic"
     # a read and a written row of 4 numbers and an index of 8 bytes for each token
     assert derivation.at("bytes_moved", B=2, N=7) == 2 * 7 * (2 * 4 * 4 + 8)
+
+
+def steps_of(name, folder, cache):
+    """A layer of a public model, the argument that takes its cache, and an empty cache."""
+    utils = importlib.import_module("transformers.cache_utils")
+    module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    caches = {"past_key_values": "MiniMaxCache", "cache_params": "Cache"}
+    made = getattr(module, caches[cache])
+    layers = {} if made is not utils.Cache else {"layers": [utils.LinearAttentionLayer()]}
+    return getattr(module, name), made(**layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "cache"),
+    [
+        ("Qwen3NextGatedDeltaNet", "qwen3_next", "cache_params"),
+        ("Mamba2Mixer", "mamba2", "cache_params"),
+        ("MiniMaxLightningAttention", "minimax", "past_key_values"),
+    ],
+)
+def test_a_step_of_a_recurrent_layer_is_counted_with_its_states(name, folder, cache):
+    layer, empty = steps_of(name, folder, cache)
+    target, sizes = target_of(layer), {"B": 2, "h": 2, "d": 8}
+    counts = [
+        totals(record(target.step, {**sizes, "N": n}, training=False), "forward") for n in (6, 90)
+    ]
+    assert counts[0] == counts[1]  # a state does not grow
+    module, rows = target.make({**sizes, "N": 5}).eval(), torch.randn(2, 6, 16)
+    rest = {"position_embeddings": None, "attention_mask": None} if folder == "minimax" else {}
+    with torch.no_grad():
+        module(rows[:, :5], **rest, **{cache: empty})
+        with FlopCounterMode(display=False) as counter:
+            module(rows[:, 5:], **rest, **{cache: empty})
+    assert counts[0]["matmul_flops"] == counter.get_total_flops()

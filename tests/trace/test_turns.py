@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.maxima import covered
+from attnprof.algebra.maxima import covering
 from attnprof.trace.events import Call, Trace, peak, totals
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.remainders import SizeClasses
@@ -219,8 +219,8 @@ def test_products_of_sizes_from_two_on_are_larger_than_the_sizes():
 def test_what_is_exactly_a_mean_of_two_is_covered(weight):
     one, other = {1: 98, 2: 0, 3: 49 * 7}, {1: 0, 2: 49 * 3, 3: 49}
     value = {x: (weight * one[x] + (49 - weight) * other[x]) // 49 for x in one}
-    assert covered(value, [one, other])
-    assert not covered({**value, 1: value[1] + 1}, [one, other])
+    assert covering([one, other])(value)
+    assert not covering([one, other])({**value, 1: value[1] + 1})
 
 
 def test_a_range_in_blocks_of_a_size_ends_at_a_number_of_them():

@@ -5,6 +5,7 @@ import pytest
 import sympy
 
 import attnprof
+from attnprof.algebra.expressions import symbol
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.verify import comparison, own_formulas, verification
@@ -256,3 +257,11 @@ def test_what_values_tell_of_growth_does_not_depend_on_how_they_are_evaluated(te
         sizes = {sympy.Symbol("N", positive=True): 2**97 + 3, sympy.Symbol("d", positive=True): 7}
         exact = mpmath.mpf(str(expression.subs(sizes).evalf(110)))
         assert mpmath.almosteq(evaluated(mpmath.mpf(2**97 + 3), mpmath.mpf(7)), exact, 1e-100)
+
+
+@pytest.mark.parametrize(("more", "agrees"), [(1, True), (symbol("N"), False)])
+def test_without_leading_terms_values_at_long_lengths_say_whether_a_ratio_goes_to_one(more, agrees):
+    padded = 2 ** sympy.ceiling(sympy.log(symbol("N"), 2))  # the next power of two
+    answer = comparison.compared(padded + more, padded, "leading", ("N",), [{"N": 257}])
+    assert answer.agrees is agrees
+    assert "2**2048" in answer.why

@@ -8,7 +8,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
-from attnprof.closed_form import growth
+from attnprof.measure import growth
 from attnprof.papers.approximation import checks
 from attnprof.papers.approximation.checks import (
     DOCUMENT,

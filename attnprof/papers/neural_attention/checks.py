@@ -15,8 +15,8 @@ import sympy
 from attnprof import registry
 from attnprof.algebra.orders import leading_terms
 from attnprof.costs import exact_div
+from attnprof.device.calibration import roofline
 from attnprof.device.ceilings import GIGA, TERA, Ceilings
-from attnprof.device.roofline import roofline
 from attnprof.mechanism import Mechanism
 from attnprof.models import preset
 from attnprof.papers.checks import Facts, Ours, Printed

@@ -51,8 +51,8 @@ def draw_derive(report: Report) -> style.Figure:
     looks = style.looks([curve["phase"] for curve in curves])
     figure = style.new_figure(2.0)
     for axes, quantity in zip(style.split(figure, len(quantities)), quantities, strict=True):
-        own = [curve for curve in curves if curve["quantity"] == quantity]
-        _draw_by_phase(axes, quantity_text(quantity), own, looks)
+        shown = [curve for curve in curves if curve["quantity"] == quantity]
+        _draw_by_phase(axes, quantity_text(quantity), shown, looks)
     what = joined([quantity_text(quantity) for quantity in quantities])
     title = f"{what} of {report.summary['name']} over sequence length"
     style.draw_legend(figure, looks, (), title, marked=False)

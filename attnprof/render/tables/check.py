@@ -14,7 +14,6 @@ from attnprof.gate import rules
 from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
-from attnprof.render.chart import render_chart
 from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import (
     Cell,
@@ -105,7 +104,7 @@ def check_page(report: Report, **_how: object) -> str:
     if causes:
         heads = ("verdict", "where", "operations", "effect", "cases")
         parts.append(markdown_table(heads, causes))
-    parts.append(render_chart(report))
+    parts.append(gate.render_chart(report))
     if changed:
         details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
         parts.append(_folded(f"{more}{len(changed)} changes by metric", details))

@@ -246,7 +246,8 @@ def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
         if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
             sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
-            sizes |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
+            more = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
+            sizes |= {name: more[name] for name in more if name in {*fields} - {*given}}
     return sizes
 
 

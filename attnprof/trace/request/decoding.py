@@ -1,5 +1,6 @@
 """Decoding steps of user modules: one token, with the cache that N - 1 earlier tokens leave."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import isfunction, signature
@@ -7,15 +8,17 @@ from typing import Any
 
 from attnprof.blocks.cache import CachedCall, DecodingStep, positioned
 from attnprof.errors import RequestError
-from attnprof.trace.request.configurations import names_around
+from attnprof.trace.request.configurations import names_around, source_of
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import Expression, Input, Sizes, Target
 
 #: Arguments of a forward pass for the keys and values of earlier tokens.
 _CACHES = (
     "past_key_values", "past_key_value", "layer_past", "kv_cache", "cache", "past", "past_kv",
-    "state", "incremental_state",
+    "cache_params", "state", "incremental_state",
 )  # fmt: skip
+#: States of a layer of transformers: convolutions of queries, keys and values.
+_STATES = 3
 
 
 def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
@@ -32,11 +35,12 @@ def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
     if not name:
         return _with_own_step(target, kind)
     flags = {"use_cache": True} if "use_cache" in forward else {}
-    return _with_cache(target, name, flags, names_around(kind))
+    states = "get_conv_state(" in source_of(sys.modules.get(kind.__module__))
+    return _with_cache(target, name, flags, names_around(kind), states=states)
 
 
 def _with_cache(
-    target: Target, name: str, flags: Mapping[str, Any], scope: Mapping[str, Any]
+    target: Target, name: str, flags: Mapping[str, Any], scope: Mapping[str, Any], *, states: bool
 ) -> Target:
     """Return the target with a step on the last token, whose argument ``name`` is the cache.
 
@@ -49,7 +53,7 @@ def _with_cache(
     def cache_after(module: Any, sizes: Sizes) -> Any:
         import torch
 
-        cache = _empty_cache(scope)
+        cache = _empty_cache(module, scope, states=states)
         before, others = source.call_inputs(sizes, _device(module))
         with torch.no_grad():
             result = module(*before, **{**others, **flags, name: cache})
@@ -132,13 +136,25 @@ def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
     return two
 
 
-def _empty_cache(scope: Mapping[str, Any]) -> Any:
-    """Return an empty cache of transformers if the code imports that class, else None."""
+def _empty_cache(module: Any, scope: Mapping[str, Any], *, states: bool) -> Any:
+    """Return an empty cache of transformers if the code imports that class, else None.
+
+    It is of the class that the code defines, if it defines one. With ``states``, layers keep these
+    beside keys and values; a whole model's are those of its configuration.
+    """
     if not {"Cache", "DynamicCache"} & set(scope):
         return None
-    from transformers.cache_utils import DynamicCache
+    from transformers import cache_utils
 
-    return DynamicCache()
+    if not states:
+        usual = cache_utils.DynamicCache
+        classes = [kind for kind in scope.values() if isinstance(kind, type)]
+        return next((x for x in classes if issubclass(x, usual) and x is not usual), usual)()
+    if hasattr(module, "config") and hasattr(module, "layers"):
+        return cache_utils.DynamicCache(config=module.config)
+    layers = range(getattr(module, "layer_idx", None) or 0, -1, -1)
+    both = cache_utils.LinearAttentionAndFullAttentionLayer
+    return cache_utils.Cache(layers=[both(number_of_states=_STATES) for _ in layers])
 
 
 def _device(module: Any) -> str:

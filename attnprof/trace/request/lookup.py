@@ -5,6 +5,7 @@ repaired ones. Where none runs, the error says what the code takes, what was tri
 """
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.trace.request import signatures
+from attnprof.trace.request.configurations import names_around, source_of
 from attnprof.trace.request.guesses import (
     Request,
     UnguessedError,
@@ -276,8 +278,8 @@ def advice(
     more = f"; nor with {'; '.join(map(str, tries[:3]))}" if tries else ""
     count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
     return (
-        f"{_hint_on_called_none(subject, request, error)}it takes {taken}{more}{count}; "
-        f"say what is otherwise: {_command(request, target)}"
+        f"{_hint_on_called_none(subject, request, error)}{_hint_on_model(subject, request, error)}"
+        f"it takes {taken}{more}{count}; say what is otherwise: {_command(request, target)}"
     )
 
 
@@ -294,6 +296,19 @@ def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> st
         f"it calls what is None by default ({', '.join(unset)}): point at a function of yours that "
         f"returns the module with those, like def make(dim, num_heads); "
     )
+
+
+def _hint_on_model(subject: Any, request: Request, error: Exception) -> str:
+    """Return a hint if a model of the same file sets an attribute that is missing, else ""."""
+    missing = re.search(r"object has no attribute '(\w+)'", str(error))
+    if missing is None:
+        return ""
+    sets = re.compile(rf"\.{missing[1]} = |register_buffer\(\s*[\"']{missing[1]}[\"']")
+    for name, kind in names_around(subject).items():
+        if isinstance(kind, type) and kind is not subject and sets.search(source_of(kind)):
+            place = f"{request.name.rpartition(':')[0]}:{name}"
+            return f"{name} sets {missing[1]} of it: attnprof derive {place}; "
+    return ""
 
 
 def _command(request: Request, target: Target) -> str:

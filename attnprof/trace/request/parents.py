@@ -105,12 +105,9 @@ def _models(owner: Any) -> list[Any]:
         using += users
     order = sorted(using, key=lambda name: (not name.endswith("Model"), -using.index(name)))
     kinds = [around[name] for name in order if _is_module(around.get(name))]
-    kinds = [kind for kind in kinds if not issubclass(owner, kind) and not _is_abstract(kind)]
-    return kinds[:_MODELS]
-
-
-def _is_abstract(kind: Any) -> bool:
-    return getattr(kind.forward, "__name__", "") == "_forward_unimplemented"
+    kinds = [kind for kind in kinds if not issubclass(owner, kind)]
+    named = ((kind, getattr(kind.forward, "__name__", "")) for kind in kinds)
+    return [kind for kind, name in named if name != "_forward_unimplemented"][:_MODELS]
 
 
 def _names_used(owner: Any) -> dict[str, set[str]]:

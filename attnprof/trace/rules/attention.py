@@ -210,9 +210,10 @@ def _mask_pairs(args: Sequence[Any]) -> Size | None:
     query, key, mask = args[0], args[1], args[4]
     rows, columns, block = query.shape[-2], key.shape[-2], mask[-2]
     numbers = [x for x in (mask[2], mask[4]) if x is not None]
-    heads, known = product(query.shape[:-2]), not any(_is_blank(x) for x in numbers)
+    blank = any(isinstance(x, FakeTensor) or x.is_meta for x in numbers)
+    heads = product(query.shape[:-2])
     with unset_fake_temporarily():
-        blocks = sum(int(x.sum()) for x in numbers) if known else None
+        blocks = None if blank else sum(int(x.sum()) for x in numbers)
     alike = product(mask[2].shape[:2])
     square = rows == columns and alike == 1 and mask[-3] == block
     band = _band(mask[-1], block) if square else None
@@ -223,10 +224,6 @@ def _mask_pairs(args: Sequence[Any]) -> Size | None:
     if blocks is None:
         return None
     return exact_div(heads, alike) * blocks * mask[-3] * block
-
-
-def _is_blank(tensor: Any) -> bool:
-    return isinstance(tensor, FakeTensor) or tensor.is_meta
 
 
 def _band(mask_mod: Any, size: int) -> Band | None:

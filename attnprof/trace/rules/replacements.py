@@ -267,13 +267,19 @@ def _embedding(table: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
     return aten.embedding.default(table, indices, *args, **kwargs)
 
 
+#: Operations that resize images.
+RESIZED = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+)  # fmt: skip
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Replacement] = {
     "native_batch_norm": _without_moments,
     **{
-        name: _resized(name)
-        for name in ("_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa_backward")
+        f"{name}_backward": _resized(f"{name}_backward")
+        for name in (*RESIZED, "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa")
     },
     **{
         f"{name}_backward": _as_a_product

@@ -18,12 +18,11 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
-from attnprof.trace.rules.replacements import FAST_PATHS
+from attnprof.trace.rules.replacements import FAST_PATHS, RESIZED
 from attnprof.trace.run import remainders
 from attnprof.trace.run.symbols import names_of
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
-_META: Any = torch._C.DispatchKey.Meta
 
 
 def _batches_of_products(*args: Any) -> Any:
@@ -39,12 +38,6 @@ def _batches_of_products(*args: Any) -> Any:
         return decompositions.matmul(*args)
 
 
-#: Operations that resize images.
-_RESIZED = (
-    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
-    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
-    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
-)  # fmt: skip
 _select_backend: Any = torch._C._select_conv_backend
 
 
@@ -102,11 +95,6 @@ def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
     yield from ((place, name) for place, name, _ in names_of([function], places))
 
 
-def _resize_gradient(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
-    """Return the gradient of resized images, which torch cannot make in a symbolic shape."""
-    return gradient.new_empty(before)
-
-
 @contextmanager
 def as_under_numbers() -> Iterator[None]:
     """Make torch take the paths inside, under symbolic sizes, that it takes under numbers.
@@ -116,11 +104,10 @@ def as_under_numbers() -> Iterator[None]:
     """
     plain: list[Any] = [torch.ops.aten.dropout.default]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
-    for name in _RESIZED:
+    for name in RESIZED:
         operation = getattr(torch.ops.aten, name)
         plain.append(operation.default)
         composed[operation.vec] = partial(_resized, operation)
-    shaped = [getattr(torch.ops.aten, f"{name}_backward").default for name in _RESIZED]
     whole = (numbers.Integral, torch.SymInt)  # as norms ask, torch's and others'
     with (
         ExitStack() as stack,
@@ -137,9 +124,7 @@ def as_under_numbers() -> Iterator[None]:
         for operation in plain:
             stack.enter_context(patch.dict(operation.py_kernels, clear=True))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
-        kernels = [(one, _COMPOSITE, kernel) for one, kernel in composed.items()]
-        kernels += [(one, _META, _resize_gradient) for one in shaped if _META not in one.py_kernels]
-        for operation, key, kernel in kernels:
-            stack.enter_context(patch.dict(operation.py_kernels, {key: kernel}))
+        for operation, kernel in composed.items():
+            stack.enter_context(patch.dict(operation.py_kernels, {_COMPOSITE: kernel}))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
         yield

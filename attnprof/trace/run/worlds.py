@@ -204,7 +204,8 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     module itself, unless it has lazy layers, which a run settles.
     """
     if mode is None or not isinstance(module, torch.nn.Module):
-        lazy = isinstance(module, torch.nn.Module) and is_unsettled(module)
+        weights = isinstance(module, torch.nn.Module) and [*module.parameters(), *module.buffers()]
+        lazy = weights and any(map(is_lazy, weights))
         return copy.deepcopy(module) if lazy or _REAL.get() else module
     with unset_fake_temporarily():
         fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _held_by(module)}
@@ -263,11 +264,6 @@ def real_until_settled() -> Iterator[None]:
         for kind in (UninitializedParameter, UninitializedBuffer):
             stack.enter_context(patch.object(kind, "__new__", outside(kind.__new__)))
         yield
-
-
-def is_unsettled(module: torch.nn.Module) -> bool:
-    """Return whether a module has weights without sizes."""
-    return any(map(is_lazy, (*module.parameters(), *module.buffers())))
 
 
 def settle(subject: Any, positional: Any, named: Any) -> None:

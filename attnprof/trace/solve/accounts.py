@@ -63,9 +63,9 @@ def account(
     sizes: dict[tuple[Any, Field], Terms] = defaultdict(dict)
     example: dict[Any, Call] = {}
     sizes["", "parameters"] = terms(trace.parameters)
-    for module, own in trace.modules.items():
-        name = "", (module if aligned or by_module else unnumbered(module), "own")
-        sizes[name] = plus(sizes[name], terms(own), 1)
+    for module, entries in trace.modules.items():
+        name = "", (module if aligned or by_module else unnumbered(module), "entries")
+        sizes[name] = plus(sizes[name], terms(entries), 1)
     for place, call in enumerate(trace.calls):
         key = place if aligned else key_of(call, by_module=by_module)
         example.setdefault(key, call)
@@ -130,8 +130,8 @@ def maxima_in(size: Any) -> list[Any]:
         return []
     import sympy
 
-    found = size if isinstance(size, Mapping) else terms(size)
-    return [x for x, n in found.items() if isinstance(x, sympy.Max) and n > 0]
+    by_monomial = size if isinstance(size, Mapping) else terms(size)
+    return [x for x, n in by_monomial.items() if isinstance(x, sympy.Max) and n > 0]
 
 
 def _sides(value: Terms) -> list[Terms]:
@@ -140,7 +140,7 @@ def _sides(value: Terms) -> list[Terms]:
         return [value]
     times, rest = value[largest], {x: n for x, n in value.items() if x is not largest}
     sides = ({x: times * n for x, n in terms(side).items()} for side in largest.args)
-    return [found for side in sides for found in _sides(plus(rest, side, 1))]
+    return [one for side in sides for one in _sides(plus(rest, side, 1))]
 
 
 def _moment_names(keys: Sequence[Any], *, aligned: bool) -> Iterator[list[Any]]:
@@ -219,8 +219,8 @@ def families(
         for kind in ends[-1]:
             of_kind = [run[kind] for run in kinds]
             for start in islice(product(*(x[kind] for x in ends[-degree - 1 :])), _MANY):
-                if found := _members(of_kind, start, factors):
-                    rows = [row for row, _ in found]
+                if members := _members(of_kind, start, factors):
+                    rows = [row for row, _ in members]
                     yield [{x: n for x, n in zip(monomials, row, strict=True) if n} for row in rows]
 
 
@@ -243,13 +243,13 @@ def _by_kind(
     return rows
 
 
-def _members(own: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
+def _members(runs: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[Any] | None:
     """Return a family, followed from its last members back to the first run.
 
     None if a run, or a longer one than all, has no such moment.
     """
     members = [*start]
-    for run in reversed(own[: -len(start)]):
+    for run in reversed(runs[: -len(start)]):
         value = _next([row for row, _ in members], factors), _next([x for _, x in members], factors)
         if value not in run:
             return None
@@ -291,14 +291,14 @@ class Worst:
         return self._of[id(moments)][1]
 
     def growing(
-        self, before: Mapping[Any, Terms], found: Mapping[Any, Terms], shared: frozenset[Any]
+        self, before: Mapping[Any, Terms], after: Mapping[Any, Terms], shared: frozenset[Any]
     ) -> list[Any]:
         """Return the ``shared`` names of moments that may grow the most from one run to another."""
-        key = id(before), id(found), shared
+        key = id(before), id(after), shared
         if key not in self._grown:
-            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            undominated = self._undominated({x: found[x] for x in self._undominated(grown)})
-            self._grown[key] = (before, found), [*undominated]
+            grown = {x: plus(held, before[x], -1) for x, held in after.items() if x in shared}
+            undominated = self._undominated({x: after[x] for x in self._undominated(grown)})
+            self._grown[key] = (before, after), [*undominated]
         return self._grown[key][1]
 
     def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
@@ -307,11 +307,11 @@ class Worst:
         for name, value in moments.items():
             seen.setdefault(frozenset(value.items()), []).append(name)
         for value, names in seen.items():
-            own = self.compared(dict(value))
-            if any(dominates(other, own) for other, _ in kept.values()):
+            compared = self.compared(dict(value))
+            if any(dominates(other, compared) for other, _ in kept.values()):
                 continue
-            kept = {k: v for k, v in kept.items() if not dominates(own, v[0])}
-            kept[value] = own, names
+            kept = {k: v for k, v in kept.items() if not dominates(compared, v[0])}
+            kept[value] = compared, names
         return {name: moments[name] for _, names in kept.values() for name in names}
 
     def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:

@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.maxima import covered
+from attnprof.algebra.maxima import covering
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import evaluate
@@ -100,9 +100,9 @@ class Writer:
             self.solved = Solved(mixture, self.solved.lattice, self.solved.runs)
         aligned = self.solved.aligned
         self._seen = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
-        for _, found in () if aligned else self._seen:
-            self.solved.examples |= found.example
-            for name in found.sizes:
+        for _, account in () if aligned else self._seen:
+            self.solved.examples |= account.example
+            for name in account.sizes:
                 self.solved.sizes.setdefault(name, 0)
 
     @cached_property
@@ -171,7 +171,7 @@ def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
     kept = [x for x in sides if evaluate(x, shape) <= seen]
     for point in points if kept else ():
         numbers = {symbol(name): sympy.Integer(size) for name, size in point.items()}
-        here = [terms(x.xreplace(numbers)) for x in kept]
-        if not all(x in kept or covered(terms(x.xreplace(numbers)), here) for x in sides):
+        covered = covering([terms(x.xreplace(numbers)) for x in kept])
+        if not all(x in kept or covered(terms(x.xreplace(numbers))) for x in sides):
             return peak
     return most(kept) if kept else peak

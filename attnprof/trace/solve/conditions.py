@@ -60,32 +60,6 @@ def _is_rest(number: Any, divisor: Any) -> bool:
     )
 
 
-def one_by_one(condition: Any) -> list[Any]:
-    """Return one condition for each quotient of a product that is whole; others as they are.
-
-    ``H*W = 64*floor(H/8)*floor(W/8)`` says that 8 divides H and that 8 divides W.
-    """
-    floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
-    if len(floors) < 2:
-        return [condition]
-    difference = sympy.expand(condition.lhs - condition.rhs)
-    products = [x for x in sympy.Add.make_args(difference) if x.has(sympy.floor)]
-    whole = difference.xreplace({floor: floor.args[0] for floor in floors}).expand()
-    if whole != 0 or len({x.could_extract_minus_sign() for x in products}) > 1:
-        return [condition]
-    parts = [(floor, *floor.args[0].as_numer_denom()) for floor in sorted(floors, key=str)]
-    return [sympy.Eq(number - by * floor, 0, evaluate=False) for floor, number, by in parts]
-
-
-def of_a_factor(condition: Any) -> Any:
-    """Return ``factor = 0`` for "product = 0" if one factor alone may be 0; others as they are."""
-    if not isinstance(condition, sympy.Eq) or condition.rhs != 0:
-        return condition
-    factors = sympy.Mul.make_args(condition.lhs)
-    others = [x for x in factors if not (x.is_positive or x.is_number)]
-    return sympy.Eq(others[0], 0, evaluate=False) if len(others) == 1 else condition
-
-
 @cache
 def as_whole(condition: Any) -> Any:
     """Return ``16*ceiling(N/16) > N`` as "16 does not divide N"; other conditions as they are.
@@ -142,7 +116,7 @@ def as_division(condition: Any) -> Any:
 
 def condition_text(condition: Any) -> str:
     """Return a condition in words: ``N > 307``, ``64 divides N``."""
-    condition = as_whole(condition)
+    condition = _unrounded_bound(as_whole(condition))
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
@@ -152,6 +126,28 @@ def condition_text(condition: Any) -> str:
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)
     return f"{_spelled(left)} {sign} {_spelled(right)}"
+
+
+def _unrounded_bound(condition: Any) -> Any:
+    """Return a bound of one rounded quotient as a bound of its number, others as they are.
+
+    ``ceiling(d*h/16) - 2 >= 0`` is ``d*h > 16``: quotients above 1 are rounded up to at least 2.
+    """
+    sign = _SIGNS.get(type(condition).__name__, "")
+    difference = sympy.expand((condition.lhs - condition.rhs).replace(rounds_down, rounded_up))
+    parts = difference.atoms(sympy.floor, sympy.ceiling)
+    if sign[:1] not in (">", "<") or len(parts) != 1:
+        return condition
+    part = parts.pop()
+    factor, rest = difference.coeff(part), difference - difference.coeff(part) * part
+    number, divisor = part.args[0].as_numer_denom()
+    if abs(factor) != 1 or not (rest.is_Integer and divisor.is_Integer):
+        return condition
+    is_lower, strict = (sign[0] == ">") == (factor == 1), len(sign) == 1
+    end = -rest * factor + (strict if is_lower else -strict)  # the quotient may be this, too
+    if isinstance(part, sympy.floor):
+        return number >= end * divisor if is_lower else number < (end + 1) * divisor
+    return number > (end - 1) * divisor if is_lower else number <= end * divisor
 
 
 def _sides(condition: Any) -> tuple[Any, Any]:
@@ -190,8 +186,8 @@ def rounded_up(part: Any) -> Any:
 
 def is_wider(bound: Any, other: Any) -> bool:
     """Return whether a bound is wider than another on its side: ``N > 5`` than ``N > 9``."""
-    (size, side, far), (own, its, near) = _bound(bound), _bound(other)
-    return bool(size is not None and size == own and side == its and side * (near - far) > 0)
+    (*alike, far), (*others, near) = _bound(bound), _bound(other)
+    return bool(alike[0] is not None and alike == others and alike[1] * (near - far) > 0)
 
 
 def _bound(condition: Any) -> tuple[Any, int, Any]:

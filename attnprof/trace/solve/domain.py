@@ -17,8 +17,6 @@ from attnprof.trace.solve.conditions import (
     divided,
     is_wider,
     octave,
-    of_a_factor,
-    one_by_one,
     remainder,
     rounded_up,
     rounds_down,
@@ -127,8 +125,6 @@ class Domain(SizeConditions):
         ]
         self._classes = environment.learned_classes().named(translated)
         given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
-        if environment.in_blocks:  # other code has formulas for blocks and a rest
-            given = [*map(of_a_factor, given)]
         given = [*self._classes.conditions, *map(self._classes.rounded, given)]
         equations = [x for x in given if isinstance(x, sympy.Eq)]
         #: Rounded quotients, and the exact ones by conditions that one size divides another.
@@ -282,7 +278,7 @@ def _conditions(guard: Any) -> list[Any]:
         if strides is not None:
             return strides
     condition = translated(guard)
-    return [] if condition is sympy.true else one_by_one(condition)  # symbols are positive
+    return [] if condition is sympy.true else [condition]  # symbols are positive
 
 
 def _stride_conditions(

@@ -151,14 +151,14 @@ class Lattice:
         on_grid = {index: [row[i] for row in order] for i, index in enumerate(self.indices)}
         kinds = [axis.kinds for axis in self.axes]
         table = coefficients([axis.nodes for axis in self.axes], on_grid, kinds)
-        found: dict[Row, Mapping[Index, Fraction]] = {}
+        polynomials: dict[Row, Mapping[Index, Fraction]] = {}
         for place, row in enumerate(order):
             factors: dict[Index, Fraction] = {i: x[place] for i, x in table.items() if x[place]}
             if self._follows(factors, row):
                 for axis, ladder in enumerate(self.axes):
                     factors = ladder.plainer(factors, axis)
-                found[row] = factors
-        return found
+                polynomials[row] = factors
+        return polynomials
 
     def _follows(self, factors: Mapping[Index, Fraction], row: Row) -> bool:
         first = len(self.indices)

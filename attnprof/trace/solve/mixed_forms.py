@@ -91,8 +91,8 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     solved = write.solved if write else solved
 
     def size(name: Any, expression: Any) -> Any:
-        found = sympy.sympify(write.size(name, expression) if write else expression)
-        return int(found) if found is not None and found.is_Integer else found
+        whole = sympy.sympify(write.size(name, expression) if write else expression)
+        return int(whole) if whole is not None and whole.is_Integer else whole
 
     trace = solved.trace(size)
     forms = totals_by_phase(trace, phases)

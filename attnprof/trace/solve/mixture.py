@@ -184,10 +184,10 @@ class Mixture:
         points = [tuple(map(getitem, nodes, index)) for index in indices]
         base = tuple(self.base.values())
         for place, axis in enumerate(ladders.values()):
-            beside = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
-            points += [point for point in beside if point not in points]
-        found = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
-        if len(runs := [run for run in found if run is not None]) < len(points):
+            along = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
+            points += [point for point in along if point not in points]
+        tried = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
+        if len(runs := [run for run in tried if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
         return Solved(self, Lattice(list(ladders.values()), indices, points), runs)
 
@@ -214,7 +214,7 @@ class Solved:
         names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
         every = [rows_of(column) for column in columns.values()]
-        self._found: dict[Row, Mapping[Index, Fraction] | None] = {}
+        self._polynomials: dict[Row, Mapping[Index, Fraction] | None] = {}
         self._solve({row for rows in every for row in rows.values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
@@ -224,8 +224,8 @@ class Solved:
 
     def _solve(self, rows: set[Row]) -> None:
         """Fit the rows that are new; None stands for those that are no polynomials."""
-        if new := rows - self._found.keys():
-            self._found |= {**dict.fromkeys(new), **self.lattice.solved(new)}
+        if new := rows - self._polynomials.keys():
+            self._polynomials |= {**dict.fromkeys(new), **self.lattice.solved(new)}
 
     def expression(self, column: Sequence[Terms]) -> Any:
         """Return the formula that has these values in the runs; None if it is no polynomial."""
@@ -233,7 +233,7 @@ class Solved:
         rows = rows_of(column)
         self._solve(set(rows.values()))
         for monomial, row in rows.items():
-            if (factors := self._found[row]) is None:
+            if (factors := self._polynomials[row]) is None:
                 return None
             total += [sympy.Rational(x) * monomial * self._blocks(i) for i, x in factors.items()]
         return sympy.Add(*total)
@@ -273,7 +273,7 @@ class Solved:
             }
         calls = [with_sizes(call, sizes[key]) for key, call in examples.items()]
         whole = sizes[""]
-        modules = {name[0]: entries for name, entries in whole.items() if "own" in name}
+        modules = {name[0]: entries for name, entries in whole.items() if "entries" in name}
         return Trace(calls, whole["parameters"], notes, modules=modules, routes=self._routes())
 
     def _routes(self) -> list[tuple[Any, Any]]:
@@ -318,9 +318,9 @@ def axis_of(mixture: Mixture, name: str) -> Axis:
         later = first[0].xs[-1] + 1 - mixture.base[name]
         with suppress(OutOfBudgetError):
             for step, more in chain([(1, later)], ((step, 0) for step in steps[1:])):
-                found = _axis_by_step(mixture, name, step, more)
-                if found and _fits_further(mixture, name, found[0]):
-                    return found
+                axis = _axis_by_step(mixture, name, step, more)
+                if axis and _fits_further(mixture, name, axis[0]):
+                    return axis
     return first
 
 

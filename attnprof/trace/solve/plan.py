@@ -194,8 +194,8 @@ def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Tra
 
     def written(value: Any) -> Any:
         powers = [] if isinstance(value, int) else value.atoms(sympy.Pow)
-        found = {x: in_exponent(x) for x in powers if x.base.is_number and x.exp.free_symbols}
-        return value.xreplace(found) if found else value
+        named = {x: in_exponent(x) for x in powers if x.base.is_number and x.exp.free_symbols}
+        return value.xreplace(named) if named else value
 
     moved = [(call, written(call.bytes_moved)) for call in trace.calls]
     calls = [call if x is call.bytes_moved else replace(call, bytes_moved=x) for call, x in moved]
@@ -238,27 +238,14 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
         run = plan.at(first, phases, ragged=True)
         many = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(run, SymbolicRun | PinnedError)
-        plan.whole |= needs_blocks(plan.target, phases, plan.blocks, getattr(run, "pins", ()))
         if plan.whole or (many and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
             run = whole if plan.whole else run
         if not isinstance(run, PinnedError):
             return isinstance(run, SymbolicRun)
-        plan.blocks = _length_in_blocks(plan, run.pins) or _refined(plan.blocks, run.pins)
+        plan.blocks = _refined(plan.blocks, run.pins)
     return False
-
-
-def _length_in_blocks(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
-    """Return blocks with N counted in another number's size, if pins divide N by it; else None."""
-    numbers = {x: plan.first(x) for x, b in plan.blocks.items() if b == 1 and x not in FIRST}
-    length = symbol("N")
-    for floor in {floor for pin in pins for floor in pin.atoms(sympy.floor, sympy.ceiling)}:
-        number, divisor = floor.args[0].as_numer_denom()
-        for name in (name for name, size in numbers.items() if divisor == size):
-            if "N" not in plan.blocks and number.has(length):
-                return {"N": symbol(name), **plan.blocks}
-    return None
 
 
 def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
@@ -355,42 +342,14 @@ def block_guesses(target: Target, phases: Sequence[str]) -> Iterator[dict[str, A
         return
 
     def runs(length: int, **sizes: int) -> bool:
-        return _runs(target, phases, N=length, **sizes)
+        even = {x: EVEN.get(x, 16) for x in target.symbols} | {"N": length, **sizes}
+        run = outcome(target, even, training=trains(phases), most=SHORT)
+        return not isinstance(run, Exception)
 
-    primes = _prime_sizes(target)
+    others = (x for x in target.symbols if x not in FIRST)
+    primes = dict(zip(others, _PRIMES, strict=False))  # {"C": 5, "chunk": 7}
     if len(primes) > 1:  # first the one whose multiples are lengths at which it runs
         primes = dict(sorted(primes.items(), key=lambda x: not runs(3 * x[1], **primes)))
     yield from ({"N": symbol(x)} for x in primes)
     usual = _USUAL if runs(37) else [n for n in _BLOCKS if runs(3 * n) and runs(5 * n)]
     yield from ({"N": sympy.Integer(block)} for block in usual)
-
-
-def _prime_sizes(target: Target) -> dict[str, int]:
-    """Return a prime for each size but B, N, h and d: ``{"C": 5, "chunk": 7}``."""
-    return dict(zip((x for x in target.symbols if x not in FIRST), _PRIMES, strict=False))
-
-
-def _runs(target: Target, phases: Sequence[str], **sizes: int) -> bool:
-    """Return whether the code runs at these sizes, with even numbers for the others."""
-    even = {x: EVEN.get(x, 16) for x in target.symbols} | sizes
-    run = outcome(target, even, training=trains(phases), most=SHORT)
-    return not isinstance(run, Exception)
-
-
-def needs_blocks(
-    target: Target, phases: Sequence[str], blocks: Mapping[str, Any], pins: Iterable[Any]
-) -> bool:
-    """Return whether lengths must be whole blocks, though a symbolic run only fixed a remainder.
-
-    ``pins`` are the conditions that fixed it. At some widths the entries of any length can be
-    divided, so the code is run at prime sizes: with whole blocks, and with one token more.
-    """
-    rests = {symbol(f"{x} mod {block}"): (x, block) for x, block in blocks.items()}
-    fixed = [rests[size] for pin in pins for size in pin.free_symbols if size in rests]
-    primes = _prime_sizes(target)
-    for name, block in fixed:
-        if block.free_symbols and {x.name for x in block.free_symbols} <= set(primes):
-            length = 3 * int(evaluate(block, primes))
-            whole, ragged = ({**primes, name: length + rest} for rest in (0, 1))
-            return _runs(target, phases, **whole) and not _runs(target, phases, **ragged)
-    return False

@@ -72,10 +72,10 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     powers = [2**k for k in range(1, high.bit_length()) if low <= 2**k]
     roots = range(isqrt(low) + 1, isqrt(high) + 1)
     squares = [chance.choice(roots) ** 2 for _ in range(2)] if roots else []
-    beside = [size + step for size in (*powers[-3:], *squares) for step in (-1, 1)]
-    chance.shuffle(beside)
+    neighbours = [size + step for size in (*powers[-3:], *squares) for step in (-1, 1)]
+    chance.shuffle(neighbours)
     others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
-    wanted = (low, high, *powers[::-1], *beside[:3], sizes[1], *squares, *others)
+    wanted = (low, high, *powers[::-1], *neighbours[:3], sizes[1], *squares, *others)
     places = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
     chosen = list(dict.fromkeys(sizes[place] for place in places))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))

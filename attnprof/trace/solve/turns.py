@@ -282,7 +282,7 @@ def _shapes_outside(
         except ZeroDivisionError:
             return []
 
-    def beside(sizes: Sizes) -> Iterator[dict[str, int]]:
+    def next_length(sizes: Sizes) -> Iterator[dict[str, int]]:
         """Yield the next length that breaks conditions on remainders alone."""
         longer = ({**sizes, "N": sizes["N"] + more} for more in range(1, _NEXT))
         others = (x for x in longer if broken(x) and all(map(_is_of_remainder, broken(x))))
@@ -291,7 +291,7 @@ def _shapes_outside(
     outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(symbolic, x))
     looked = list(islice(outside, _LOOKED))
     inside = shapes_in(hints, lambda x: not broken(x) and _is_short(symbolic, x))
-    looked += chain(*map(beside, islice(inside, _DOUBTED)))
+    looked += chain(*map(next_length, islice(inside, _DOUBTED)))
     doubted = Counter[Any]()
     for shape, conditions in sorted(((s, broken(s)) for s in looked), key=lambda x: len(x[1])):
         if any(doubted[condition] < _DOUBTED for condition in conditions):

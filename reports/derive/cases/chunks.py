@@ -90,8 +90,8 @@ def receptance_chunks(r: Any, k: Any, v: Any, w: Any, u: Any, chunk: int) -> Any
         decay = (sums[..., i : i + 1, :] - w[..., i : i + 1, :] - sums).exp()
         scores = (r[..., i : i + 1, :] * k * decay).sum(-1)
         scores = scores.masked_fill(torch.arange(chunk) >= i, 0)
-        own = (r[..., i, :] * u[:, None] * k[..., i, :]).sum(-1, keepdim=True)
-        inside[..., i, :] = (scores.unsqueeze(-1) * v).sum(-2) + own * v[..., i, :]
+        row = (r[..., i, :] * u[:, None] * k[..., i, :]).sum(-1, keepdim=True)
+        inside[..., i, :] = (scores.unsqueeze(-1) * v).sum(-2) + row * v[..., i, :]
     return (across + inside).flatten(2, 3)
 
 
@@ -100,11 +100,11 @@ def causal_tiles(q: Any, k: Any, v: Any, block: int) -> Any:
     tokens, scale = q.shape[2], 1 / math.sqrt(q.shape[-1])
     out = torch.zeros_like(q)
     for i in range(0, tokens, block):
-        own = q[:, :, i : i + block] * scale
-        most = own.new_full((*own.shape[:-1], 1), -math.inf)
-        total, rows = torch.zeros_like(most), torch.zeros_like(own)
+        row = q[:, :, i : i + block] * scale
+        most = row.new_full((*row.shape[:-1], 1), -math.inf)
+        total, rows = torch.zeros_like(most), torch.zeros_like(row)
         for j in range(0, i + block, block):
-            scores = own @ k[:, :, j : j + block].mT
+            scores = row @ k[:, :, j : j + block].mT
             if j == i:
                 mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
                 scores = scores.masked_fill(mask, -math.inf)
@@ -202,10 +202,10 @@ def gated_delta_rows(q: Any, k: Any, v: Any, g: Any, beta: Any, chunk: int) -> A
     seen, new = lower @ (g.exp() * k), lower @ v
     state, out = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), torch.zeros_like(v)
     for i in range(q.shape[2]):
-        own = q[:, :, i] * g[:, :, i].exp()
-        scores = (own @ inner[:, :, i].mT).tril()
+        row = q[:, :, i] * g[:, :, i].exp()
+        scores = (row @ inner[:, :, i].mT).tril()
         value = new[:, :, i] - seen[:, :, i] @ state
-        out[:, :, i] = own @ state + scores @ value
+        out[:, :, i] = row @ state + scores @ value
         last = g[:, :, i, -1:]
         state = state * last.mT.exp() + (k[:, :, i] * (last - g[:, :, i]).exp()).mT @ value
     return out.flatten(2, 3).transpose(1, 2)

@@ -51,11 +51,11 @@ def chunked(q: Any, k: Any, v: Any, chunk: Any) -> Any:
 def tiled(q: Any, k: Any, v: Any) -> Any:
     """Attention in tiles of 64 queries and 64 keys, with a running maximum."""
     rows = []
-    for own in q.transpose(1, 2).split(64, 2):
-        most = torch.full_like(own[..., :1], -math.inf)
-        total, out = torch.zeros_like(most), torch.zeros_like(own)
+    for queries in q.transpose(1, 2).split(64, 2):
+        most = torch.full_like(queries[..., :1], -math.inf)
+        total, out = torch.zeros_like(most), torch.zeros_like(queries)
         for keys, values in zip(k.split(64, 1), v.split(64, 1), strict=True):
-            scores = own @ keys.permute(0, 2, 3, 1)
+            scores = queries @ keys.permute(0, 2, 3, 1)
             now = torch.maximum(most, scores.amax(-1, keepdim=True))
             weights, before = (scores - now).exp(), (most - now).exp()
             total = total * before + weights.sum(-1, keepdim=True)
@@ -118,7 +118,7 @@ class Strict(nn.Module):
 
 
 class Stack(nn.Module):
-    """So many layers of torch's own."""
+    """So many layers of torch's queries."""
 
     def __init__(self, d_model: int, num_heads: int, num_layers: int) -> None:
         super().__init__()

@@ -6,8 +6,8 @@ import pytest
 
 from attnprof import Workload, registry
 from attnprof.algebra.orders import fitted, keeps, order_value
-from attnprof.closed_form.growth import LENGTHS, GrowthCase, closed_form_growth
 from attnprof.errors import RequestError
+from attnprof.measure.growth import LENGTHS, GrowthCase, closed_form_growth
 from attnprof.mechanisms.extractors import HE
 from attnprof.mechanisms.standard import Standard
 

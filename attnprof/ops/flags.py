@@ -1,0 +1,48 @@
+"""Flags, which are 1 or 0 by the sizes: sums of products of them, as few as say the same.
+
+Memory is free once nothing holds it: 1 - (1 - a)*(1 - b), where a and b say whether two tensors do.
+"""
+
+from functools import lru_cache
+
+from attnprof.costs import Number, is_symbolic
+
+
+def as_flag(value: Number) -> Number:
+    """Return a product or sum of flags as one: 1 or 0 to any power is itself."""
+    return _as_flag(value) if is_symbolic(value) else value
+
+
+@lru_cache(maxsize=4096)
+def _as_flag(value: Number) -> Number:
+    import sympy
+
+    return sympy.Add(*(factor * sympy.Mul(*flags) for flags, factor in _flags(value).items()))
+
+
+@lru_cache(maxsize=4096)
+def _flags(value: Number) -> dict[frozenset[Number], Number]:
+    """Return the products of flags in a sum, and their factors.
+
+    Sympy would expand (1 - a)*(1 - a*b) to four terms, and further products to hundreds before
+    powers of flags meet: 1 - a*b - a + a**2*b is 1 - a here, as soon as both are multiplied.
+    """
+    if value.is_Number:
+        return {frozenset(): value}
+    if value.is_Pow and value.exp.is_Integer:
+        return _flags(value.base)
+    if not (value.is_Add or value.is_Mul):
+        plain = value.expand()
+        return _flags(plain) if plain.is_Add or plain.is_Mul else {frozenset((plain,)): 1}
+    parts = map(_flags, value.args)
+    total: dict[frozenset[Number], Number] = next(parts)
+    for part in parts:
+        pairs = (
+            [*total.items(), *part.items()] if value.is_Add
+            else [(a | b, x * y) for a, x in total.items() for b, y in part.items()]
+        )  # fmt: skip
+        total = {}
+        for flags, factor in pairs:
+            total[flags] = total.get(flags, 0) + factor
+        total = {flags: factor for flags, factor in total.items() if factor}
+    return total
