@@ -25,6 +25,30 @@ def product(shape: Iterable[Number]) -> Number:
     return count
 
 
+def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Return strides of a view of known sizes; None where torch would refuse the view, too.
+
+    Dimensions that follow one another in memory are a chunk; a new dimension lies in one chunk.
+    """
+    if not shape:
+        return (1,) * len(new)
+    strided: list[Number] = []  # innermost first
+    sizes = list(new)
+    step, entries = strides[-1], 1
+    for place in reversed(range(len(shape))):
+        entries *= shape[place]
+        if place and (shape[place - 1] == 1 or strides[place - 1] == entries * step):
+            continue
+        seen = 1
+        while sizes and (seen < entries or sizes[-1] == 1):
+            strided.append(seen * step)
+            seen *= sizes.pop()
+        if seen != entries:
+            return None
+        step, entries = strides[place - 1] if place else 1, 1
+    return tuple(reversed(strided))
+
+
 #: A dimension, or the outer or inner part of one: its size, its place, by how much its stride
 #: is that of the dimension.
 _Piece = tuple[Number, int, Number]
@@ -145,6 +169,9 @@ class Layout:
     @once
     def reshaped(self, shape: Shape, new: Shape) -> Found:
         """Return 1 where taking another shape copies, else 0, and the layout of the result."""
+        if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
+            strides = viewed_strides(shape, self.cases[0][1], new)
+            return (1, Layout.rows(new)) if strides is None else (0, Layout((((), strides),)))
         rows = map(same_size, self.cases[0][1], contiguous(shape))
         if len(self.cases) == 1 and not self.cases[0][0] and all(rows):
             return 0, Layout.rows(new)
@@ -194,6 +221,11 @@ class Layout:
     def in_rows(self, shape: Shape, group: Number) -> Found:
         """Return 1 where a copy (if a group is above one) puts it in rows, and the layout then."""
         rows = contiguous(shape)
+        first = self.cases[0][1]
+        if len(self.cases) == 1 and is_plain(group, *shape, *first) and min(shape, default=1) > 0:
+            lines = zip(shape, first, rows, strict=True)
+            moved = group > 1 and any(n > 1 and a != b for n, a, b in lines)
+            return int(moved), Layout((((), rows if moved else first),))
 
         def outcome(strides: Shape, ask: Ask, _: Simple) -> _Outcome:
             flag = ask(group)
