@@ -29,7 +29,7 @@ NAMED = 8
 
 def reproduce(
     documents: list[str] | None = Argument(
-        None, metavar="[DOCUMENT ...]", help="000 to 005 or a name, like taylorshift."
+        None, metavar="[DOCUMENT ...]", help="000 to 004, or a name like taylorshift or recent."
     ),
     *,
     claim: str | None = opt.flag("IDS", "Claims in full, like 004-EQ6."),

@@ -25,6 +25,11 @@ def product(shape: Iterable[Number]) -> Number:
     return count
 
 
+def _are_numbers(*sizes: Number) -> bool:
+    """Return whether all are numbers, not torch's symbols: comparing these adds conditions."""
+    return all(type(size) is int for size in sizes)
+
+
 def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Return strides of a view of known sizes; None where torch would refuse the view, too.
 
@@ -169,7 +174,7 @@ class Layout:
     @once
     def reshaped(self, shape: Shape, new: Shape) -> Found:
         """Return 1 where taking another shape copies, else 0, and the layout of the result."""
-        if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
+        if len(self.cases) == 1 and _are_numbers(*shape, *new, *self.cases[0][1]):
             strides = viewed_strides(shape, self.cases[0][1], new)
             return (1, Layout.rows(new)) if strides is None else (0, Layout((((), strides),)))
         rows = map(same_size, self.cases[0][1], contiguous(shape))
@@ -222,7 +227,8 @@ class Layout:
         """Return 1 where a copy (if a group is above one) puts it in rows, and the layout then."""
         rows = contiguous(shape)
         first = self.cases[0][1]
-        if len(self.cases) == 1 and is_plain(group, *shape, *first) and min(shape, default=1) > 0:
+        sizes = group, *shape, *first
+        if len(self.cases) == 1 and _are_numbers(*sizes) and min(shape, default=1) > 0:
             lines = zip(shape, first, rows, strict=True)
             moved = group > 1 and any(n > 1 and a != b for n, a, b in lines)
             return int(moved), Layout((((), rows if moved else first),))

@@ -73,7 +73,7 @@ DOCUMENTS = {
         Document("002", "extractors", "Attention Is Not All You Need Anymore"),
         Document("003", "approximation", "Attention Approximation"),
         Document("004", "taylorshift", "TaylorShift"),
-        Document("005", "recent", "Recent papers"),
+        Document("recent", "recent", "Papers of 2024 and 2025"),
     )
 }
 

@@ -1,1 +1,1 @@
-"""Papers of 2024 and 2025 (005): single claims of theirs, replayed."""
+"""Papers of 2024 and 2025: single claims of theirs, replayed."""

@@ -1,4 +1,4 @@
-"""Checks of claims of recent papers (005): caches, decoding steps, sparsity.
+"""Checks of claims of recent papers (`recent`): caches, decoding steps, sparsity.
 
 Each number comes from the closed forms of the layers at the sizes that the paper names.
 """
@@ -135,19 +135,19 @@ def _layer_bound(*_: Any) -> Mapping[str, float]:
 
 
 OURS: Ours = {
-    "005-V2-CACHE": lambda: 100 * (1 - V2 * 6 / (V1 * 16)),
-    "005-V2-GROUPS": lambda: V2 / 60 / (2 * 128),
-    "005-STEP3-LATENT": latent_products,
-    "005-STEP3-OTHERS": other_rows,
-    "005-NSA-T4": loaded_tokens,
-    "005-MOBA-SPARSITY": lambda: 100 * (1 - tokens_of_blocks(32768, 3, 512) / 32768),
-    "005-MOBA-1M": lambda: in_a_model(_layer_bound()["layer"]),
-    "005-MOBA-10M": lambda: fewer_operations(10 * 2**20, 10 * 2**20 // 64, 3),
-    "005-KIMI-CACHE": kimi_cache,
-    "005-KIMI-STEP": kimi_bytes,
+    "recent-V2-CACHE": lambda: 100 * (1 - V2 * 6 / (V1 * 16)),
+    "recent-V2-GROUPS": lambda: V2 / 60 / (2 * 128),
+    "recent-STEP3-LATENT": latent_products,
+    "recent-STEP3-OTHERS": other_rows,
+    "recent-NSA-T4": loaded_tokens,
+    "recent-MOBA-SPARSITY": lambda: 100 * (1 - tokens_of_blocks(32768, 3, 512) / 32768),
+    "recent-MOBA-1M": lambda: in_a_model(_layer_bound()["layer"]),
+    "recent-MOBA-10M": lambda: fewer_operations(10 * 2**20, 10 * 2**20 // 64, 3),
+    "recent-KIMI-CACHE": kimi_cache,
+    "recent-KIMI-STEP": kimi_bytes,
 }
 FACTS: Facts = {
-    "005-V2-CACHE": lambda *_: {"equal": 100 * (1 - V2 / V1)},
-    "005-STEP3-LATENT": lambda *_: {"percent": 100 * (2 * 576 / (576 + 512) - 1)},
-    "005-MOBA-1M": _layer_bound,
+    "recent-V2-CACHE": lambda *_: {"equal": 100 * (1 - V2 / V1)},
+    "recent-STEP3-LATENT": lambda *_: {"percent": 100 * (2 * 576 / (576 + 512) - 1)},
+    "recent-MOBA-1M": _layer_bound,
 }
