@@ -112,10 +112,10 @@ class Lightning(FixedDecay, GatedDecay):
     """Lightning attention: SiLU of q, k, v; head i of h decays by exp(-s 2^(-8i/h)), i from 1.
 
     s = 1 - ``depth`` + 1e-5, where ``depth`` is the layer's place from 0 (first) to 1 (last)
-    (Qin et al. 2024; MiniMax 2025, in blocks of ``chunk=256``). Outputs are normed, and gated by
-    σ(x W_g).
+    (Qin et al. 2024; MiniMax 2025, in blocks of 256). Outputs are normed, and gated by σ(x W_g).
     """
 
+    chunk: int = 256
     depth: float = 0.0
 
     name: ClassVar[str] = "lightning"
