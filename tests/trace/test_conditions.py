@@ -14,7 +14,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import condition_text, divided
+from attnprof.trace.solve.conditions import condition_text, divided, is_wider
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
@@ -86,6 +86,13 @@ def test_a_bound_of_a_rounded_quotient_is_one_of_its_number(condition, said):
     for shape in ({"d": size, "H": 1, "h": 3} for size in range(1, 40)):
         spelled = sympy.sympify(said, {"d": d, "H": H, "h": h})
         assert evaluate(condition, shape) == evaluate(spelled, shape)
+
+
+@pytest.mark.parametrize("rounded", [sympy.ceiling(H / 64) - 5 > 0, f((H - 1) / 64) >= 5])
+def test_a_bound_of_a_rounded_quotient_makes_a_wider_one_of_its_size_needless(rounded):
+    assert is_wider(H > 256, sympy.ceiling(H / 64) - 5 > 0)
+    assert not is_wider(H > 400, rounded)
+    assert not is_wider(rounded, H > 256)
 
 
 @pytest.mark.parametrize(

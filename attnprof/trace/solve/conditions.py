@@ -192,7 +192,7 @@ def is_wider(bound: Any, other: Any) -> bool:
 
 def _bound(condition: Any) -> tuple[Any, int, Any]:
     """Return size, side and number of a bound: N, 1, 5 of ``N > 5`` and N, -1, 5 of ``N < 5``."""
-    condition = as_whole(condition)
+    condition = _unrounded_bound(as_whole(condition))
     sign = _SIGNS.get(type(condition).__name__, "")
     side = {">": 1, "<": -1}.get(sign[:1], 0)
     if not side:
