@@ -29,12 +29,12 @@ def _flags(value: Number) -> dict[frozenset[Number], Number]:
     """
     if value.is_Number:
         return {frozenset(): value}
-    if value.is_Pow and value.exp.is_Integer:
-        return _flags(value.base)
-    if not (value.is_Add or value.is_Mul):
+    is_power = value.is_Pow and value.exp.is_Integer and value.exp > 0
+    if not (value.is_Add or value.is_Mul or is_power):
         plain = value.expand()
         return _flags(plain) if plain.is_Add or plain.is_Mul else {frozenset((plain,)): 1}
-    parts = map(_flags, value.args)
+    # a power of a sum is multiplied out: the sum need not be a flag itself
+    parts = map(_flags, [value.base] * int(value.exp) if is_power else value.args)
     total: dict[frozenset[Number], Number] = next(parts)
     for part in parts:
         pairs = (

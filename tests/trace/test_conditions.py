@@ -90,7 +90,7 @@ def test_a_bound_of_a_rounded_quotient_is_one_of_its_number(condition, said):
 
 @pytest.mark.parametrize("rounded", [sympy.ceiling(H / 64) - 5 > 0, f((H - 1) / 64) >= 5])
 def test_a_bound_of_a_rounded_quotient_makes_a_wider_one_of_its_size_needless(rounded):
-    assert is_wider(H > 256, sympy.ceiling(H / 64) - 5 > 0)
+    assert is_wider(H > 256, rounded)
     assert not is_wider(H > 400, rounded)
     assert not is_wider(rounded, H > 256)
 
