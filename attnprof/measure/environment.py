@@ -127,13 +127,21 @@ def command_line(arguments: Sequence[str]) -> str:
 
 @cache
 def cpu_model() -> str:
-    """Return the processor's name, where the system has it."""
+    """Return the processor's name, where the system has it.
+
+    Virtual machines name kinds of a processor alike ("AMD EPYC"): a name without a number of
+    its kind is told with its family and model.
+    """
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else platform.machine()
+    lines = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]
+    first = {field.strip(): value.strip() for field, _, value in lines}
+    name = first.get("model name", platform.machine())
+    kind = [f"{field.split()[-1]} {first[field]}"
+            for field in ("cpu family", "model", "CPU part") if field in first]  # fmt: skip
+    return name if re.search(r"\d{3}", name) or not kind else f"{name} ({' '.join(kind)})"
 
 
 def device_name(device: str) -> str:
