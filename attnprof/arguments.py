@@ -168,10 +168,10 @@ def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
     """Return texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
     if value is None:
         return None
-    asked = value if isinstance(value, Mapping) else several(name, value)
-    for item in asked:
+    items = value if isinstance(value, Mapping) else several(name, value)
+    for item in items:
         text(name, item, "d_model=h*d" if name == "args" else "x: B, N, h*d")
-    return asked
+    return items
 
 
 def sizes_by_name(value: Any) -> dict[str, int] | None:
@@ -245,10 +245,10 @@ def memory_bytes(value: Any, name: str = "memory") -> int:
 
     A number below a million without a unit is refused: gigabytes were meant.
     """
-    said = str(value).strip().lower()
-    matched = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", said)
+    typed = str(value).strip().lower()
+    matched = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", typed)
     if not matched:
         raise RequestError(f"{name} {value}: type a size like 2GiB or 500MB")
-    if said == matched[1] and float(said) < 10**6:  # nobody means so few
-        raise RequestError(f"{name} {value}: that is {said} bytes; type {said}GB")
+    if typed == matched[1] and float(typed) < 10**6:  # nobody means so few
+        raise RequestError(f"{name} {value}: that is {typed} bytes; type {typed}GB")
     return int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])

@@ -21,10 +21,10 @@ def _library(name: str, kind: str, *values: Number) -> Any:
     """Return the library of this name, if one of the values is of its type; None otherwise."""
     if _PLAIN.issuperset(map(type, values)):  # most are, and this is quick
         return None
-    its = sys.modules.get(name)
-    for value in values if its else ():
-        if isinstance(value, getattr(its, kind)):
-            return its
+    library = sys.modules.get(name)
+    for value in values if library else ():
+        if isinstance(value, getattr(library, kind)):
+            return library
     return None
 
 
@@ -195,7 +195,7 @@ _counts: Callable[[Cost], tuple[Number, ...]] = attrgetter(*COST_FIELDS)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Stage:
-    """One tensor operation: its result's shape, its cost, and what it holds.
+    """One tensor operation: its result's shape, its cost, and the memory that it holds.
 
     ``allocates`` come alive with the operation, ``frees`` die after it, ``workspace`` lives
     only during it; all three in bytes.
@@ -211,7 +211,7 @@ class Stage:
     frees: Number = 0
     workspace: Number = 0
     part: str = "forward"
-    #: which operation of its text it is, at any sizes
+    #: identifies the operation in its text, whatever the sizes
     place: tuple[object, ...] = field(default=(), compare=False)
 
 

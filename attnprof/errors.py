@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class AttnprofError(Exception):
-    """What was asked, what is possible and what to type, in one message.
+    """An error whose message says what was asked, what is possible and what to type.
 
     ``exit_code`` is what the command line ends with.
     """
@@ -19,7 +19,7 @@ class RequestError(AttnprofError):
 
 
 class NotFoundError(RequestError):
-    """What was named does not exist: no such file, module, name or mechanism."""
+    """The file, module, name or mechanism of the request does not exist."""
 
 
 class CannotRunError(AttnprofError):
@@ -36,10 +36,10 @@ class CheckFailedError(AttnprofError):
 
 def together(errors: Sequence[AttnprofError]) -> AttnprofError:
     """Return one error with all messages, each once, and the least of the exit codes."""
-    said = list(dict.fromkeys(map(str, errors)))
-    more = [f"and {len(said) - 5} more"] if len(said) > 5 else []
+    messages = list(dict.fromkeys(map(str, errors)))
+    more = [f"and {len(messages) - 5} more"] if len(messages) > 5 else []
     kind = type(min(errors, key=lambda error: error.exit_code))
-    return kind("; ".join([*said[:5], *more]))
+    return kind("; ".join([*messages[:5], *more]))
 
 
 def closest(typed: str, possible: list[str]) -> str:

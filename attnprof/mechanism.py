@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Self
 from attnprof.arguments import choice, parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.errors import RequestError, closest
-from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads
+from attnprof.ops.layer import Definition, LayerSizes, Weight, counted, kept, made, merge_heads
 from attnprof.workload import SCOPES, Published, Workload
 
-#: What a core may take besides queries, keys and values.
+#: Arguments of a core that are not queries, keys or values.
 _BY_NAME = ("self", "causal", "weights", "gates")
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a mechanism can do beside a plain forward pass; False is a refusal with a reason."""
+    """Features beyond a plain forward pass; a request for one that is False is refused."""
 
     causal: bool = True
     decode: bool = True
@@ -41,6 +41,9 @@ class Variant:
     reason: str
 
 
+DENSE_MASK = Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """Base of every mechanism; subclasses add their parameters as dataclass fields.
@@ -57,27 +60,27 @@ class Mechanism:
     family: ClassVar[str] = ""
     time_order: ClassVar[str] = ""
     memory_order: ClassVar[str] = ""
-    #: known exceptions to these orders; without parameters: the default itself
+    #: exceptions to these orders; one without parameters is about the default itself
     variants: ClassVar[tuple[Variant, ...]] = ()
     projections: ClassVar[str] = "qkvo"
     #: whether the core wants heads one after the other, so that (b·h, n, d) is a view
     flat: ClassVar[bool] = True
     kv_heads: ClassVar[int | None] = None  #: key and value heads, where their number is fixed
     abilities: ClassVar[Abilities] = Abilities()
-    #: mechanism ("": itself) and parameters that compute the same; a name binds no subclass
+    #: mechanism ("": itself) and parameters of the same function; a name holds for no subclass
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
-    reasons: ClassVar[dict[str, str]] = {}  #: what the refusals say, by ability
-    #: what parameters may be, by name: one of these values, or so much at least (or None)
+    reasons: ClassVar[dict[str, str]] = {}  #: sentences of refusals, by ability
+    #: possible values of parameters, by name: one of these, or None or a number from this on
     allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
     step_tokens: ClassVar[int] = 1  #: tokens of a decoding step: of a draft there are several
     decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
-    #: what a parameter counts, by its name, where configurations of models count otherwise
+    #: unit of a parameter, by its name, where configurations of models count differently
     counted: ClassVar[dict[str, str]] = {}
-    #: what it is to softmax attention (same, approximates, untrained, another), and why
+    #: relation to softmax attention (same, approximates, untrained, another), and the reason
     to_softmax: ClassVar[tuple[str, str]] = ("", "")
-    #: why ranks cannot share a sequence's tokens by sending what a decoder keeps; "" where they can
+    #: reason why ranks cannot share a sequence by sending a decoder's state; "" if they can
     not_split: ClassVar[str] = ""
-    #: parameters of which more costs more and, where it approximates, comes nearer
+    #: parameters that trade cost for accuracy: a larger value costs more and approximates better
     tuned: ClassVar[tuple[str, ...]] = ()
     #: the closed forms the documents print for it
     printed: ClassVar[tuple[Published, ...]] = ()
@@ -86,7 +89,7 @@ class Mechanism:
     _layer_takes: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        """Note which arguments ``core`` and ``layer`` take: they say what a mechanism can do."""
+        """Derive the abilities from the arguments that ``core`` and ``layer`` take."""
         cls._takes = frozenset(signature(cls.core).parameters)
         cls._layer_takes = frozenset(signature(cls.layer).parameters)
         if cls.is_text() and cls.abilities is Mechanism.abilities:
@@ -104,8 +107,8 @@ class Mechanism:
                     hint = "none for its default" if default is None else f"{name}={default}"
                     raise RequestError(f"{name}={value}: at least {possible}; for example {hint}")
             elif value not in possible:
-                near, known = closest(value, list(possible)), f"possible: {', '.join(possible)}"
-                hint = near if near == known else f"{near} {known}"
+                near, choices = closest(value, list(possible)), f"possible: {', '.join(possible)}"
+                hint = near if near == choices else f"{near} {choices}"
                 raise RequestError(f"{self.name} has no {name} '{value}': {hint}")
 
     @classmethod
@@ -115,12 +118,12 @@ class Mechanism:
 
     def with_params(self, params: dict[str, Any]) -> Self:
         """Return the mechanism with other parameters, given as values or as text."""
-        known = {item.name: item for item in fields(self)}
+        parameters = {item.name: item for item in fields(self)}
         for name in params:
-            if name not in known:
-                hint = closest(name, list(known)) if known else "it takes none"
+            if name not in parameters:
+                hint = closest(name, list(parameters)) if parameters else "it takes none"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
-        return replace(self, **{n: parameter_value(known[n], v) for n, v in params.items()})
+        return replace(self, **{n: parameter_value(parameters[n], v) for n, v in params.items()})
 
     @property
     def shares_rows(self) -> bool:
@@ -134,11 +137,11 @@ class Mechanism:
 
     @property
     def continues(self) -> bool:
-        """Whether it takes what a layer before it picked, and runs only after such a layer."""
+        """Whether it reuses the tokens that a layer before it picked, and so runs only after one."""
         return False
 
     def lent_bytes(self, workload: Workload) -> Number:
-        """Bytes of what it picks and holds for the layers after it that take it."""
+        """Return bytes of the picked places that it keeps for the layers after it."""
         return 0
 
     @property
@@ -151,18 +154,17 @@ class Mechanism:
         """Return what this implementation executes for a workload, stage by stage.
 
         ``scope`` ``core`` starts when q, k, v exist, ``layer`` includes the projections.
-        Raises :class:`RequestError` where the mechanism cannot do what is asked.
+        Raises :class:`RequestError` for a workload that the mechanism does not support.
         """
         self.check(workload, scope)
         if not self.is_text():
             raise RequestError(f"{self.name} has no core(q, k, v) in tensor methods to be counted")
         workload = self._fitted(workload)
-        from attnprof.ops.layer import counted
-
         state = self.state_entries(workload) if self.abilities.decode else 0
         if scope == "layer":
             state = state + self.layer_entries(workload)
-        return replace(counted(self, workload, scope), state_entries=state)
+        table = counted(self, workload, scope)
+        return replace(table, state_entries=state, notes=self.cost_notes(workload))
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Return the operations that the definition asks for, whatever implements it.
@@ -182,8 +184,6 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Return the number of trainable parameters."""
-        from attnprof.ops.layer import made
-
         return made(self, self._fitted(workload), scope)[1].count
 
     def _fitted(self, workload: Workload) -> Workload:
@@ -198,14 +198,24 @@ class Mechanism:
         """Return the form that runs for a workload, and why; "" if there is only one."""
         return ""
 
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return sentences on what a cost table counts or leaves out."""
+        return ()
+
     def published(self) -> tuple[Published, ...]:
         """Return the closed forms the documents print for this mechanism."""
         return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
-        """Return the elements that a decoder keeps after token number ``seq_len``."""
+        """Return the elements of the core's state after token number ``seq_len``.
+
+        They are those of :meth:`init_state`, or of keys and values if these parameters have none.
+        """
         w = workload
-        return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
+        try:
+            return sum(kept(self, w.with_(seq_len=w.keys), "core").entries)
+        except RequestError:
+            return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 
     def layer_entries(self, workload: Workload) -> Number:
         """Return elements that a layer keeps beside its core's state."""
@@ -220,18 +230,25 @@ class Mechanism:
 
         A step reads the rows that are cached and writes the newest, or reads and writes sums.
         """
-        from attnprof.ops.layer import state_traffic
-
-        return state_traffic(self, self._fitted(workload), scope)
+        return sum(kept(self, self._fitted(workload), scope).bytes)
 
     # -- what subclasses write -----------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Write the definition's operations."""
         if scope == "layer":
-            writer.projections(self.projections.replace("o", ""), workload)
+            self.define_inputs(writer, workload)
         self.define_core(writer, workload)
-        if scope == "layer" and "o" in self.projections:
-            writer.projections("o", workload)
+        if scope == "layer":
+            self.define_outputs(writer, workload)
+            if "o" in self.projections:
+                writer.projections("o", workload)
+
+    def define_inputs(self, writer: Definition, workload: Workload) -> None:
+        """Write a layer's operations before the core: by default the linear maps of q, k, v."""
+        writer.projections(self.projections.replace("o", ""), workload)
+
+    def define_outputs(self, writer: Definition, workload: Workload) -> None:
+        """Write a layer's operations between core and output map: by default none."""
 
     def core(self, *args: Any, **kwargs: Any) -> Any:
         """Return the heads' outputs for q, k and v, (b, h, n, d) each.
@@ -253,7 +270,7 @@ class Mechanism:
     def layer(self, *args: Any, **kwargs: Any) -> Any:
         """Compute a whole layer, with its own weights and maps: x (b, n, d_model) → the same shape.
 
-        ``layer(layer, x)``, and ``causal`` where it takes that: what takes none is so by nature.
+        ``layer(layer, x)``, with ``causal`` unless it is causal by nature.
         """
         raise RequestError(f"{self.name} has no layer of its own")
 
@@ -262,7 +279,7 @@ class Mechanism:
         return self.layer(layer, x, **({"causal": causal} if "causal" in self._layer_takes else {}))
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return input and output width of the layer's linear maps, by name; its own say theirs."""
+        """Return input and output width of the layer's linear maps, by name."""
         return {} if self.has_own_layer() else sizes.maps(self.projections)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
@@ -302,8 +319,8 @@ class Mechanism:
     @classmethod
     def is_text(cls) -> bool:
         """Return whether its core of three tensors, or its layer, is written."""
-        asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
-        return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
+        required = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
+        return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in required) == 3
 
     def projected_heads(self, letter: str) -> Number | None:
         """Return the heads of q, k or v that are projected and then repeated; None: all are."""
@@ -312,12 +329,12 @@ class Mechanism:
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """Return further arguments of core and step, computed from the layer's input, by name.
 
-        A core alone runs without it.
+        A core alone runs without them.
         """
         return {}
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any, **gates: Any) -> Any:
-        """Compute the core with the arguments it takes; refuse a mask that it does not have."""
+        """Compute the core with the arguments that it takes; RequestError for an unsupported mask."""
         self.refuse_unless(causal=causal)
         more = {"causal": causal, "weights": weights, **gates}
         return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
@@ -343,7 +360,7 @@ class Mechanism:
 
     # -- refusals ------------------------------------------------------------------------
     def check(self, workload: Workload, scope: str) -> None:
-        """Refuse what this mechanism cannot do, with the reason."""
+        """Raise :class:`RequestError` with the reason for a workload that is not supported."""
         choice("scope", scope, SCOPES)
         self.refuse_unless(
             causal=workload.causal,
@@ -355,16 +372,16 @@ class Mechanism:
             free_width=workload.width is not None and scope == "layer",
         )
 
-    def refuse_unless(self, **asked: bool) -> None:
-        """Refuse the first of the abilities that is asked for and that it does not have."""
-        for ability, wanted in asked.items():
+    def refuse_unless(self, **wanted: bool) -> None:
+        """Raise :class:`RequestError` for the first wanted ability that it lacks."""
+        for ability, is_wanted in wanted.items():
             lacks = ability == "decode" and getattr(self, self.decodes_with, True) is None
-            if wanted and (lacks or not getattr(self.abilities, ability, self.maps_all)):
+            if is_wanted and (lacks or not getattr(self.abilities, ability, self.maps_all)):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
 
     @property
     def maps_all(self) -> bool:
-        """Whether heads are maps of the input, and no columns of it."""
+        """Whether queries, values and output are linear maps, not columns of the input."""
         return self.has_own_layer() or {*"qvo"} <= {*self.projections}
 
     def refusal(self, ability: str) -> str:

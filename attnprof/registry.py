@@ -82,10 +82,10 @@ def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanis
     Raises RequestError for a value that is a parameter of none of them.
     """
     specs = [get(name) for name in names]
-    known = {name for mechanism in specs for name in mechanism.parameter_names()}
+    parameters = {name for mechanism in specs for name in mechanism.parameter_names()}
     for name, value in values.items():
-        if name not in known:
-            hint = closest(name, sorted(known)) if known else "it has no parameters at all"
+        if name not in parameters:
+            hint = closest(name, sorted(parameters)) if parameters else "it has no parameters at all"
             raise RequestError(
                 f"--set {name}={value}: {', '.join(names)} has no parameter '{name}'; {hint}"
             )
@@ -160,8 +160,8 @@ def _stacked(spec: Hybrid, sizes: Any) -> Any:
 
     layers = []
     for one in spec.layers:
-        its = replace(sizes, num_kv_heads=one.kv_heads or sizes.num_kv_heads)
-        layers.append(build_layer(one, module_of(one.name), its))
+        layer_sizes = replace(sizes, num_kv_heads=one.kv_heads or sizes.num_kv_heads)
+        layers.append(build_layer(one, module_of(one.name), layer_sizes))
     return HybridLayers(spec, layers)
 
 

@@ -21,7 +21,7 @@ def format_count(value: float, *, short: bool = False) -> str:
 
 def _decimal(value: float) -> str:
     for size, prefix in _SI:
-        if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
+        if abs(value) >= 0.9995 * size:  # not 1,000 of the prefix below
             return f"{_rounded(value / size, 3)} {prefix}"
     return f"{value:.3g}"
 
@@ -37,7 +37,7 @@ def format_bytes(value: float) -> str:
 def format_time(value: float) -> str:
     """Return seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
     for size, unit in _TIMES:
-        if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
+        if abs(value) >= 0.9995 * size:  # not 1,000 of the prefix below
             return f"{_rounded(value / size, 3)} {unit}"
     return f"{_rounded(value * 1e9, 3)} ns" if value else "0 s"
 

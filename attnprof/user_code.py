@@ -23,7 +23,7 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 
 
 class ExitedError(Exception):
-    """Somebody's code ended the program: what it raised is the cause."""
+    """User code ended the program; its exception is the cause."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def contained() -> Iterator[None]:
 def error_text(error: BaseException) -> str:
     """Return the exception and the line of the user's code: ``ValueError: message (my.py:12)``.
 
-    Where it says nothing the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
+    If the message is empty, the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
     """
     if isinstance(error, ExitedError) and error.__cause__ is not None:
         return f"it ends the program: {error_text(error.__cause__)}"
@@ -59,16 +59,16 @@ def error_text(error: BaseException) -> str:
     text = str(error.msg if isinstance(error, SyntaxError) else error)
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
     if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
-        first = "division by zero"  # a fraction's own words for it
+        first = "division by zero"  # instead of the words of a fraction
     for pattern, words in _PLAIN.items():
         if match := re.search(pattern, first):
             first = words.format(*match.groups())
     quoted = "" if first else _innermost(traceback.extract_tb(error.__traceback__)).line
-    said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
-    return f"{said} ({line})" if line else said
+    message = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
+    return f"{message} ({line})" if line else message
 
 
-#: What torch and packages say of kernels that are not there, and plain words for it.
+#: Messages of torch and of packages on missing kernels, and plain words for each.
 _PLAIN = {
     r"Could not run '([\w:.]+)' with arguments from the 'Meta' backend": (
         "the operation {} says nothing of its result without values: give it "
@@ -144,15 +144,15 @@ def module_in(path: str, typed: str) -> ModuleType:
 
 @contextmanager
 def _reachable(folder: Path) -> Iterator[None]:
-    """Put the folder on the import path, as Python does for a script; it stays there."""
+    """Put the folder on the import path, as Python does for a script; afterwards it is the last."""
     place = str(folder)
-    known = place in sys.path
+    was_there = place in sys.path
     sys.path.insert(0, place)
     try:
         yield
     finally:
         sys.path.remove(place)
-        if not known:
+        if not was_there:
             sys.path.append(place)
 
 
@@ -172,7 +172,7 @@ def _imported(typed: str, place: str, work: Callable[[], Any]) -> Any:
         advice = "; the file is part of a package: type package.module:Name" if relative else ""
         cause: BaseException = error
         while isinstance(cause, ImportError) and cause.__cause__ is not None:
-            cause = cause.__cause__  # what a package that imports late was told itself
+            cause = cause.__cause__  # the error inside a package that imports late
         raise RequestError(
             f"{typed}: {place} does not import: {error_text(cause)}{advice}"
         ) from error
@@ -237,7 +237,7 @@ def _below(text: str, package: ModuleType, name: str) -> ModuleType:
     """
     first = name.partition(".")[0]
     places = [place for place, names in _definitions(package) if first in names]
-    # what such a file defines is written out in the one beside it
+    # a modular_*.py file is the source of a generated file beside it
     written = [place for place in places if ".modular_" not in place]
     places = written or places
     if len(places) > 1:

@@ -28,7 +28,7 @@ class Workload:
     from 1), ``kv_seq_len`` the key tokens (default: the same). ``width`` is the model's, where it
     is not heads times head width, as plots and released models have it. ``phase`` is ``forward``,
     ``backward``, ``train`` (both) or ``decode``; ``prefill`` is an alias for a causal forward.
-    Raises :class:`RequestError` for what none of these can be.
+    Raises :class:`RequestError` for impossible values.
 
     >>> workload = Workload(1024, num_heads=8, head_dim=64, phase="prefill")
     >>> workload.d_model, workload.phase, workload.causal, workload.with_(seq_len=1).seq_len
@@ -147,7 +147,7 @@ class Published:
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """What must agree for two formulas to be comparable."""
+        """Fields in which two formulas must agree to be compared."""
         return (
             self.document, self.scope, self.phase, self.causal, self.quantity,
             self.convention, self.heads,

@@ -35,8 +35,8 @@ class FullCache:
 class TokenCache(FullCache):
     """Rows of shape (batch, tokens, width), appended one at a time.
 
-    The room doubles when it runs out, so a token costs a constant number of copies on average;
-    that of the sequence length, where known, avoids growth altogether.
+    The room doubles when it runs out, so a token costs a constant number of copies on average. Room
+    for the whole sequence, where its length is known, avoids growth.
     """
 
     def append(self, row: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class TokenCache(FullCache):
 
     @property
     def seen(self) -> Tensor:
-        """(batch, tokens, width) appended so far."""
+        """Rows (batch, tokens, width) appended so far."""
         return self.rows[:, : self.length]
 
 
@@ -172,7 +172,7 @@ def positioned(
     """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
     A state that has ``advance(tokens)``, or consists of caches, is filled at once with
-    random rows; any other one by real steps on ``rows()``, ``after_each`` told how many are done.
+    random rows; any other one by real steps on ``rows()``, with the count of them to ``after_each``.
     """
     parts = [getattr(state, f.name) for f in fields(state)] if is_dataclass(state) else []
     whole = hasattr(state, "advance")
@@ -217,7 +217,7 @@ class CachedCall(nn.Module):
 
 
 def kept_by(subject: Any) -> Any:
-    """Return what a decoding step starts from: its state or caches; None of another module."""
+    """Return the state or caches that a decoding step starts from; None for another module."""
     if isinstance(subject, DecodingStep):
         return subject.state
     return subject.kept if isinstance(subject, CachedCall) else None
@@ -226,7 +226,7 @@ def kept_by(subject: Any) -> Any:
 def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
     """Yield each tensor that a state holds, once: of a full cache as many rows as are filled."""
     seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, Caches):  # that makes caches, and keeps nothing
+    if id(value) in seen or isinstance(value, Caches):  # a maker of caches holds no state
         return
     seen.add(id(value))
     value = value.filled if isinstance(value, FullCache) else value

@@ -48,10 +48,10 @@ def _either_grads(
 
 # -- through the frequency domain ---------------------------------------------------------
 def _by_frequencies(x: Any, w: Any, length: Number) -> Any:
-    """Return ``length`` (at least 2n - 1) points along the last axis.
+    """Return the convolution by transforms of ``length`` (at least 2n - 1) points.
 
     Rounding is relative to the largest value of a row's channel: a later token moves an earlier
-    row by that much, and one that is not finite spoils all.
+    row by that much, and a token that is not finite spoils all rows.
     """
     spectrum = _spectrum(x, length)
     spectrum.mul_(_spectrum(w.unsqueeze(0), length))
@@ -229,7 +229,7 @@ def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
 def _convolved_grads(
     saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], chunk: Number
 ) -> tuple[Any, ...]:
-    """Return the next ``chunk`` gradients side by side serve both operands."""
+    """Return both gradients, each from the next ``chunk`` gradients of every row side by side."""
     x, w = saved
     b, n, d = x.shape
     coming = _windows(grad, chunk, 0)

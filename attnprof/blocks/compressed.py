@@ -40,7 +40,7 @@ summed_blocks = Function(lambda x, block: (block_sums(x, block), (x,)), _sum_gra
 
 
 def windows(tokens: Number, pool: int, stride: int) -> Number:
-    """Whole windows of ``pool`` tokens among so many, one every ``stride``."""
+    """Return the number of whole windows of ``pool`` tokens, one every ``stride`` tokens."""
     return maximum(0, floor_div(tokens, stride) - (pool // stride - 1))
 
 
@@ -58,7 +58,7 @@ def window_means(sums: Any, tokens: Any, pool: int, stride: int) -> Any:
 def _weights(
     q: Any, keys: Any, rows: slice, *, pool: int, stride: int, start: Any
 ) -> tuple[Any, Any, Any]:
-    """Scaled rows (g, h·r, d), weights (g, h·r, windows), and the rows' numbers (r, 1).
+    """Return scaled rows (g, h·r, d), weights (g, h·r, windows), and the rows' numbers (r, 1).
 
     A row before the end of the first window has no weights.
     """
@@ -75,10 +75,10 @@ def _weights(
 
 
 def _blocks(weights: Any, token: Any, blocks: Any, *, pool: int, stride: int, block: int) -> Any:
-    """Return blocks (g, r, blocks) in the order of their heads' weights (g, h, r, windows).
+    """Return blocks (g, r, blocks) in the order of the weights (g, h, r, windows), summed over heads.
 
-    A window says it of each stride, and a stride of its block. The first block comes first, then
-    the row's own and the one before it; later ones come last.
+    A window's weight counts for each of its strides, a stride's for its block. The first block leads,
+    with the row's own and the one before it; later ones come last.
     """
     g, _, count, many = weights.shape
     shares, strides = weights.sum(1), block // stride
@@ -132,13 +132,13 @@ def _attended_grads(
 
 #: Rows (g, h, n, dv) of q (g, h, n, d) over windows (g, m, d), (g, m, dv), and blocks (g, n, top).
 #:
-#: The h heads of a group pick the same blocks of the ``tokens``: those that the weights of all of
-#: them, summed, point to. The first row is token number ``start``, from 0.
+#: The h heads of a group pick the same blocks of the ``tokens``, by the sum of their weights.
+#: The first row is token number ``start``, from 0.
 window_attention = Function(_attended, _attended_grads)
 
 
 def window_pairs(w: Workload, pool: int, stride: int) -> tuple[Number, Number]:
-    """Return pairs of a row and a window before its end, and rows that have one."""
+    """Return the numbers of pairs of a row and a window up to it, and of rows that have any."""
     n, many = w.seq_len, windows(w.seq_len, pool, stride)
     if w.phase == "decode":
         return many, minimum(1, many)

@@ -37,7 +37,7 @@ class Block(NamedTuple):
     merges: bool = False
 
 
-#: From queries (b, n, d), and the masks, to the blocks of all rows, one at a time (``turns``).
+#: A function of queries (b, n, d) and masks that yields the blocks of all rows (see ``turns``).
 Pattern = Callable[[Any, tuple[Any, ...]], Iterator[Block]]
 
 
@@ -79,7 +79,7 @@ def _scores(q: Any, k: Any, block: Block) -> tuple[Any, Any, Any]:
 
 
 def _attend(q: Any, k: Any, v: Any, block: Block, out: Any) -> None:
-    """Write a block's outputs: one softmax a row, by the fused kernel or over the scores."""
+    """Write a block's outputs: one softmax a row over its scores."""
     scores = _scores(q, k, block)[2]
     softmax_(scores)
     out[:, block.rows] = scores.bmm(_gathered(v, block.keys))
@@ -203,7 +203,7 @@ def in_band(
 ) -> Iterator[Seen]:
     """Yield blocks of ``rows`` of n tokens; a row sees ``before`` tokens back, ``after`` ahead.
 
-    The tokens start at number ``first``. A symbol of rows: more than before and after. The
+    The tokens start at number ``first``. A symbolic ``rows`` is taken to exceed both reaches. The
     counter gets each kind of block once, times its number (:func:`turns`).
     """
     every = _every_block(n, rows, before, after, first)

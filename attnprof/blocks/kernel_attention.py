@@ -31,7 +31,7 @@ class FeatureMap:
     - Ω and ``softmax``: exp(xΩ - ‖x‖²/(2·sqrt d)), positive features of exp(q·k / sqrt d) where
       Ω already carries d^(-1/4) (FAVOR+, Choromanski et al. 2021, Eq 5). A row is divided by its
       own largest feature and EPSILON is added; for a query that cancels, for a key the
-      logarithm of the divisor comes back as its *scale*. No other row has a say in it.
+      logarithm of the divisor comes back as its *scale*. Features do not depend on other rows.
       Gradients hold the largest feature constant in the EPSILON term.
     """
 
@@ -217,7 +217,7 @@ class KernelRows:
         return join((share, against), -1)
 
     def top_before(self, part: slice, first: Any) -> Any:
-        """Scale of the last row before a chunk; ``first`` before the first row."""
+        """Return the scale of the last row before a chunk; ``first`` before the first row."""
         if self.tops is None or part.start == 0:
             return first
         return self.tops[:, part.start - 1 : part.start]

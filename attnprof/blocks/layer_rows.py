@@ -10,7 +10,7 @@ from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, join, wide_positions
 
-#: Added to a mean square.
+#: Added to a mean square before its root.
 SMALL = 1e-6
 
 
@@ -33,14 +33,14 @@ normed = Function(_normed, _normed_grads)
 
 
 def define_norm(writer: Any, count: Any, width: Any) -> None:
-    """Write the operations of so many rows' norms, with weights, into a definition."""
+    """Write the operations of ``count`` rows' norms, of ``width`` entries, with weights."""
     writer.dots("squares", count, count * width)
     each = Cost(divisions=2, additions=1, other=1) * count
     writer.stage("norm", each + Cost(multiplications=2) * (count * width), count, width)
 
 
 def define_gate(writer: Any, gates: Any, outputs: Any, width: Any) -> None:
-    """Write so many gates, maps of ``width`` entries, their sigmoids and the gated outputs."""
+    """Write ``gates`` maps of ``width`` entries, their sigmoids, and ``outputs`` gated entries."""
     writer.dots("gate", gates, gates * width)
     writer.stage("gate: sigmoid", SIGMOID * gates, gates)
     writer.stage("gated", Cost(multiplications=outputs), outputs)
@@ -121,9 +121,9 @@ class ConvolvedState(State):
 
 
 def convolved_step(x: Any, w: Any, tail: Any) -> Any:
-    """Return the new token's row (b, 1, c), convolved with those before it.
+    """Return the new token's row (b, 1, c), convolved with the rows before it.
 
-    They are ``tail`` (b, taps - 1, c), which moves on by one token, in place.
+    ``tail`` (b, taps - 1, c) holds these rows, and moves on by one token, in place.
     """
     rows = join([tail, x], 1)
     tail.copy_(rows[:, 1:])

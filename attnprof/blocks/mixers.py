@@ -52,7 +52,7 @@ def _delta(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, **how: Any) ->
 
 
 def _unit_delta(q: Any, k: Any, *others: Any, **how: Any) -> Any:
-    """Return rows of the same with queries and keys of length one."""
+    """Return rows of the gated delta rule with queries and keys scaled to length one."""
     return _delta(unit_rows(q), unit_rows(k), *others, **how)
 
 
@@ -136,7 +136,7 @@ def _scan_grads(saved: tuple[Any, ...], grad: Any, *, rows: int, **_: Any) -> tu
 def _token_grads(
     token: list[Any], a: Any, states: tuple[Any, Any], sums: tuple[Any, Any], into: list[Any]
 ) -> None:
-    """Put a token's gradients; that of the state after it becomes that of the one before."""
+    """Write a token's gradients; that of the state after it becomes that of the state before it."""
     x, dt, b, c, grad = token
     (before, after), (of_a, later), (to_x, to_dt, to_b, to_c) = states, sums, into
     later.add_(grad * c.transpose(1, 2))
@@ -173,7 +173,7 @@ def _selective(
 
 @dataclass(frozen=True)
 class Mixer:
-    """A kernel: its ``text``, which operand its result is like, the state's shape by operands."""
+    """A kernel: its ``text``, the place of the operand that results resemble, the state's shape."""
 
     text: Callable[..., Any]
     like: int

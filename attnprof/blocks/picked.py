@@ -3,7 +3,7 @@
 from typing import Any
 
 from attnprof.blocks.softmax import causal_mask, weighted_values
-from attnprof.costs import Cost, Number, ceil_div, exact_div, floor_div, minimum
+from attnprof.costs import Number, ceil_div, exact_div, floor_div, minimum
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
     add_product,
@@ -20,16 +20,16 @@ from attnprof.ops.layer import flat
 from attnprof.ops.loops import each, in_blocks
 from attnprof.workload import Workload, pairs
 
-#: Keys that a block of rows picks, all its rows together: their copies stay in a processor's cache.
+#: Keys that all rows of a block pick together: their copies stay in a processor's cache.
 PICKED = 4096
-#: Rows of a block that picks up to four times as many: fewer are slow products.
+#: Rows of a block that may pick up to four times as many keys: fewer rows are slow products.
 FEW_ROWS = 8
 #: Rows of a block of the indexer.
 ROWS = 64
 
 
 def _later(rows: slice, width: Any, like: Any) -> Any:
-    """Return (rows, width) booleans, True from the place after the row's own on."""
+    """Return (rows, width) booleans, True at places after the row's own."""
     mask = like.new_ones(rows.stop - rows.start, width, dtype=bool)
     return mask.triu_(rows.start + 1)
 
@@ -40,9 +40,9 @@ def picks(
     """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
-    scores go to the earlier token, whatever the length. Of a causal row before number ``top`` the
-    last places are of tokens after it. Above one token a ``block``, k are sums of blocks: a row,
-    of which the first is token number ``start``, picks its own block first, and none after it.
+    scores go to the earlier token. A causal row that sees fewer than ``top`` tokens has later ones in
+    its last places. Above one token a ``block``, k are sums of blocks: a row, of which the first is
+    token number ``start``, picks its own block first, and no later one.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
     places = empty_int32(q, b, n, minimum(top, m))
@@ -64,7 +64,7 @@ def picks(
 
 
 def _own_block_first(scores: Any, rows: slice, block: int, start: Any) -> None:
-    """Let scores (…, r, blocks) put each row's own block first, and later ones last."""
+    """Set scores (…, r, blocks) of each row's own block to infinity, of later blocks to minus it."""
     token = (arange(scores, rows.stop - rows.start) + (rows.start + start)).unsqueeze(1)
     own, first = token - token % block, arange(scores, scores.shape[-1], block)
     scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
@@ -80,11 +80,11 @@ def block_sums(k: Any, block: int) -> Any:
 
 
 def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
-    """Return the ``top`` blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
+    """Return the blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
-    The row's own block comes first, then those before it of the highest products with the sums
-    (b·g, blocks, d) of keys; equal ones in the order of tokens. Of a row with fewer blocks before
-    it, the last ones are of tokens after it. The first row is token number ``start``, from 0.
+    The row's own block comes first, then earlier blocks in order of the row's product with their sum
+    (b·g, blocks, d) of keys, equal products in the order of tokens. A row with fewer earlier blocks
+    has later ones in its last places. The first row is token number ``start``, from 0.
     """
     (many, n, _), (groups, blocks, d) = q.shape, sums.shape
     picked = empty_int32(q, many, n, minimum(top, blocks))
@@ -113,8 +113,8 @@ def unpicked(
 ) -> Any:
     """Return (groups, ·, m) booleans, True at keys that a row did not pick; places (b, n, top).
 
-    Places are of tokens, or of blocks of them; ``heads`` of a sample have the same ones. Samples,
-    heads and rows are shared out, in this order, to ``groups`` of keys.
+    Places are those of tokens, or of blocks; all ``heads`` of a sample share them. Samples,
+    heads and rows are divided, in this order, among ``groups`` of keys.
     """
     b, n, _ = places.shape
     hidden = like.new_ones(b, n, ceil_div(m, block), dtype=bool).scatter_(-1, places.long(), 0)
@@ -127,7 +127,7 @@ def unpicked(
 
 
 def picked_pairs(w: Workload, top: Number) -> Number:
-    """Return pairs of a row and one of the ``top`` keys that it picks."""
+    """Return the number of pairs of a row and one of the ``top`` keys that it picks."""
     n, top = w.seq_len, minimum(top, w.seq_len)
     if w.phase == "decode":
         return top
@@ -135,13 +135,13 @@ def picked_pairs(w: Workload, top: Number) -> Number:
 
 
 def tokens_of_blocks(t: Number, top: Number, block: int) -> Number:
-    """Return how many tokens number t, from 1, sees: of its own block and ``top`` - 1 before it."""
+    """Return how many tokens number t (from 1) sees in its own block and ``top`` - 1 before it."""
     before = ceil_div(t, block) - 1
     return t - before * block + block * minimum(top - 1, before)
 
 
 def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
-    """Return pairs of a row and a token that it sees of its own block and ``top`` - 1 before it."""
+    """Return the number of pairs of a row and a token in its own block or ``top`` - 1 before it."""
     if w.phase == "decode":
         return tokens_of_blocks(w.seq_len, top, block)
     full = floor_div(w.seq_len, block)
@@ -152,7 +152,7 @@ def pairs_of_blocks(w: Workload, top: Number, block: int) -> Number:
 
 
 def blocks_before(w: Workload, block: int) -> Number:
-    """Return pairs of a row and a block before its own."""
+    """Return the number of pairs of a row and a block before its own."""
     if w.phase == "decode":
         return ceil_div(w.seq_len, block) - 1
     full = floor_div(w.seq_len, block)
@@ -160,7 +160,7 @@ def blocks_before(w: Workload, block: int) -> Number:
 
 
 def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> None:
-    """Write the additions of rows of ``width`` entries to sums of ``block`` tokens."""
+    """Write the additions of rows of ``width`` entries to sums of ``block`` tokens each."""
     n, entries = w.seq_len, w.batch_size * width
     if w.phase == "decode":  # the first token of a block begins its sum
         writer.sums("block sums", entries * (ceil_div(n, block) - ceil_div(n - 1, block)), entries)
@@ -168,19 +168,13 @@ def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> No
         writer.sums("block sums", entries * ceil_div(n, block), entries * n)
 
 
-def define_indexer(writer: Any, ranked: Number, heads: Number, width: Number) -> None:
-    """Write the operations of so many scores into a definition: Σ_j w_j relu(q_j · k)."""
-    alike = ranked * heads
-    writer.dots("likeness", alike, alike * width)
-    writer.stage("relu", Cost(other=alike), alike)
-    writer.dots("scores of the indexer", ranked, alike)
 
 
 def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
     causal: bool, width: Any = None, values: Any = None, block: int = 1, start: Any = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return one sample's rows (g·r, group, d), weights, and the keys and values they picked."""
+    """Return one sample's rows (g·r, group, d), weights, picked keys, values, and their places."""
     h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
     chosen = places[rows]
     if block > 1:
@@ -203,12 +197,12 @@ def _block(
 
 
 def _keys_of(sample: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """Return keys and values of a sample; None for values that are entries of the keys."""
+    """Return keys and values of a sample; None instead of values that are entries of the keys."""
     return k[sample], None if v is None else v[sample]
 
 
 def _selected(x: Any, places: Any) -> Any:
-    """Return rows (g, r, d) of x (g, m, d), head by head: torch would copy all of a slice."""
+    """Return rows (g, r, d) of x (g, m, d) at places (r), head by head: torch copies whole slices."""
     g, _, d = x.shape
     out = x.new_empty(g, places.shape[0], d)
     for head in each(x, 0, g):
@@ -217,14 +211,14 @@ def _selected(x: Any, places: Any) -> Any:
 
 
 def _by_row(x: Any, g: Any) -> Any:
-    """Return a copy of (h, r, d): the heads of a row that share their keys, (g·r, h / g, d)."""
+    """Return a copy of (h, r, d) as (g·r, h / g, d): the heads of a row that share their keys."""
     h, r, d = x.shape
     group = exact_div(h, g)
     return copy_in_rows(x.reshape(g, group, r, d).transpose(1, 2)).view(g * r, group, d)
 
 
 def _by_head(x: Any, g: Any) -> Any:
-    """Return the rows by group and head: (g, h / g, r, d)."""
+    """Return (g·r, h / g, d) as (g, h / g, r, d), a view by group and head."""
     many, group, d = x.shape
     return x.view(g, exact_div(many, g), group, d).transpose(1, 2)
 
@@ -298,7 +292,7 @@ def over_picks(
     """Return rows (b, h, n, dv) of softmax attention at places (b, n, top), of tokens or blocks.
 
     Operands are those of :data:`picked_attention`, which computes it if ``gathered``; otherwise the
-    products of all keys are masked. With ``values`` v has the first so many entries of k.
+    products of all keys are masked. If ``values`` is given, v are the first so many entries of k.
     """
     if gathered:
         v = v if values is None else None

@@ -1,9 +1,9 @@
 """Linear recurrences S_t = decay_t ∘ S_{t-1} + k_t u_tᵀ, read as o_t = q_t S_t, in three forms.
 
-u_t is v_t, or, by the delta rule, β_t (v_t - k_tᵀ (decay_t ∘ S_{t-1})): what the decayed state
-does not know yet. A decay is exp(g_t): one number a token, one a channel of the keys, or none.
+u_t is v_t, or, by the delta rule, β_t (v_t - k_tᵀ (decay_t ∘ S_{t-1})): the part of the value that
+the decayed state does not predict. A decay is exp(g_t): a number a token, one a channel, or none.
 
-``chunkwise`` takes so many tokens at once: products inside a chunk, a state (dk, dv) across
+``chunkwise`` takes a chunk of tokens at once: products inside a chunk, a state (dk, dv) across
 chunks; the delta rule solves a unit triangular system a chunk for all u (Yang et al. 2024). With
 G the running sum of g in a chunk, only exp(G_i - G_j) of j ≤ i is formed, never exp(-G_j): no
 gate overflows. ``recurrent`` takes token by token, ``parallel`` all tokens as one chunk without a
@@ -33,7 +33,7 @@ EPSILON = 1e-6
 class Chunk:
     """Tokens (batch, c, ·) of a chunk in float32 at least; ``sums`` are G, None without a gate.
 
-    ``by_channel`` tells whether each channel of the keys has a decay of its own.
+    ``by_channel``: each channel of the keys has a decay of its own.
     """
 
     q: Any
@@ -64,7 +64,7 @@ class Chunk:
         return weights if factors is None else weights.mul_(factors)
 
     def lower(self, pairs: Any) -> Any:
-        """Zero pairs of j > i, unless the factors of token decays do."""
+        """Return pairs with zeros at j > i, where the factors of token decays put none."""
         return pairs.tril_() if self.sums is None or self.by_channel else pairs
 
     def after_start(self, x: Any) -> Any:
@@ -198,7 +198,7 @@ def _grads(
 
 
 def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, list[Any]]) -> None:
-    """Put the gradients of a chunk's tokens; that of its end, ``later``, becomes its start's."""
+    """Write the gradients of a chunk's tokens; ``later``, that of the end state, becomes the start's."""
     part, (to_q, to_k, to_v, to_g, to_beta) = to
     factors = c.factors()
     keys_seen = c.keys_seen(factors)
@@ -259,9 +259,9 @@ def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
 def _pair_grads(
     c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
 ) -> tuple[Any, Any, Any]:
-    """Return gradients of queries, and of keys as readers and as rows read, from the pairs'.
+    """Return gradients of queries, of keys k_i that read the state, and of keys k_j that it holds.
 
-    Pairs are (batch, c, c), zero where none is; they are overwritten.
+    Gradients of pairs are (batch, c, c), zero where j > i; they are overwritten.
     """
     if c.by_channel:
         return _channel_grads(c, weights, known, factors, keys_seen)
@@ -299,8 +299,8 @@ def _end_grad(c: Chunk, state: Any, later: Any, keys_grad: Any) -> Any:
 def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
     """Return gradient (batch, c, ·) of the gates.
 
-    exp(G_i) stands at queries and at keys that read, exp(-G_i) at keys that are read: so the
-    gradient of G is theirs times them. A gate moves G from its token on.
+    exp(G_i) multiplies queries and keys that read, exp(-G_i) keys that are read: so the gradient of G
+    is that of queries and keys times their values. A gate moves G from its token on.
     """
     keys = -right if left is None else left - right
     of_sums = (c.q * q_grad).add_(keys.mul_(c.k))

@@ -17,7 +17,7 @@ from attnprof.ops.loops import each, in_blocks
 
 @dataclass
 class KeyValueState:
-    """What softmax attention keeps: keys and values of every token so far, (b·g, t, d)."""
+    """Caches of softmax attention: keys and values of every token so far, (b·g, t, d)."""
 
     keys: Any
     values: Any
@@ -34,7 +34,7 @@ def empty_rows(sizes: LayerSizes, cache: Any) -> tuple[Any, Any]:
 
 
 def causal_mask(n: Any, like: Any) -> Any:
-    """Return (n, n) booleans, True above the diagonal: what a row must not see."""
+    """Return (n, n) booleans, True above the diagonal, at keys that a row must not see."""
     return like.new_ones(n, n, dtype=bool).triu_(1)
 
 
@@ -131,7 +131,7 @@ def _attended(
 
 
 def _by_token(v: Any, n: Any) -> Any:
-    """Memory for n rows as wide as values, (b, h, n, dv), heads of a token side by side."""
+    """Return memory for n rows as wide as values, (b, h, n, dv), heads of a token side by side."""
     b, h, _, width = v.shape
     return v.new_empty(b, n, h, width).transpose(1, 2)
 

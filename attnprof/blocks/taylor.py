@@ -269,8 +269,8 @@ def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
 def built_state(k: Any, v: Any, size: Any, features: RowFeatures) -> Any:
     """Return the sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
     state = fresh_state(features, k, v.shape[-1] + 1)
-    for here in in_blocks(k, k.shape[1], size):
-        features.absorb(state, k[:, here], with_ones(v[:, here]))
+    for chunk in in_blocks(k, k.shape[1], size):
+        features.absorb(state, k[:, chunk], with_ones(v[:, chunk]))
     return state
 
 
@@ -279,16 +279,16 @@ def _scan(
 ) -> tuple[Any, tuple[Any, ...]]:
     out, n = empty_like(v), q.shape[1]
     state = fresh_state(features, q, v.shape[-1])
-    for here in in_blocks(q, n, size):
-        weights = q[:, here].bmm(k[:, here].transpose(1, 2)).add_(1)
+    for chunk in in_blocks(q, n, size):
+        weights = q[:, chunk].bmm(k[:, chunk].transpose(1, 2)).add_(1)
         weights = weights.mul_(weights).add_(1).tril_()
-        part = weights.bmm(v[:, here])
+        part = weights.bmm(v[:, chunk])
         del weights
-        part.add_(features.read(q[:, here], state, True))
-        out[:, here] = part
+        part.add_(features.read(q[:, chunk], state, True))
+        out[:, chunk] = part
         del part
-        for _ in other_blocks(q, n, size, here):  # nothing reads what the last would add
-            features.absorb(state, k[:, here], v[:, here])
+        for _ in other_blocks(q, n, size, chunk):  # the state after the last one is not read
+            features.absorb(state, k[:, chunk], v[:, chunk])
     return out, (q, k, v)
 
 
@@ -299,17 +299,17 @@ def _scan_grads(
     q, k, v = saved
     to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
     n, state = q.shape[1], fresh_state(features, q, v.shape[-1])
-    for here in in_blocks(q, n, size):
-        to_q[:, here] = features.row_grad(q[:, here], grad[:, here], state, True)
-        _grads_within(*(x[:, here] for x in (q, k, v, grad, to_q, to_k, to_v)))
-        for _ in other_blocks(q, n, size, here):
-            features.absorb(state, k[:, here], v[:, here])
+    for chunk in in_blocks(q, n, size):
+        to_q[:, chunk] = features.row_grad(q[:, chunk], grad[:, chunk], state, True)
+        _grads_within(*(x[:, chunk] for x in (q, k, v, grad, to_q, to_k, to_v)))
+        for _ in other_blocks(q, n, size, chunk):
+            features.absorb(state, k[:, chunk], v[:, chunk])
     state.zero_()
-    for here in in_blocks(q, n, size, backwards=True):
-        to_k[:, here].add_(features.row_grad(k[:, here], v[:, here], state, False))
-        to_v[:, here].add_(features.read(k[:, here], state, False))
-        for _ in other_blocks(q, n, size, here, than="first"):
-            features.absorb(state, q[:, here], grad[:, here], True)
+    for chunk in in_blocks(q, n, size, backwards=True):
+        to_k[:, chunk].add_(features.row_grad(k[:, chunk], v[:, chunk], state, False))
+        to_v[:, chunk].add_(features.read(k[:, chunk], state, False))
+        for _ in other_blocks(q, n, size, chunk, than="first"):
+            features.absorb(state, q[:, chunk], grad[:, chunk], True)
     return to_q, to_k, to_v
 
 
@@ -336,10 +336,10 @@ def _sums(
     q: Any, k: Any, v: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, tuple[Any, ...]]:
     out, state = empty_like(v), fresh_state(features, q, v.shape[-1])
-    for here in in_blocks(q, q.shape[1], size):
-        features.absorb(state, k[:, here], v[:, here])
-    for here in in_blocks(q, q.shape[1], size):
-        out[:, here] = features.read(q[:, here], state, True)
+    for chunk in in_blocks(q, q.shape[1], size):
+        features.absorb(state, k[:, chunk], v[:, chunk])
+    for chunk in in_blocks(q, q.shape[1], size):
+        out[:, chunk] = features.read(q[:, chunk], state, True)
     return out, (q, k, v, state)
 
 
@@ -349,12 +349,12 @@ def _sums_grads(
     """Return gradients of q and of the state, then of k and v."""
     q, k, v, state = saved
     to_q, to_k, to_v, later = empty_like(q), empty_like(k), empty_like(v), zeros_like(state)
-    for here in in_blocks(q, q.shape[1], size):
-        to_q[:, here] = features.row_grad(q[:, here], grad[:, here], state, True)
-        features.absorb(later, q[:, here], grad[:, here], True)
-    for here in in_blocks(q, q.shape[1], size):
-        to_k[:, here] = features.row_grad(k[:, here], v[:, here], later, False)
-        to_v[:, here] = features.read(k[:, here], later, False)
+    for chunk in in_blocks(q, q.shape[1], size):
+        to_q[:, chunk] = features.row_grad(q[:, chunk], grad[:, chunk], state, True)
+        features.absorb(later, q[:, chunk], grad[:, chunk], True)
+    for chunk in in_blocks(q, q.shape[1], size):
+        to_k[:, chunk] = features.row_grad(k[:, chunk], v[:, chunk], later, False)
+        to_v[:, chunk] = features.read(k[:, chunk], later, False)
     return to_q, to_k, to_v
 
 

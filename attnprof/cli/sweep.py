@@ -81,7 +81,7 @@ def sweep(
     else:
         grids = grids_from_file(grid)
     from attnprof.device.calibration import with_roofline
-    from attnprof.measure.sweep import SweepOptions, here, on_workers, points_of, tasks_of
+    from attnprof.measure.sweep import SweepOptions, locally, on_workers, points_of, tasks_of
 
     planned = points_of(
         grids, counts=running.counts, error=running.error, limit_s=running.limit,
@@ -94,7 +94,7 @@ def sweep(
         running.try_all,
     )
     elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
-    executor = elsewhere if running.workers or running.scheduler else here
+    executor = elsewhere if running.workers or running.scheduler else locally
     report = _run(tasks_of(planned, running.processes), files, options, executor)
     to.deliver(with_roofline(report))
     return 0 if report.summary["measured"] else CannotRunError.exit_code

@@ -41,7 +41,7 @@ _VERDICTS: dict[tuple[Any, ...], Verdict] = {}
 
 
 def check_module(request: PointRequest) -> Verdict:
-    """Return the verdict on a mechanism as requested, once a process; a user's claims nothing."""
+    """Return the verdict on a mechanism, found once a process; a user's module makes no claim."""
     if is_module(request.mechanism):
         return Verdict()
     key = check_key(request)
@@ -86,7 +86,7 @@ def _verdict(request: PointRequest) -> Verdict:
     except Exception as error:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
         if _is_bug(error, request):
             return Verdict(f"cannot be checked, it raises {error_text(error)}")
-        return Verdict(wrong)  # what it does at the point's own shape is told there
+        return Verdict(wrong)  # the point's own shape is judged when it runs
     finally:
         torch.set_rng_state(state)
     return Verdict(wrong, "; ".join(references) or None)
@@ -99,7 +99,7 @@ class SmallModule:
         self.request = request
         self.module = make_module(request)
         self.inputs = make_inputs(request)
-        self.output = self.ran(self.module, self.inputs)
+        self.output = self.run(self.module, self.inputs)
 
     def compared(self, kind: str) -> Iterator[tuple[str, Any, Any, float]]:
         """Yield each comparison: its name, an output, the expected one, the tolerance.
@@ -125,7 +125,7 @@ class SmallModule:
             changed = [x.clone() for x in self.inputs]
             for x in changed:
                 x[..., half:, :] = torch.randn_like(x[..., half:, :])
-            again, whole = (x[..., :half, :] for x in (self.ran(self.module, changed), self.output))
+            again, whole = (x[..., :half, :] for x in (self.run(self.module, changed), self.output))
             yield "itself with other later tokens", again, whole, ALLOWED[dtype]
         if kind == "decode":
             whole = self.output[..., :STEPS, :]
@@ -134,7 +134,7 @@ class SmallModule:
             gradients = (self.gradients(self.module, self.inputs), self.gradients(*copy))
             yield f"{other} in its gradients", *gradients, allowed
 
-    def ran(self, module: Any, inputs: Sequence[Any]) -> Any:
+    def run(self, module: Any, inputs: Sequence[Any]) -> Any:
         """Return a module's output for these inputs."""
         return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
@@ -154,7 +154,7 @@ class SmallModule:
         """
         try:
             copy = self.copied(replace(request, dtype=dtype))
-            return None if copy is None else self.ran(*copy)
+            return None if copy is None else self.run(*copy)
         except RuntimeError as error:  # torch's word for all it cannot do
             if _is_bug(error, request):
                 raise
@@ -162,8 +162,8 @@ class SmallModule:
 
     def decoded(self) -> Any:
         """Return the first rows of the output, decoded one by one."""
-        of_core = [] if self.request.scope == "layer" else [self.inputs[0].new_empty(0)]
-        state = self.module.init_state(1, *of_core)
+        like = [] if self.request.scope == "layer" else [self.inputs[0].new_empty(0)]
+        state = self.module.init_state(1, *like)
         rows = []
         for token in range(STEPS):
             one = [x[..., token : token + 1, :].clone() for x in self.inputs]

@@ -49,7 +49,7 @@ THROTTLES = {
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
-    """Return what a reader needs to judge a measured number."""
+    """Return versions, device and settings by which a reader judges a measured number."""
     import torch
 
     matmul, on_gpu = torch.backends.cuda.matmul, device.startswith("cuda")
@@ -63,7 +63,7 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
         # "highest" keeps float32 products in float32; anything else lets a GPU use TF32
         "tf32": torch.get_float32_matmul_precision() != "highest" if device != "cpu" else None,
         "clock": "perf_counter_ns" if device == "cpu" else "cuda events",
-        # what lets a library round differently, or compute in another way
+        # settings by which a library rounds differently or chooses another algorithm
         "bfloat16_reduced_sums": matmul.allow_bf16_reduced_precision_reduction,
         "float16_reduced_sums": matmul.allow_fp16_reduced_precision_reduction,
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
@@ -130,7 +130,7 @@ def cpu_model() -> str:
     """Return the processor's name, where the system has it.
 
     Virtual machines name kinds of a processor alike ("AMD EPYC"): a name without a number of
-    its kind is told with its family and model.
+    its kind is given with family and model.
     """
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -154,19 +154,19 @@ def device_name(device: str) -> str:
 
 
 @cache
-def git_state(here: Path | None = None) -> str | None:
+def git_state(folder: Path | None = None) -> str | None:
     """Return a folder's commit, ``+changes`` if files differ from it; None outside git."""
-    here = here or Path.cwd()
+    folder = folder or Path.cwd()
     try:
-        commit = git(here, "rev-parse", "--short=12", "HEAD", limit_s=10)
-        changes = git(here, "status", "--porcelain", "-uno", limit_s=10)
+        commit = git(folder, "rev-parse", "--short=12", "HEAD", limit_s=10)
+        changes = git(folder, "status", "--porcelain", "-uno", limit_s=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+changes" if changes else commit
 
 
 def git(
-    here: Path, *arguments: str, limit_s: float = 300.0, settings: Mapping[str, str] | None = None
+    folder: Path, *arguments: str, limit_s: float = 300.0, settings: Mapping[str, str] | None = None
 ) -> str:
     """Return a git command's output, run in a folder without hooks or file-system monitors.
 
@@ -177,7 +177,7 @@ def git(
     kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
     done = subprocess.run(  # noqa: S603 - git is found the way the user's shell finds it
         ["git", *plain, *arguments],  # noqa: S607 - see above
-        cwd=here, capture_output=True, encoding="utf-8", errors="surrogateescape", check=True,
+        cwd=folder, capture_output=True, encoding="utf-8", errors="surrogateescape", check=True,
         timeout=limit_s,
         stdin=subprocess.DEVNULL,
         env={**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(settings or {})},
@@ -201,7 +201,7 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
 
 
 def conditions_now() -> dict[str, str]:
-    """Return what affects times on a CPU besides code: cores, wait policy, allocator, torch."""
+    """Return settings that affect times on a CPU: cores, wait policy, allocator, torch."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -278,6 +278,6 @@ def gpu_state(torch: Any, device: str) -> dict[str, Any]:
     for name, ask in questions.items():
         try:
             state[name] = ask()
-        except Exception:  # noqa: BLE001 - each of those raises its own kind
+        except Exception:  # noqa: BLE001 - each library raises errors of its own
             state[name] = None
     return state

@@ -23,12 +23,12 @@ from attnprof.units import setting_text
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
-#: torch's counter takes about a millisecond a product with what surrounds it: no longer lengths
-#: are counted for a mechanism that loops, once a call has seen this many.
+#: Products of a call after which no longer lengths are counted: torch's counter takes about a
+#: millisecond for each, so long loops would take minutes.
 MOST_PRODUCTS = 250
 COUNTER = "FlopCounterMode, meta tensors"
 LENGTHS = tuple(2**power for power in range(10, 17))
-#: A found exponent may lie above its claim by this much: edges of blocks, roots rounded up.
+#: A fitted exponent may exceed its claim by this much: edges of blocks, roots rounded up.
 TOLERANCE = 0.05
 #: Share of a count at the longest length, below which a stage is not named as a reason.
 SHARE = 0.01
@@ -60,10 +60,10 @@ class GrowthCase:
         """Return the mechanism's order, the one declared for these parameters, and why."""
         which = "memory_order" if quantity == "peak_bytes" else "time_order"
         claimed = getattr(self.mechanism, which)
-        for known in self.mechanism.variants:
-            if known.params == self.variant:
-                order = getattr(known, which)
-                return claimed, order, known.reason if order != claimed else ""
+        for variant in self.mechanism.variants:
+            if variant.params == self.variant:
+                order = getattr(variant, which)
+                return claimed, order, variant.reason if order != claimed else ""
         return claimed, claimed, ""
 
     def table(self, n: int) -> CostTable:
@@ -95,8 +95,8 @@ class GrowthCase:
             for order in (claimed, declared)
         )
         within, expected = (
-            fit <= known + TOLERANCE and (far is None or keeps(order, far) is not False)
-            for order, known in ((claimed, claim), (declared, limit))
+            fit <= exponent + TOLERANCE and (far is None or keeps(order, far) is not False)
+            for order, exponent in ((claimed, claim), (declared, limit))
         )
         return replace(
             blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(fit, DIGITS),

@@ -33,7 +33,7 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     table = request.spec.cost(request.workload, request.scope)
     total = table.total
     moved = int(total.bytes_moved)
-    counted = isinstance(request.spec, UserModule)  # no closed form of ours: what its code shows
+    counted = isinstance(request.spec, UserModule)  # counts come from its code
     kind = "derived" if counted else "formula"
     sizes: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
     sizes |= {f"flops_{kind}": int(total.flops), f"matmul_flops_{kind}": int(total.matmul_flops)}
@@ -50,14 +50,14 @@ def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
 
 
 def blank_of(kind: type[Kind], request: PointRequest, skipped: str | None) -> Kind:
-    """Return the same as a record of another kind."""
+    """Return a record of a kind for a request without numbers, with the reason if it is skipped."""
     names = {field.name for field in fields(kind)}
-    values: dict[str, Any] = {n: getattr(request, n) for n in _ASKED if n in names}
+    values: dict[str, Any] = {n: getattr(request, n) for n in _COPIED if n in names}
     return kind(**values | {"params": dict(request.params), "skipped": skipped})
 
 
 #: Fields that a record copies from its request.
-_ASKED = (
+_COPIED = (
     "mechanism", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype", "device",
     "phase", "causal", "scope", "compiled",
 )  # fmt: skip
@@ -98,7 +98,7 @@ def available_bytes(device: str) -> int:
 
 
 def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Return what a container's memory limits leave (cgroup v2, v1); huge if none."""
+    """Return the memory that a container's limits leave (cgroup v2, v1); huge if there is none."""
     limits = [1 << 62]
     for folder, limit, used in (
         (root, "memory.max", "memory.current"),
@@ -129,8 +129,8 @@ def measure_point(request: PointRequest) -> ProfileRecord:
         except (CannotRunError, RequestError) as error:
             if isinstance(error, RequestError) and not isinstance(request.spec, UserModule):
                 raise
-            record = replace(record, skipped=str(error))  # what it counts is known, at least
-    if why := counters.contradiction(record):  # then what is computed from it is left out
+            record = replace(record, skipped=str(error))  # its counts stay
+    if why := counters.contradiction(record):  # numbers that follow from it are left out
         record = replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
     spent = time.perf_counter() - start
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
@@ -164,7 +164,7 @@ def count_point(request: PointRequest) -> ProfileRecord:
     torch_count = counters.count_with_torch(request)
     fvcore = counters.count_with_fvcore(request)
     derived = counters.count_derived(request)
-    derived_only = record.flops_formula is None  # then what is derived stands for the closed form
+    derived_only = record.flops_formula is None  # derived counts take the place of a closed form
     formula = (derived.matmul_flops if derived_only else record.matmul_flops_formula) or 0
     flops = (derived.flops if derived_only else record.flops_formula) or 0
     macs = None if fvcore.failed else fvcore.macs.total()

@@ -170,7 +170,7 @@ _Progress = Callable[[int, int, Task], None]
 Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
 
-def here(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
+def locally(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
     """Measure one task after the other, on this machine."""
     for task in tasks:
         yield task, measured(task, options)
@@ -217,7 +217,7 @@ def sweep(
         done = len(tasks) - len(left)
         if on_progress and left:
             on_progress(done, len(tasks), left[0])
-        for count, (task, entry) in enumerate((executor or here)(left, options), 1):
+        for count, (task, entry) in enumerate((executor or locally)(left, options), 1):
             journal.append(task.key, entry)
             if on_progress and count < len(left):
                 on_progress(done + count, len(tasks), left[count])
@@ -356,11 +356,11 @@ def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, floa
     crossings = []
     for ((a, name, _), first), ((b, other, _), second) in combinations(curves.items(), 2):
         for low, high in pairwise(sorted(set(first) & set(second)) if a == b else ()):
-            start, end, its_start, its_end = (
+            start, end, other_start, other_end = (
                 math.log(curve[n].median_s or 1) for curve in (first, second) for n in (low, high)
             )
-            if (start - its_start) * (end - its_end) < 0 and name != other:
-                share = (start - its_start) / (start - its_start - end + its_end)
+            if (start - other_start) * (end - other_end) < 0 and name != other:
+                share = (start - other_start) / (start - other_start - end + other_end)
                 time = math.exp(start + share * (end - start))
                 crossings.append((first[low], low * (high / low) ** share, time))
     return crossings

@@ -228,7 +228,7 @@ def _blank_record(candidate: Candidate, qkv: QueriesKeysValues, terms: Terms) ->
 
 def _costs_and_errors(candidate: Candidate, exact: ExactAttention, terms: Terms) -> dict[str, Any]:
     """Return a candidate's costs by closed form, and its distances over draws of the weights."""
-    mechanism, workload = candidate.mechanism, workload_of(exact.given, terms)
+    mechanism, workload = candidate.mechanism, workload_of(exact.inputs, terms)
     if not mechanism.abilities.attend:
         raise RequestError(
             f"{candidate.name} has no queries and keys: it is no approximation of softmax attention"

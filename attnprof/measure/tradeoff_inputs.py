@@ -48,14 +48,14 @@ def structured(
 
     ``shape`` is (batch, heads, tokens, width). Values are normal random numbers.
     """
-    made = torch.Generator().manual_seed(seed)
-    q, k = STRUCTURES[name](shape, causal, made)
-    q, k = (NORMS[norms](x, made) for x in (q, k))
-    return QueriesKeysValues(name, q, k, _normal(shape, made), norms)
+    generator = torch.Generator().manual_seed(seed)
+    q, k = STRUCTURES[name](shape, causal, generator)
+    q, k = (NORMS[norms](x, generator) for x in (q, k))
+    return QueriesKeysValues(name, q, k, _normal(shape, generator), norms)
 
 
-def _normal(shape: tuple[int, ...], made: Generator) -> Tensor:
-    return torch.randn(shape, generator=made, dtype=torch.float64)
+def _normal(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _sharp(tokens: int) -> float:
@@ -63,22 +63,22 @@ def _sharp(tokens: int) -> float:
     return math.log(tokens) + MARGIN
 
 
-def _random(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+def _random(shape: tuple[int, int, int, int], _causal: bool, generator: Generator) -> Pair:
     """Return normal random queries and keys: scores of variance 1, without structure."""
-    return _normal(shape, made), _normal(shape, made)
+    return _normal(shape, generator), _normal(shape, generator)
 
 
-def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> Pair:
+def _peaked(shape: tuple[int, int, int, int], causal: bool, generator: Generator) -> Pair:
     """Return queries that each attend to one random key (if causal: not a later one)."""
     b, h, n, d = shape
-    k = _normal(shape, made)
+    k = _normal(shape, generator)
     room = torch.arange(1, n + 1) if causal else torch.full((n,), n)
-    chosen = (torch.rand((b, h, n), generator=made, dtype=torch.float64) * room).long()
+    chosen = (torch.rand((b, h, n), generator=generator, dtype=torch.float64) * room).long()
     key = k.gather(2, chosen.unsqueeze(-1).expand(shape))
     return key * (_sharp(n) * math.sqrt(d)) / key.square().sum(-1, keepdim=True), k
 
 
-def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+def _local(shape: tuple[int, int, int, int], _causal: bool, generator: Generator) -> Pair:
     """Return queries and keys whose scores fall with the distance, like a bell.
 
     Cosines and sines of random frequencies at each position: their products are, on average, a
@@ -86,33 +86,33 @@ def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> 
     """
     b, h, n, d = shape
     pairs = -(-d // 2)
-    frequencies = _normal((b, h, 1, pairs), made) / max(1.0, n / PARTS)
+    frequencies = _normal((b, h, 1, pairs), generator) / max(1.0, n / PARTS)
     angles = torch.arange(n, dtype=torch.float64)[:, None] * frequencies
     waves = torch.cat((angles.cos(), angles.sin()), -1)[..., :d]
     rows = waves * math.sqrt(_sharp(n) * math.sqrt(d) / pairs)
     return rows, rows.clone()
 
 
-def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+def _low_rank(shape: tuple[int, int, int, int], _causal: bool, generator: Generator) -> Pair:
     """Return queries and keys in one low-rank subspace a head; scores of variance 1."""
     b, h, n, d = shape
     rank = max(1, d // WIDTH_A_RANK)
-    basis, _ = torch.linalg.qr(_normal((b, h, d, rank), made))
+    basis, _ = torch.linalg.qr(_normal((b, h, d, rank), generator))
     scale = (d / rank) ** 0.25
-    q, k = (scale * _normal((b, h, n, rank), made) @ basis.mT for _ in range(2))
+    q, k = (scale * _normal((b, h, n, rank), generator) @ basis.mT for _ in range(2))
     return q, k
 
 
-def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
+def _on_sphere(x: Tensor, _generator: Generator) -> Tensor:
     """Scale all rows of a head to the length of its typical one."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=1e-300)
     return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / norms
 
 
-def _spread(x: Tensor, made: Generator) -> Tensor:
+def _spread(x: Tensor, generator: Generator) -> Tensor:
     """Scale rows of a head to its typical length times a log-normal number."""
-    factor = (SPREAD * _normal((*x.shape[:-1], 1), made) - SPREAD**2).exp()
-    return _on_sphere(x, made) * factor
+    factor = (SPREAD * _normal((*x.shape[:-1], 1), generator) - SPREAD**2).exp()
+    return _on_sphere(x, generator) * factor
 
 
 #: How queries and keys are drawn, by the structure's name.
@@ -154,7 +154,7 @@ def supplied(path: str) -> QueriesKeysValues:
 
 
 def _tensors(path: str, data: bytes) -> Any:
-    """Return what ``torch.save`` wrote, tensors and plain containers alone."""
+    """Return the tensors and plain containers of a file that ``torch.save`` wrote."""
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises anything
@@ -247,7 +247,7 @@ class ExactAttention:
     """
 
     def __init__(self, inputs: QueriesKeysValues, *, causal: bool) -> None:
-        self.given, self.causal = inputs, causal
+        self.inputs, self.causal = inputs, causal
         b, h, n, _ = inputs.q.shape
         if (count := b * h * n * inputs.k.shape[2]) > MOST_SCORES:
             raise CannotRunError(
@@ -266,10 +266,10 @@ class ExactAttention:
         self.output, self.log_sums = (torch.cat(pieces, 2) for pieces in zip(*parts, strict=True))
 
     def _scores(self, rows: slice, columns: slice) -> Tensor:
-        q, k = self.given.q[:, :, rows], self.keys[:, :, columns]
+        q, k = self.inputs.q[:, :, rows], self.keys[:, :, columns]
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         if self.causal:
-            row = torch.arange(self.given.q.shape[2])[rows]
+            row = torch.arange(self.inputs.q.shape[2])[rows]
             column = torch.arange(self.keys.shape[2])[columns]
             scores = scores.masked_fill(column > row[:, None], -math.inf)
         return scores
@@ -280,13 +280,14 @@ class ExactAttention:
 
     def distance(self, core: Core, *, distribution: bool = True) -> Distance | None:
         """Return a core's distance on the same inputs; None if it is not finite."""
-        q, k, v = self.given.q, self.given.k, self.given.v
+        q, k, v = self.inputs.q, self.inputs.k, self.inputs.v
         output = core(q, k, v)
         if not output.isfinite().all():
             return None
-        apart, exact = (_row_norms(x) for x in (output - self.output, self.output))
-        relative = float(_row_norms(apart.flatten()) / _row_norms(exact.flatten()).clamp(min=_TINY))
-        worst = float((apart / exact.clamp(min=_TINY)).max())
+        difference, exact = (_row_norms(x) for x in (output - self.output, self.output))
+        norm = _row_norms(exact.flatten()).clamp(min=_TINY)
+        relative = float(_row_norms(difference.flatten()) / norm)
+        worst = float((difference / exact.clamp(min=_TINY)).max())
         if not distribution:
             return Distance(relative, worst)
         if k.shape[2] > MOST_TOKENS:
@@ -300,29 +301,29 @@ class ExactAttention:
         A core that is linear in its values gives its weights as outputs, if columns of the identity
         matrix are the values. Rows are divided by their sums.
         """
-        sums = core(self.given.q, self.given.k, torch.ones_like(self.given.v))[..., :1]
-        again, apart = torch.zeros_like(output), torch.zeros_like(sums[..., 0])
-        group = output.shape[1] // self.given.v.shape[1]
+        sums = core(self.inputs.q, self.inputs.k, torch.ones_like(self.inputs.v))[..., :1]
+        mixed, variation = torch.zeros_like(output), torch.zeros_like(sums[..., 0])
+        group = output.shape[1] // self.inputs.v.shape[1]
         least = 0.0
         for columns, identity in self._identity():
-            weights = core(self.given.q, self.given.k, identity)
+            weights = core(self.inputs.q, self.inputs.k, identity)
             weights = weights[..., : columns.stop - columns.start]
-            again += weights @ self.given.v[:, :, columns].repeat_interleave(group, 1)
+            mixed += weights @ self.inputs.v[:, :, columns].repeat_interleave(group, 1)
             least = min(least, float((weights / sums).min()))
-            apart += (weights / sums - self.weights(columns)).abs().sum(-1)
-        if not float((again - output).norm()) <= ROUNDING * float(output.norm()):
+            variation += (weights / sums - self.weights(columns)).abs().sum(-1)
+        if not float((mixed - output).norm()) <= ROUNDING * float(output.norm()):
             return None, "its output is not linear in the values"
         if not (least >= -ROUNDING and bool((sums > 0).all())):
             return None, "some of its weights are negative"
-        return float(apart.mean()) / 2, "a distribution"
+        return float(variation.mean()) / 2, "a distribution"
 
     def _identity(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield columns of the identity matrix as values, a head's width at a time."""
-        shape = self.given.v.shape
+        shape = self.inputs.v.shape
         tokens, width = shape[2:]
         for first in range(0, tokens, width):
             columns = slice(first, min(tokens, first + width))
-            values = self.given.v.new_zeros(shape)
+            values = self.inputs.v.new_zeros(shape)
             place = torch.arange(columns.start, columns.stop)
             values[:, :, place, place - first] = 1
             yield columns, values

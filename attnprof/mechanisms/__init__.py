@@ -1,1 +1,1 @@
-"""One folder a mechanism or family: ``spec.py`` without torch, ``module.py`` with it."""
+"""The mechanisms: a file each or a family, or a folder with ``spec.py`` and a torch ``module.py``."""

@@ -26,14 +26,13 @@ class Decay(Recurrence):
     )
     to_softmax = ("another", "decays with distance take the place of the exponential")
     allowed: ClassVar[dict[str, Any]] = {
-        **Recurrence.allowed,
-        "impl": ("auto", "chunkwise", "recurrent", "parallel"),
-    }
+        **Recurrence.allowed, "impl": ("auto", "chunkwise", "recurrent", "parallel"),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDecay(Decay):
-    """Outputs of all heads over their root mean square, and a gate an entry, x W_g.
+    """Outputs of all heads divided by their root mean square, and gated entry by entry by x W_g.
 
     The gate multiplies ``before`` the norm, by its SiLU, or after it, by its sigmoid.
     """
@@ -43,14 +42,14 @@ class GatedDecay(Decay):
     before: ClassVar[bool] = False
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return the parameters of the base and of the output gate."""
+        """Return the base's maps and that of the output gate."""
         maps = super().layer_maps(sizes)
         if not self.output_gate:
             return maps
         return before_output(maps, {"gate_proj": (sizes.d_model, maps["o_proj"][0])})
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return one weight per output."""
+        """Return the base's weights, and one per output for the norm."""
         norm = Weight((sizes.num_heads * sizes.value_head_dim,), 1.0)
         return {**super().layer_weights(sizes), "out_norm": norm if self.output_gate else None}
 
@@ -63,21 +62,21 @@ class GatedDecay(Decay):
             return normed(y * silu(gate), layer.out_norm)
         return normed(y, layer.out_norm) * gate.sigmoid()
 
-    def define_finish(
-        self, writer: Definition, tokens: Number, heads: Number, width: Number
-    ) -> None:
-        """Add the norm and the gate to the definition."""
+    def define_outputs(self, writer: Definition, workload: Workload) -> None:
+        """Define the norm and the gate."""
         if self.output_gate:
-            entries = tokens * heads * width
-            define_norm(writer, tokens, heads * width)
+            w, tokens = workload, workload.batch_size * rows(workload)
+            width = w.num_heads * w.value_width
+            entries = tokens * width
+            define_norm(writer, tokens, width)
             writer.stage("output gate", (SIGMOID + Cost(multiplications=1)) * entries, entries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedDecay(Decay):
-    """A decay that is fixed for each head: equal for all tokens, not learned."""
+    """A decay for each head that is the same for all tokens and not learned."""
 
-    start: ClassVar[str] = ""  #: which logarithms of decays the heads have
+    start: ClassVar[str] = ""  #: the rule that draws the heads' log decays
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return the logarithm of each head's decay."""
@@ -102,7 +101,7 @@ class RetNet(FixedDecay):
     start = "retention_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return queries over sqrt d."""
+        """Return queries over sqrt d, keys and values as they are, and log decays."""
         queries = flat(q) * (1 / square_root(q.shape[-1]))
         return queries, flat(k), flat(v), self.log_decays(q, weights), None
 
@@ -124,7 +123,7 @@ class Lightning(FixedDecay, GatedDecay):
     start = "slope_decays"
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return SiLU of queries, keys and values."""
+        """Return the SiLU of queries, keys and values, and log decays."""
         decays = self.log_decays(q, weights) * (1 - self.depth + 1e-5)
         return silu(flat(q)), silu(flat(k)), silu(flat(v)), decays, None
 
@@ -156,7 +155,7 @@ class GLA(Decay):
         return {"offset": Weight((sizes.num_heads, sizes.head_dim), 0.0)}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return queries over sqrt d, and log α of every channel."""
+        """Return queries over sqrt d, keys, values, and log α of every channel."""
         b, h, n, d = q.shape
         offset = wide(weights.offset.view(1, h, 1, d))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -177,7 +176,7 @@ class Mamba2(GatedDecay):
 
     chunk: int = 256
     groups: int | None = 1
-    conv: int | None = 4  # type: ignore[misc]  # a parameter of what is one
+    conv: int | None = 4  # type: ignore[misc]  # a parameter, where the base has a constant
 
     name: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2 (state-space duality)"
@@ -186,16 +185,14 @@ class Mamba2(GatedDecay):
         Variant({"impl": "quadratic"}, "N^2", "N^2", "takes all pairs of tokens at once"),
     )
     allowed: ClassVar[dict[str, Any]] = {
-        **GatedDecay.allowed,
-        "impl": ("auto", "chunkwise", "recurrent", "quadratic"),
-        "groups": 1,
-        "conv": 2,
-    }
+        **GatedDecay.allowed, "impl": ("auto", "chunkwise", "recurrent", "quadratic"),
+        "groups": 1, "conv": 2,
+    }  # fmt: skip
     gate_maps = ("a",)
     before = True
 
     def projected_heads(self, letter: str) -> Number | None:
-        """Return the heads of B and C: one for each group."""
+        """Return ``groups`` for C and B."""
         return self.groups if letter in ("q", "k") else None
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -204,14 +201,14 @@ class Mamba2(GatedDecay):
         return {name: Weight((sizes.num_heads,), start) for name, start in starts.items()}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return the parameters of the base, and one bias per channel of each convolution."""
+        """Return the base's weights, and one bias per channel of each convolution."""
         shifts = self.convolved(sizes).items()
         biases = {f"{letter}_shift": Weight((width,), 0.0) for letter, width in shifts}
         return {**super().layer_weights(sizes), **biases}
 
     # -- what is executed ------------------------------------------------------------------
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return C, B, Δ x, -Δ exp(A)."""
+        """Return C, B, values Δ x and log decays -Δ exp(A)."""
         b, h, n, _ = q.shape
         rate, offset = (wide(x.view(1, h, 1, 1)) for x in (weights.rate, weights.offset))
         raised = offset if gates is None else wide(gates["a"]) + offset
@@ -227,7 +224,7 @@ class Mamba2(GatedDecay):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """Add the new token to the state, in place, and return what it reads there."""
+        """Compute a step of the base, and add D x."""
         y, state = super().step(q, k, v, state, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1), state
 

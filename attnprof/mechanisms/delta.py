@@ -1,13 +1,13 @@
 """Linear recurrences with short convolutions; the gated delta rule, and Kimi's gate by channel."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.kernel_attention import State
 from attnprof.blocks.layer_rows import ConvolvedState, convolved_step, short_convolution
 from attnprof.blocks.recurrence import EPSILON, recurrence, token_row, unit_rows
-from attnprof.costs import Cost, CostTable, Number, is_plain
+from attnprof.costs import Cost, Number, is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.arithmetic import SIGMOID
@@ -31,7 +31,7 @@ class Recurrence(Mechanism):
     ``conv`` tokens of queries, keys and values, channel by channel, before they are mixed.
     """
 
-    conv: ClassVar[int | None] = None  # a parameter, the first one, of those that convolve
+    conv: ClassVar[int | None] = None  # a parameter in subclasses that convolve
     impl: str = "auto"
     chunk: int = 64
 
@@ -41,9 +41,9 @@ class Recurrence(Mechanism):
     same_as = ("", {"impl": "recurrent"})
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "chunkwise", "recurrent"), "chunk": 1}
     gate_maps: ClassVar[tuple[str, ...]] = ()  #: maps of the input to gates
-    #: whether a token writes what the state does not know of it, or its value as it is
+    #: whether a token writes its value minus the one that the state predicts, or its value
     delta: ClassVar[bool] = False
-    #: what has a decay of its own: a ``token``, a ``channel`` of the keys; or ``none``
+    #: entries that share a decay: those of a ``token``, of a ``channel`` of the keys; or ``none``
     gated_by: ClassVar[str] = "token"
 
     # -- sizes ---------------------------------------------------------------------------
@@ -53,29 +53,30 @@ class Recurrence(Mechanism):
         return {"auto": "chunkwise", "quadratic": "parallel"}.get(self.impl, self.impl)
 
     def decay_width(self, head_dim: Number) -> Number:
-        """Return decays of a head and token: one for each channel, or one."""
+        """Return the number of decays of a head and token."""
         return head_dim if self.gated_by == "channel" else 1
 
     def gate_width(self, name: str, sizes: LayerSizes) -> Number:
-        """Return the numbers of a gate per head: decays ``a``, one β, an output gate ``g``."""
+        """Return entries a head of a gate: decays ``a``, one β ``b``, an output gate ``g``."""
         widths = {"a": self.decay_width(sizes.head_dim), "g": sizes.value_head_dim}
         return widths.get(name, 1)
 
     def gate_rank(self, name: str, head_dim: Number) -> Number | None:
-        """Return the width of a map of gates between two factors; None for one whole map."""
+        """Return the inner width of a gate's map that has two factors; None for a single map."""
         return None
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return maps of queries, keys, values; of each gate, or its two factors; of the output."""
-        maps, fewer = sizes.maps(self.projections), self.projected_heads("q")
+        maps, key_heads = sizes.maps(self.projections), self.projected_heads("q")
         gates = dict[str, tuple[Number, Number]]()
-        if fewer is not None:
-            if is_plain(sizes.num_heads) and sizes.num_heads % fewer:
+        if key_heads is not None:
+            if is_plain(sizes.num_heads) and sizes.num_heads % key_heads:
                 raise RequestError(
-                    f"{self.name}: {fewer} heads of queries and keys do not divide "
+                    f"{self.name}: {key_heads} heads of queries and keys do not divide "
                     f"num_heads={sizes.num_heads}; each of them serves as many heads of values"
                 )
-            maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, fewer * sizes.head_dim))
+            width = key_heads * sizes.head_dim
+            maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, width))
         for name in self.gate_maps:
             inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
             if rank is not None:
@@ -89,8 +90,8 @@ class Recurrence(Mechanism):
             return {}
         channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
         for letter, width in channels.items():
-            fewer = self.projected_heads(letter)
-            channels[letter] = width * (sizes.num_heads if fewer is None else fewer)
+            heads = self.projected_heads(letter)
+            channels[letter] = width * (sizes.num_heads if heads is None else heads)
         return channels
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -102,16 +103,13 @@ class Recurrence(Mechanism):
         }
 
     # -- what is executed ------------------------------------------------------------------
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Return the base's cost, with notes: the form that ran, FLOPs outside matrix products."""
-        table, notes = super().cost(workload, scope), []
-        if workload.phase != "decode":
-            chunks = self.form in ("chunkwise", "inverse")
-            size = f", {self.chunk} tokens a chunk" if chunks else ""
-            notes.append(f"form: {self.form}{size}")
-            if self.delta and self.form != "recurrent":
-                notes.append(SOLVE_RULE)
-        return replace(table, notes=(*table.notes, *notes))
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return notes on the form that ran and on FLOPs outside matrix products."""
+        if workload.phase == "decode":
+            return ()
+        chunks = self.form in ("chunkwise", "inverse")
+        form = f"form: {self.form}{f', {self.chunk} tokens a chunk' if chunks else ''}"
+        return (form, SOLVE_RULE) if self.delta and self.form != "recurrent" else (form,)
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
         """Return rows convolved, then SiLU, if the layer has filters for them."""
@@ -134,9 +132,9 @@ class Recurrence(Mechanism):
         return {"gates": gates}
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
-        """Return queries, keys, values, log decays and β, (b·h, n, ·), as they enter the state.
+        """Return queries, keys, values, log decays or None, β or None, (b·h, n, ·) each.
 
-        Without ``gates``, as where a core runs alone, each head has its own constants.
+        ``gates`` are the maps' results; for a core alone None, and each head has constants instead.
         """
         raise NotImplementedError
 
@@ -149,7 +147,7 @@ class Recurrence(Mechanism):
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """Return the heads' outputs, (b, h, n, dv), with what a layer does to them."""
+        """Return the heads' outputs (b, h, n, dv), in subclasses normed and gated."""
         return y
 
     # -- decoding ------------------------------------------------------------------------
@@ -170,49 +168,33 @@ class Recurrence(Mechanism):
     def step(
         self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
     ) -> tuple[Any, State]:
-        """Add the new token to the state, in place, and return what it reads there."""
+        """Add the new token to the state, in place; return its row (b, h, 1, dv) and the state."""
         operands = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
         return self.finished(row, weights, gates), state
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return the entries of the state, one a head."""
-        w = workload
-        return w.batch_size * w.num_heads * w.head_dim * w.value_width
-
-    wide_entries = state_entries
+    wide_entries = Mechanism.state_entries
 
     def layer_entries(self, workload: Workload) -> Number:
-        """Return the latest rows of each convolution."""
+        """Return entries of the latest rows of each convolution."""
         if self.conv is None:
             return 0
         widths = self.convolved(LayerSizes.of(workload)).values()
         return workload.batch_size * (self.conv - 1) * sum(widths)
 
     # -- what is defined -------------------------------------------------------------------
-    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Define projections, gates, convolutions, and the recurrence token by token."""
-        w, sizes = workload, LayerSizes.of(workload)
-        tokens = w.batch_size * rows(w)
-        if scope == "layer":
-            writer.maps(self.layer_maps(sizes), tokens)
-            for width in self.convolved(sizes).values():
-                entries = tokens * width
-                writer.dots("convolution", entries, entries * (self.conv or 1))
-                writer.stage("SiLU", SIGMOID * entries, entries)  # x / (1 + exp(-x))
-        self.define_core(writer, w)
-        if scope == "layer":
-            self.define_finish(writer, tokens, w.num_heads, w.value_width)
-            writer.projections("o", w)
-
-    def define_finish(
-        self, writer: Definition, tokens: Number, heads: Number, width: Number
-    ) -> None:
-        """Write the operations of what a layer does to its heads' outputs."""
+    def define_inputs(self, writer: Definition, workload: Workload) -> None:
+        """Define projections, gates and convolutions."""
+        sizes, tokens = LayerSizes.of(workload), workload.batch_size * rows(workload)
+        writer.maps(self.layer_maps(sizes), tokens)
+        for width in self.convolved(sizes).values():
+            entries = tokens * width
+            writer.dots("convolution", entries, entries * (self.conv or 1))
+            writer.stage("SiLU", SIGMOID * entries, entries)  # x / (1 + exp(-x))
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Decay, what the delta rule reads, k uᵀ, q S: each over dk·dv entries a token."""
+        """Define decays, the delta rule's reading, k uᵀ and q S: dk·dv entries a token each."""
         w = workload
         tokens = w.batch_size * w.num_heads * rows(w)
         values, entries = tokens * w.value_width, tokens * w.head_dim * w.value_width
@@ -240,24 +222,22 @@ class DeltaRule(Recurrence):
     """
 
     output_gate: bool = True
-    conv: int | None = 4  # type: ignore[misc]  # a parameter of what is one
+    conv: int | None = 4  # type: ignore[misc]  # a parameter, where the base has a constant
 
     allowed: ClassVar[dict[str, Any]] = {
-        **Recurrence.allowed,
-        "impl": ("auto", "chunkwise", "inverse", "recurrent"),
-        "conv": 2,
-    }
+        **Recurrence.allowed, "impl": ("auto", "chunkwise", "inverse", "recurrent"), "conv": 2,
+    }  # fmt: skip
     to_softmax = ("another", "a state of constant size takes the place of all earlier tokens")
     delta = True
 
     @property
     def gate_maps(self) -> tuple[str, ...]:  # type: ignore[override]
-        """``a`` for decays, ``b`` for β, ``g`` for outputs."""
+        """Letters of the gates: ``a`` for decays, ``b`` for β, ``g`` for outputs."""
         decays = () if self.gated_by == "none" else ("a",)
         return (*decays, "b", *(("g",) if self.output_gate else ()))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return weights A, one number per head, and c, one per decay."""
+        """Return weights A (one a head), c (one a decay), and the norm's (one a channel)."""
         gated, heads = self.gated_by != "none", sizes.num_heads
         shape = heads, self.decay_width(sizes.head_dim)
         return {
@@ -267,7 +247,7 @@ class DeltaRule(Recurrence):
         }
 
     def activated(self, gate: Any) -> Any:
-        """Return an output gate's factors."""
+        """Return an output gate's factors, from its logits."""
         return silu(gate)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:
@@ -279,14 +259,12 @@ class DeltaRule(Recurrence):
         normed = unit_rows(y, epsilon=epsilon) * (weights.norm * square_root(width))
         return normed * self.activated(gates["g"])
 
-    def define_finish(
-        self, writer: Definition, tokens: Number, heads: Number, width: Number
-    ) -> None:
+    def define_outputs(self, writer: Definition, workload: Workload) -> None:
         """Define mean squares, their roots, weights and gates."""
         if not self.output_gate:
             return
-        count = tokens * heads
-        entries = count * width
+        count = workload.batch_size * rows(workload) * workload.num_heads
+        entries = count * workload.value_width
         writer.dots("squared norms", count, entries)
         writer.stage("roots", Cost(divisions=count, other=count, additions=count), count)
         writer.stage("norm", Cost(divisions=entries, multiplications=entries), entries)
@@ -321,18 +299,16 @@ class GatedDeltaNet(DeltaRule):
     title: ClassVar[str] = "Gated DeltaNet (gated delta rule)"
     document: ClassVar[str] = "arXiv:2412.06464"
     allowed: ClassVar[dict[str, Any]] = {
-        **DeltaRule.allowed,
-        "gate": ("scalar", "none"),
-        "key_heads": 1,
-    }
+        **DeltaRule.allowed, "gate": ("scalar", "none"), "key_heads": 1,
+    }  # fmt: skip
 
     @property
     def gated_by(self) -> str:  # type: ignore[override]
-        """A token, unless ungated."""
+        """A token's entries share a decay, unless there is none."""
         return "none" if self.gate == "none" else "token"
 
     def projected_heads(self, letter: str) -> Number | None:
-        """Return the heads of queries and of keys, ``key_heads``."""
+        """Return ``key_heads`` for queries and keys."""
         return self.key_heads if letter in ("q", "k") else None
 
 
@@ -372,7 +348,7 @@ class KimiDelta(DeltaRule):
         return head_dim if self.rank is None else self.rank
 
     def activated(self, gate: Any) -> Any:
-        """Return the gate's function, σ."""
+        """Return an output gate's factors, from its logits: σ."""
         return gate.sigmoid()
 
 

@@ -9,14 +9,14 @@ from attnprof.blocks.softmax import score_products
 from attnprof.costs import Cost, Number, ceil_div, is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Variant
-from attnprof.mechanisms.standard import FusedOrWritten
+from attnprof.mechanisms.standard import Sdpa
 from attnprof.ops.functional import padded, square_root
 from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Differential(FusedOrWritten):
+class Differential(Sdpa):
     """(softmax(Q₁ K₁ᵀ / sqrt d₁) - λ softmax(Q₂ K₂ᵀ / sqrt d₂)) V, normed a head, times 1 - λ₀.
 
     A head's queries and keys are cut in two (an odd entry goes to the first part), its values are
@@ -28,7 +28,7 @@ class Differential(FusedOrWritten):
 
     bias: bool = False
     depth: int = 0
-    impl: str = "subtracted"
+    impl: str = "subtracted"  # type: ignore[misc]  # a parameter, where the base has a constant
 
     name: ClassVar[str] = "differential"
     title: ClassVar[str] = "Differential attention"
@@ -49,7 +49,7 @@ class Differential(FusedOrWritten):
 
     @property
     def start(self) -> float:
-        """λ₀, of the number of layers below."""
+        """λ₀, which follows from the number of layers below."""
         return 0.8 - 0.6 * math.exp(-0.3 * self.depth)
 
     def parts(self, head_dim: Number) -> list[Number]:
@@ -91,7 +91,7 @@ class Differential(FusedOrWritten):
         return mixed  # noqa: RET504 - the stage is called so
 
     def _share(self, weights: Any) -> Any:
-        """Return λ."""
+        """Return λ, (1,)."""
         return _product(weights.a1, weights.b1) - _product(weights.a2, weights.b2) + self.start
 
     # -- the definition ------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _map(q: Any, k: Any, mask: Any) -> Any:
 
 
 def _product(a: Any, b: Any) -> Any:
-    """Return exp(a·b), as one entry."""
+    """Return exp(a·b), (1,)."""
     return (a * b).sum(0, keepdim=True).exp()
 
 

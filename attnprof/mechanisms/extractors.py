@@ -5,7 +5,7 @@ In the printed forms, which stand untouched, ``n`` is the document's l (a traini
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof import costs
@@ -131,15 +131,12 @@ class Extractor(Mechanism):
         )
 
     # -- what is executed --------------------------------------------------------------
-    def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """Return the base's cost, with a note on the rule if an FFT may run."""
-        w = workload
-        table = super().cost(w, scope)
-        if self.weights == "matrix" or w.phase == "decode":
-            return table
-        direct = self.chosen(w.seq_len)
-        fft = not costs.is_plain(direct) or not direct
-        return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return a note on the rule by which an FFT is counted, if one may run."""
+        if self.weights == "matrix" or workload.phase == "decode":
+            return ()
+        direct = self.chosen(workload.seq_len)
+        return () if costs.is_plain(direct) and direct else (FFT_RULE,)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
@@ -203,9 +200,6 @@ class Extractor(Mechanism):
             f"build it with seq_len={n}"
         )
 
-    def state_entries(self, workload: Workload) -> costs.Number:
-        """Return the entries of the rows so far, at most those of the window."""
-        return workload.batch_size * workload.seq_len * workload.d_model
 
     # -- what is defined ---------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
@@ -248,9 +242,9 @@ def _rest(layer: Any, x: Any, extracted: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Adjusted(Extractor):
-    """Those whose extraction is multiplied by x W^adj and mapped by W^out.
+    """An Extractor whose extraction is multiplied by x W^adj and mapped by W^out.
 
-    ``output=false`` leaves W^out out; ``extract_only`` leaves the extraction part alone.
+    ``output=false`` leaves W^out out; ``extract_only`` is the extraction alone.
     """
 
     output: bool = True
@@ -282,7 +276,7 @@ class SHE(Adjusted):
     weights: ClassVar[str] = "matrix"
 
     def chosen(self, n: costs.Number) -> costs.Number:
-        """Return distances of one product."""
+        """Return the number of distances that one product takes."""
         if self.impl == "direct":
             return 1
         return costs.maximum(costs.minimum(CHUNK, n), costs.ceil_div(n, MOST_PRODUCTS))

@@ -119,9 +119,6 @@ class Super(Efficient):
         writer.dots("mixed values", width * rows(w), width * pairs(w))
         super().define_core(writer, w)
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return the input's rows and the mixed values."""
-        return 2 * super().state_entries(workload)
 
 
 def _check_length(weights: Any, length: Any, *, at_most: bool = False) -> None:

@@ -7,13 +7,13 @@ from attnprof.blocks.layer_rows import define_gate, define_norm, normed
 from attnprof.costs import Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
-from attnprof.mechanisms.standard import FusedOrWritten
+from attnprof.mechanisms.standard import Sdpa
 from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output
 from attnprof.workload import Published, Workload, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupedQuery(FusedOrWritten):
+class GroupedQuery(Sdpa):
     """Softmax attention whose query heads share ``num_kv_heads`` heads of keys and values.
 
     One such head is multi-query attention; without a number, it is the workload's. ``gate``
@@ -26,7 +26,7 @@ class GroupedQuery(FusedOrWritten):
     bias: bool = False
     num_kv_heads: int | None = None
     gate: str = "none"
-    impl: str = "fused"
+    impl: str = "fused"  # type: ignore[misc]  # a parameter, where the base has a constant
     qk_norm: bool = False
 
     name: ClassVar[str] = "gqa"
@@ -50,7 +50,7 @@ class GroupedQuery(FusedOrWritten):
 
     @property
     def kv_heads(self) -> int | None:  # type: ignore[override]
-        """What the parameter fixes."""
+        """Heads of keys and values, if the parameter fixes them."""
         return self.num_kv_heads
 
     def _fitted(self, workload: Workload) -> Workload:
@@ -63,7 +63,7 @@ class GroupedQuery(FusedOrWritten):
         return super()._fitted(workload)
 
     def _gates(self, heads: Number, width: Number) -> Number:
-        """Return factors of a token."""
+        """Return the number of a token's gates."""
         return heads * width if self.gate == "elementwise" else heads
 
     # -- what runs -----------------------------------------------------------------------
@@ -100,21 +100,20 @@ class GroupedQuery(FusedOrWritten):
         return (y.view(b, n, heads, -1) * gate.unsqueeze(-1)).view(b, n, width)
 
     # -- the definition ------------------------------------------------------------------
-    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Define projections, softmax attention and the gate."""
+    def define_inputs(self, writer: Definition, workload: Workload) -> None:
+        """Define projections, and the norms of queries and keys."""
         w = workload
-        if scope != "layer" or (self.gate == "none" and not self.qk_norm):
-            super().define(writer, w, scope)
-            return
-        writer.projections("qkv", w)
-        tokens = w.batch_size * rows(w)
+        super().define_inputs(writer, w)
         if self.qk_norm:
-            define_norm(writer, tokens * (w.num_heads + w.kv_heads), w.head_dim)
-        self.define_core(writer, w)
+            heads = w.num_heads + w.kv_heads
+            define_norm(writer, w.batch_size * rows(w) * heads, w.head_dim)
+
+    def define_outputs(self, writer: Definition, workload: Workload) -> None:
+        """Define the gate."""
+        w, tokens = workload, workload.batch_size * rows(workload)
         if self.gate != "none":
             gates = tokens * self._gates(w.num_heads, w.value_width)
             define_gate(writer, gates, tokens * w.num_heads * w.value_width, w.d_model)
-        writer.projections("o", w)
 
 
 MECHANISMS = (GroupedQuery,)

@@ -23,7 +23,7 @@ class Hybrid(Mechanism):
 
     @property
     def abilities(self) -> Abilities:  # type: ignore[override]
-        """What all of them can do; layers one after the other have no core of their own."""
+        """Abilities that all layers have; a stack of layers has no core."""
         names = [item.name for item in fields(Abilities)]
         can = {n: all(getattr(part.abilities, n) for part in self.parts) for n in names}
         needs_seq_len = any(part.abilities.needs_seq_len for part in self.parts)
@@ -37,7 +37,7 @@ class Hybrid(Mechanism):
 
     # -- parameters ----------------------------------------------------------------------
     def parameter_names(self) -> list[str]:  # type: ignore[override]
-        """Return names that any of them takes."""
+        """Return names of the parameters of any layer."""
         return list(dict.fromkeys(n for part in self.parts for n in part.parameter_names()))
 
     def with_params(self, params: dict[str, Any]) -> Self:
@@ -56,12 +56,13 @@ class Hybrid(Mechanism):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Each one's, as ``gqa.bias``."""
+        """Parameters of all layers, by names like ``gqa.bias``."""
         return {f"{part.name}.{n}": x for part in self.parts for n, x in part.params.items()}
 
     # -- sums ----------------------------------------------------------------------------
-    def _sum(self, of: Any) -> Number:
-        return sum(count * of(part) for part, count in zip(self.parts, self.counts, strict=True))
+    def _sum(self, count_of: Any) -> Number:
+        both = zip(self.parts, self.counts, strict=True)
+        return sum(count * count_of(part) for part, count in both)
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Return the parameters of all layers."""
@@ -80,7 +81,7 @@ class Hybrid(Mechanism):
         return self._sum(lambda part: part.state_traffic(workload, scope))
 
     def check(self, workload: Workload, scope: str) -> None:
-        """Refuse what one of them cannot do."""
+        """Raise :class:`RequestError` for a workload that one of the layers does not support."""
         for part in self.parts:
             part.check(workload, scope)
 
@@ -105,8 +106,8 @@ class Hybrid(Mechanism):
             stages += _freeing(forward, 0 if trains else inputs + lent[place])
         for place, layer in reversed([*enumerate(layers)]):
             backward = [stage for stage in layer if stage.part != "forward"]
-            # in place of its own input's gradient, that its stages free, dies its saved input
-            passed = between if place + 1 < len(layers) else 0  # the gradient from the next one
+            # stages free their input's gradient, which lives on: the saved input dies in its place
+            passed = between if place + 1 < len(layers) else 0  # the next layer's gradient
             stages += _freeing(backward, passed)
         notes = dict.fromkeys(note for table in tables for note in table.notes)
         each = list(zip(tables, self.counts, strict=True))
@@ -117,9 +118,9 @@ class Hybrid(Mechanism):
         )  # fmt: skip
 
     def _lent(self, w: Workload) -> list[Number]:
-        """Bytes of lent places that die with each layer, the last that takes them.
+        """Return for each layer the bytes of lent places that it frees, as the last to reuse them.
 
-        In training, where autograd saves them, they count to the end.
+        In training autograd saves the places, so they count to the end.
         """
         freed: list[Number] = [0] * len(self.layers)
         held: Number = 0
@@ -137,17 +138,17 @@ class Hybrid(Mechanism):
 
     def _in_order(self, tables: list[CostTable]) -> Iterator[list[Stage]]:
         """Yield each layer's stages, which have its number and mechanism in their names."""
-        of = dict(zip(map(id, self.parts), tables, strict=True))
+        table_of = dict(zip(map(id, self.parts), tables, strict=True))
         for number, part in enumerate(self.layers):
             where = f"{number} {part.name}"
             yield [
                 replace(stage, name=f"{where}: {stage.name}", place=(number, *stage.place))
-                for stage in of[id(part)].stages
+                for stage in table_of[id(part)].stages
             ]
 
 
 def _freeing(stages: list[Stage], more: Number) -> list[Stage]:
-    """Return the stages, of which the last frees so many bytes more."""
+    """Return the stages; the last one frees ``more`` bytes in addition."""
     if stages:
         stages[-1] = replace(stages[-1], frees=stages[-1].frees + more)
     return stages

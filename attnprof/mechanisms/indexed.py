@@ -8,16 +8,15 @@ from attnprof.blocks.picked import (
     block_sums,
     blocks_before,
     define_block_sums,
-    define_indexer,
     over_picks,
     pairs_of_blocks,
     picked_pairs,
     picks,
 )
 from attnprof.blocks.softmax import KeyValueState, empty_rows
-from attnprof.costs import Number, ceil_div, minimum
+from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
 from attnprof.ops.caches import given_places
 from attnprof.ops.functional import join, wide_positions
@@ -33,13 +32,13 @@ from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexed:
-    """What mechanisms share whose rows attend to the tokens that an indexer ranks highest.
+class Indexed(Mechanism):
+    """Attention of a row to the tokens that an indexer ranks highest; its subclasses are two layers.
 
     ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
     row's own block, and of those before it the ones of highest score, ``top`` tokens in all. That
-    is causal with and without a mask. ``index=lent`` is for a layer whose places the layers after
-    it take, which are ``shared`` and have no indexer (as in GLM-5): ``dsa@index=lent`` before
+    is causal with and without a mask. ``index=lent`` is for a layer that hands its picked places to
+    later layers, which are ``shared`` and have no indexer (as in GLM-5): ``dsa@index=lent`` before
     ``dsa@index=shared@3``.
     """
 
@@ -54,30 +53,24 @@ class Indexed:
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (
-        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
-    )
+    variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     allowed: ClassVar[dict[str, Any]] = {
-        "top": 1,
-        "index_heads": 1,
-        "index_dim": 1,
-        "index_block": 1,
-        "index": ("own", "lent", "shared"),
-        "impl": ("gathered", "dense-mask"),
-    }
+        "top": 1, "index_heads": 1, "index_dim": 1, "index_block": 1,
+        "index": ("own", "lent", "shared"), "impl": ("gathered", "dense-mask"),
+    }  # fmt: skip
 
     @property
     def continues(self) -> bool:
-        """Whether it takes the places of the layer before it."""
+        """Whether it reuses the places that a layer before it picked."""
         return self.index == "shared"
 
     @property
     def picked_blocks(self) -> int:
-        """Blocks, or tokens, that a row picks."""
+        """Number of blocks, or of tokens, that a row picks."""
         return max(1, self.top // self.index_block)
 
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
-        """Return maps of the indexer: queries, from ``source`` entries; key; heads' shares."""
+        """Return maps of the indexer: queries (from ``source`` entries), a key, the heads' shares."""
         if self.continues:
             return {}
         return {
@@ -92,15 +85,15 @@ class Indexed:
         return layer.index_k(x)
 
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
-        """Compute a prompt; blocks after a row's own are hidden with and without a mask."""
+        """Compute a prompt; blocks after a row's own are hidden even without a mask."""
         return self._run(layer, x, causal or self.index_block > 1)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
-        """Attend from the new token to those that it picks of all so far."""
+        """Attend from the new token to the tokens that it picks among all so far."""
         return self._run(layer, x, False, state), state
 
     def _run(self: Any, layer: Any, x: Any, causal: bool, state: Any = None) -> Any:
-        """Pick tokens for every row of a prompt, or for that of a step, then attend to them."""
+        """Pick tokens for each row of a prompt, or for a step's one row, then attend to them."""
         source, start = self._source(layer, x), 0 if state is None else state.keys.length
         places = self._places(layer, x, source, causal, start, state)
         heads: tuple[Any, Any, Any] = self.operands(layer, x, source, state)
@@ -112,18 +105,18 @@ class Indexed:
         return layer.o_proj(self._outputs(layer, y))
 
     def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Return queries (b, h, n, ·), keys and values (b, g, n, ·), in a step of all tokens."""
+        """Return queries (b, h, n, ·), and keys and values (b, g, n, ·), in a step of all tokens."""
         raise NotImplementedError
 
     def scaling(self, sizes: LayerSizes) -> dict[str, Any]:
-        """Return settings of :func:`over_picks` for keys that have their values inside."""
+        """Return settings of :func:`over_picks` for keys that contain their values."""
         return {}
 
     def _places(self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any) -> Any:
-        """Return the places (b, n, picked) of rows from ``start`` on; queries map ``source``."""
+        """Return places (b, n, picked) for rows from ``start`` on; ``source`` gives the queries."""
         b, n, _ = x.shape
         if self.continues:
-            return self._given(layer, x, n + start)
+            return self._lent_places(layer, x, n + start)
         keys = self.index_keys(layer, x).detach()
         if state is not None:
             keys = state.indexed.append(keys)
@@ -138,8 +131,8 @@ class Indexed:
             layer.handed = places
         return places
 
-    def _given(self, layer: Any, x: Any, tokens: Any) -> Any:
-        """Return the places of the layer before."""
+    def _lent_places(self, layer: Any, x: Any, tokens: Any) -> Any:
+        """Return the places that the layer before picked; RequestError if there is none."""
         if (places := getattr(layer, "handed", None)) is not None:
             return places
         few = minimum(self.picked_blocks, ceil_div(tokens, self.index_block))
@@ -152,7 +145,7 @@ class Indexed:
 
     # -- decoding ------------------------------------------------------------------------
     def index_cache(self, cache: Any) -> Any:
-        """An empty cache of the indexer's keys, or of their sums; None where it has none."""
+        """Return an empty cache of the indexer's keys or block sums; None without an indexer."""
         if self.continues:
             return None
         if self.index_block == 1:
@@ -160,27 +153,23 @@ class Indexed:
         return cache.block_sums(1, self.index_dim, self.index_block)
 
     def index_entries(self, w: Workload) -> Number:
-        """Return entries that the indexer keeps."""
+        """Return entries of the indexer's cache."""
         kept = 0 if self.continues else ceil_div(w.seq_len, self.index_block)
         return w.batch_size * kept * self.index_dim
 
     def row_width(self, w: Workload) -> Number:
-        """Return the entries that are cached of a token, without its key of the indexer."""
+        """Return cached entries a token, without its key of the indexer."""
         raise NotImplementedError
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return the rows of every token, and what the indexer keeps."""
-        w = workload
-        return w.batch_size * w.seq_len * self.row_width(w) + self.index_entries(w)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return bytes of a step: the rows that it picks, and what the indexer keeps."""
+        """Return bytes of a step: the rows that it picks, and the whole cache of the indexer."""
         w = workload
         seen = self.index_pairs(w.with_(phase="decode"))
         return w.item_size * (w.batch_size * seen * self.row_width(w) + self.index_entries(w))
 
     def lent_bytes(self, w: Workload) -> Number:
-        """Return bytes of the places that it lends."""
+        """Return bytes of the places that later layers reuse; 0 unless ``index=lent``."""
         if self.index != "lent":
             return 0
         n = 1 if w.phase == "decode" else w.seq_len
@@ -195,7 +184,7 @@ class Indexed:
         return picked_pairs(w, self.top)
 
     def define_index(self, writer: Definition, workload: Workload) -> None:
-        """Write the operations of the scores of all pairs."""
+        """Define Σ_j w_j relu(q_j · k) for all pairs of a row and a token, or a block before it."""
         w = workload
         if self.continues:
             return
@@ -203,7 +192,11 @@ class Indexed:
         if self.index_block > 1:
             define_block_sums(writer, w, self.index_block, self.index_dim)
             ranked = blocks_before(w, self.index_block)
-        define_indexer(writer, w.batch_size * ranked, self.index_heads, self.index_dim)
+        scores = w.batch_size * ranked
+        products = scores * self.index_heads
+        writer.dots("likeness", products, products * self.index_dim)
+        writer.stage("relu", Cost(other=products), products)
+        writer.dots("scores of the indexer", scores, products)
 
 
 @dataclass
@@ -214,14 +207,14 @@ class IndexedState(KeyValueState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(Indexed, Mechanism):
-    """A row attends to the ``top`` tokens of highest score, the same ones for all heads.
+class TopK(Indexed):
+    """A row attends to the ``top`` tokens of highest score, which are the same for all heads.
 
     Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k),
     of q, k and w mapped from x. Equal scores go to the earlier token. ``impl=gathered`` copies the
     picked keys and multiplies only these, ``dense-mask`` masks the products of all. Choosing has no
-    gradient, so the indexer is trained by a loss of its own. Norms, turns and latents of the
-    published layer are not in it.
+    gradient, so the indexer is trained by a loss of its own. The published layer's norms, turns and
+    latents are left out.
     """
 
     name: ClassVar[str] = "topk"
@@ -256,11 +249,11 @@ class TopK(Indexed, Mechanism):
         return IndexedState(*empty_rows(sizes, cache), self.index_cache(cache))
 
     def row_width(self, w: Workload) -> Number:
-        """Return the entries of a token's keys and values."""
+        """Return entries of a token's keys and values."""
         return w.kv_heads * (w.head_dim + w.value_width)
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Define maps, the indexer's scores of all pairs, softmax attention over picked ones."""
+        """Define maps, the indexer's scores of all pairs, softmax attention over picked pairs."""
         w = workload
         writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
         self.define_index(writer, w)
@@ -280,8 +273,8 @@ class IndexedRows:
 class IndexedLatent(Indexed, Latent):
     """Absorbed latent attention of a row to the ``top`` latents that an indexer ranks highest.
 
-    Its queries are maps of what the others' are, its one key a token a layer-normed map of x, the
-    shares of its heads a map of x; scores are those of ``topk``, and turns of theirs left out.
+    Queries of the indexer are maps of the same rows as the other queries, its one key a token a
+    layer-normed map of x, its heads' shares a map of x. Scores are those of ``topk``, not turned.
     ``impl=gathered`` copies the picked latents and multiplies only these, ``dense-mask`` masks the
     products of all. The indexer has no gradient here.
     """
@@ -298,7 +291,7 @@ class IndexedLatent(Indexed, Latent):
             raise RequestError(f"step_tokens={self.step_tokens}: {self.name} takes one at a time")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return the weights of the base, and those of the indexer's norm."""
+        """Return the base's weights, and the weight and shift of the indexer's norm."""
         norm = {} if self.continues else {"index_norm": 1.0, "index_shift": 0.0}
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
@@ -328,7 +321,7 @@ class IndexedLatent(Indexed, Latent):
         return self._absorbing(layer, key, shared), rows.unsqueeze(1), latent.unsqueeze(1)
 
     def scaling(self, sizes: LayerSizes) -> dict[str, Any]:
-        """Return the width of an expanded key, and how many entries of a row are its latent."""
+        """Return the width of an expanded key, and the number of a row's latent entries."""
         c, key, _ = self.widths(sizes.head_dim)
         return {"width": key + self.rope_dim, "values": c}
 
@@ -337,7 +330,7 @@ class IndexedLatent(Indexed, Latent):
         return IndexedRows(super().init_state(sizes, cache), self.index_cache(cache))
 
     def row_width(self, w: Workload) -> Number:
-        """Return the entries of a latent and of the shared key."""
+        """Return entries of a latent and of the shared key."""
         return self.widths(w.head_dim)[0] + self.rope_dim
 
     def form(self, head_dim: Number, phase: str) -> str:
@@ -345,12 +338,12 @@ class IndexedLatent(Indexed, Latent):
         return "absorbed"
 
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Define the base mechanism over picked pairs, and the indexer's scores of all."""
+        """Define latent attention over picked pairs, and the indexer's scores of all pairs."""
         super().define(writer, workload, scope)
         self.define_index(writer, workload)
 
     def _pairs(self, w: Workload) -> Number:
-        """Return pairs of a row and one that it picks."""
+        """Return pairs of a row and a token that it picks."""
         return self.index_pairs(w)
 
 

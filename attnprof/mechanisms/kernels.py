@@ -36,7 +36,7 @@ class KernelAttention(Mechanism):
     time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(value_width=True, cross=True)
     softmax: ClassVar[bool] = False  #: whether features approximate the exponential kernel
-    floor: ClassVar[float] = 0.0  #: what is added to each denominator
+    floor: ClassVar[float] = 0.0  #: added to each denominator
 
     def width(self, head_dim: Number) -> Number:
         """Return the number of features m of a head."""
@@ -58,18 +58,13 @@ class KernelAttention(Mechanism):
         return State(sums, cache.lowest(h, 1, 1) if self.softmax else None)
 
     def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
-        """Add the new token to the state, in place, and return what it reads there."""
+        """Add the new token to the state, in place; return its row (b, h, 1, dv) and the state."""
         b, h, _, _ = q.shape
         maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
         absorb(state, flat(k), flat(v), maps)
         top, total = numerators(read(state, flat(q), maps), self.floor)
         return (top / total).view(b, h, 1, -1), state
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
-        w = workload
-        heads = w.batch_size * w.num_heads
-        return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
 
     def wide_entries(self, workload: Workload) -> Number:
         """Return the entries of the sums, without the scale."""
@@ -100,7 +95,7 @@ class KernelAttention(Mechanism):
         writer.stage("normalisation", Cost(divisions=divided), divided)
 
     def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
-        """Define elu(x) + 1 of ``rows`` rows."""
+        """Define elu(x) + 1 of ``count`` rows."""
         entries = count * workload.head_dim
         writer.stage("features", ELU_PLUS_ONE * entries, count, workload.head_dim)
 

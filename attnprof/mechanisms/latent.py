@@ -1,11 +1,11 @@
 """Multi-head latent attention (DeepSeek-V2, 2024, Section 2.1) in its three forms."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.layer_rows import angles, define_norm, normed, turned
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_attention, weighted_values
-from attnprof.costs import Cost, CostTable, Number, is_plain, not_dearer
+from attnprof.costs import Cost, Number, is_plain, not_dearer
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import join, linear, repeat_rows, square_root, wide_positions
@@ -33,7 +33,7 @@ class Latent(Mechanism):
     value_dim: int | None = None
     rotary: bool = True
     impl: str = "auto"
-    step_tokens: int = 1  # type: ignore[misc]  # a parameter of what is one
+    step_tokens: int = 1  # type: ignore[misc]  # a parameter, where the base has a constant
 
     name: ClassVar[str] = "mla"
     title: ClassVar[str] = "Multi-head latent attention"
@@ -44,14 +44,9 @@ class Latent(Mechanism):
     same_as = ("", {"impl": "absorbed"})
     to_softmax = ("another", "keys and values are made from latents, by maps of its own")
     allowed: ClassVar[dict[str, Any]] = {
-        "kv_rank": 1,
-        "q_rank": 1,
-        "rope_dim": 0,
-        "nope_dim": 1,
-        "value_dim": 1,
-        "impl": ("auto", "expanded", "absorbed", "reexpanded"),
-        "step_tokens": 1,
-    }
+        "kv_rank": 1, "q_rank": 1, "rope_dim": 0, "nope_dim": 1, "value_dim": 1,
+        "impl": ("auto", "expanded", "absorbed", "reexpanded"), "step_tokens": 1,
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,8 +68,8 @@ class Latent(Mechanism):
         """Return the form that runs; RequestError if symbolic sizes do not decide it.
 
         Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
-        shared; what both take to make keys and values, or to absorb, is the same for a prompt. A
-        step of many tokens makes them again, one of few absorbs.
+        shared; making keys and values costs a prompt as much as absorbing does. A
+        step of many tokens makes keys and values again, a step of few absorbs.
         """
         if self.impl != "auto":
             return self.impl
@@ -85,7 +80,8 @@ class Latent(Mechanism):
                 return "absorbed"
             form, sides = "reexpanded", self._again(c, key, value)
         cheaper = not_dearer(*sides)
-        choices = {int(x) for x in getattr(cheaper, "flat", [cheaper])} if _known(cheaper) else {}
+        flags = getattr(cheaper, "flat", [cheaper]) if _is_number(cheaper) else ()
+        choices = set(map(int, flags))
         if len(choices) != 1:
             raise RequestError(
                 f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
@@ -93,14 +89,14 @@ class Latent(Mechanism):
         return form if 1 in choices else "absorbed"
 
     def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """Return the products that expand one row's keys and values again, and those that it saves.
+        """Return products a head that expand a row's keys and values, and products that this saves.
 
-        Both are multiply-adds of one head: c·(key + value) against the rows that ask for them.
+        The first are c·(key + value) a cached row, the second grow with the tokens of a step.
         """
         return c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Return W_uk and W_uv of all heads, one after the other, and weights of the norms."""
+        """Return W_uk and W_uv of all heads in one matrix, and weights of the norms."""
         c, key, value = self.widths(sizes.head_dim)
         return {
             "up": Weight((sizes.num_heads * (key + value), c)),
@@ -142,14 +138,14 @@ class Latent(Mechanism):
         return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
 
     def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
-        """Return queries' own and rotary part (b, h, n, ·), latents (b, n, c), rotary keys."""
+        """Return plain and rotary queries (b, h, n, ·), latents (b, n, c), rotary keys (b, n, ·)."""
         c, width, _ = self.widths(layer.sizes.head_dim)
         q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
         heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim)
         both = layer.kv_down(x)
         if not self.rope_dim:
             return heads.transpose(1, 2), None, normed(both, layer.kv_norm), None
-        # cut before they are turned over: gradients are joined as the maps left them
+        # cut before the axes are exchanged: gradients are joined as the maps left them
         parts = heads.split([width, self.rope_dim], -1)
         key, shared = (part.transpose(1, 2) for part in parts)
         latent, rotary = both.split([c, self.rope_dim], -1)
@@ -235,17 +231,9 @@ class Latent(Mechanism):
         s, m = x.shape[1], cached.shape[1]
         return None if s == 1 else x.new_ones(s, m, dtype=bool).triu_(m - s + 1)
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return latent and shared entries a token, or those of all heads' keys and values."""
-        w = workload
-        c, key, value = self.widths(w.head_dim)
-        width = c + self.rope_dim
-        if self.impl == "expanded":
-            width = w.num_heads * (key + self.rope_dim + value)
-        return w.batch_size * w.seq_len * width
 
     def choice(self, workload: Workload) -> str:
-        """Return the form that ``auto`` takes."""
+        """Return a sentence on the form that ``auto`` takes; "" for another ``impl``."""
         if self.impl != "auto":
             return ""
         c, key, value = self.widths(workload.head_dim)
@@ -258,10 +246,9 @@ class Latent(Mechanism):
                 why = f"a row's keys and values take {again} products a head, and save {saved}"
         return f"impl=auto is {form} here: {why}"
 
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Return the base's cost, with a note on the form that ``auto`` takes."""
-        table, choice = super().cost(workload, scope), self.choice(workload)
-        return replace(table, notes=(choice,)) if choice else table
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return a note on the form that ``auto`` takes."""
+        return tuple(filter(None, [self.choice(workload)]))
 
     # -- the definition ------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
@@ -286,18 +273,18 @@ class Latent(Mechanism):
         writer.dots("output", tokens * last[1], tokens * last[0] * last[1], tokens, last[1])
 
     def _pairs(self, w: Workload) -> Number:
-        """Return pairs of a new row and a row that it sees."""
+        """Return query-key pairs: each new row sees all rows up to itself."""
         s = self.step_tokens
         return pairs(w) if w.phase != "decode" else s * w.seq_len - s * (s - 1) // 2
 
 
-def _known(cheaper: Any) -> bool:
-    """Return whether a flag is a number, or an array of such."""
-    return is_plain(cheaper) or not hasattr(cheaper, "free_symbols") or cheaper.is_number
+def _is_number(flag: Any) -> bool:
+    """Return whether a flag is a number or an array of numbers, not an expression."""
+    return is_plain(flag) or not hasattr(flag, "free_symbols") or flag.is_number
 
 
 def _joined(key: Any, shared: Any) -> Any:
-    """Return both parts of a row of queries."""
+    """Return plain and shared entries of a row of queries side by side."""
     return key if shared is None else join([key, shared], -1)
 
 

@@ -13,7 +13,7 @@ from attnprof.blocks.picked import (
 )
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, ceil_div, minimum
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
 from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.workload import Workload, rows
 
@@ -45,9 +45,7 @@ class BlockMixture(Mechanism):
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (
-        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
-    )
+    variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     same_as = ("", {"impl": "dense-mask"})
     tuned: ClassVar[tuple[str, ...]] = ("top",)
@@ -64,7 +62,7 @@ class BlockMixture(Mechanism):
     def _attended(
         self, q: Any, k: Any, v: Any, sums: Any, weights: Any, *, causal: bool, start: Any = 0
     ) -> Any:
-        """Return rows (b, h, n, dv) of q (b, h, n, d), of which the first is number ``start``."""
+        """Return rows (b, h, n, dv) of q (b, h, n, d); the first is token number ``start``."""
         rows = flat(q)
         picked = block_picks(rows.detach(), sums, top=self.top, block=self.block, start=start)
         rows, group = rows.unsqueeze(1), weights.sizes.group
@@ -91,17 +89,14 @@ class BlockMixture(Mechanism):
         return self._attended(q, keys, values, sums, weights, causal=False, start=start), state
 
     def sum_entries(self, w: Workload) -> Number:
-        """Return entries of a sample's sums: a row of keys a block."""
+        """Return entries of a sequence's sums: a row of keys a block."""
         return w.kv_heads * ceil_div(w.seq_len, self.block) * w.head_dim
 
     def rows_read(self, w: Workload) -> Number:
-        """Return rows of keys of a sample that heads pick: no more than there are."""
+        """Return rows of keys that a sequence's heads pick, at most all of them."""
         seen = self.pairs(w.with_(phase="decode"))
         return minimum(w.num_heads * seen, w.kv_heads * w.seq_len)
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of every token, and the sums."""
-        return super().state_entries(workload) + workload.batch_size * self.sum_entries(workload)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of the rows that a step reads, and of all sums."""

@@ -154,11 +154,6 @@ class Neural(Mechanism):
         x = x.softmax(-1)
         return x.bmm(seen[..., width:]).view(q.shape), state
 
-    def state_entries(self, workload: Workload) -> costs.Number:
-        """Return the hidden layer's width and a value for every token of every head."""
-        w = workload
-        width = self.widths(w.head_dim)[1] + w.head_dim
-        return w.batch_size * w.num_heads * w.seq_len * width
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:

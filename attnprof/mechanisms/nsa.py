@@ -32,7 +32,7 @@ class NativeSparse(BlockMixture):
     """A row attends to means of windows, to ``top`` blocks, and to the latest ``window`` tokens.
 
     Each is a softmax of its own over the same keys and values; a head adds the three, each times a
-    gate σ(x W_g) (Yuan et al. 2025). Means of ``pool`` tokens, one every ``stride``, stand in place
+    gate σ(x W_g) (Yuan et al. 2025). Means of ``pool`` tokens, one every ``stride``, take the place
     of the paper's learned map. Weights of windows, summed over heads that share keys, pick the
     blocks; the first, the row's own and the one before are always among them. Causal by nature;
     picking has no gradient. A core alone adds without gates. ``impl`` is that of ``moba``.
@@ -74,7 +74,7 @@ class NativeSparse(BlockMixture):
 
     # -- what runs -----------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
-        """Return logits (b, n, 3 h)."""
+        """Return the gates' logits (b, n, 3 h)."""
         return {"gates": layer.gate_proj(x)}
 
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
@@ -87,7 +87,7 @@ class NativeSparse(BlockMixture):
         self, q: Any, k: Any, v: Any, sums: Any, latest: Any, gates: Any, *,
         causal: bool, start: Any = 0,
     ) -> Any:  # fmt: skip
-        """Return the gated sum (b, h, n, dv) of three branches, of which ``latest`` is one."""
+        """Return the gated sum (b, h, n, dv) of windows, picked blocks and ``latest`` tokens."""
         asked, tokens = q.reshape(k.shape[0], -1, *q.shape[2:]), k.shape[1]
         pooled = {"pool": self.pool, "stride": self.stride}
         means, picked = window_attention(
@@ -122,24 +122,23 @@ class NativeSparse(BlockMixture):
         return y, state
 
     def sum_entries(self, w: Workload) -> Number:
-        """Return entries of a sample's sums: a row of keys and values a stride."""
+        """Return entries of a sequence's sums: a row of keys and values a stride."""
         return w.kv_heads * ceil_div(w.seq_len, self.stride) * (w.head_dim + w.value_width)
 
     def rows_read(self, w: Workload) -> Number:
-        """Return rows of a sample that are picked or among the latest: no more than there are."""
+        """Return rows of a sequence that are picked or among the latest, at most all of them."""
         t, seen = w.seq_len, self.pairs(w.with_(phase="decode"))
         return w.kv_heads * minimum(seen + minimum(self.window, t), t)
 
     # -- the definition ------------------------------------------------------------------
-    def define(self, writer: Definition, workload: Workload, scope: str) -> None:
-        """Define the base, and a layer's gates."""
+    def define_inputs(self, writer: Definition, workload: Workload) -> None:
+        """Define three gates a head, and projections."""
         w, gates = workload, 3 * workload.batch_size * rows(workload) * workload.num_heads
-        if scope == "layer":
-            define_gate(writer, gates, gates * w.value_width, w.d_model)
-        super().define(writer, w, scope)
+        define_gate(writer, gates, gates * w.value_width, w.d_model)
+        super().define_inputs(writer, w)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Define new windows' means, a softmax over these, over picked tokens, over the latest."""
+        """Define means of new windows, and softmaxes over windows, picked and latest tokens."""
         w, n, heads = workload, workload.seq_len, workload.batch_size * workload.num_heads
         made = windows(n, self.pool, self.stride)
         if w.phase == "decode":

@@ -1,11 +1,11 @@
 """Standard multi-head attention (000, Definition 1; 002, Eq 10-17) and torch's fused form."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.softmax import KeyValueState, causal_mask, empty_rows, weighted_values
-from attnprof.costs import CostTable, Number, exact_div
+from attnprof.costs import Number, exact_div
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import Definition, LayerSizes, flat
@@ -85,12 +85,6 @@ class SoftmaxAttention(Mechanism):
         rows = q.reshape(b * k.shape[1], -1, d)
         return self.attended(rows, keys, values, None, weights).view(b, h, 1, -1), state
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of every token; counted once where they are the same rows."""
-        w = workload
-        width = w.head_dim if self.shares_rows else w.head_dim + w.value_width
-        return w.batch_size * w.kv_heads * w.keys * width
-
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define document 002's Eq 10 to 17: two divisions a score."""
         writer.softmax_attention(workload, pairs(workload), rows(workload))
@@ -119,22 +113,33 @@ WORKSPACE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Sdpa(Standard):
-    """``scaled_dot_product_attention``: never holds the N×N scores."""
+    """``scaled_dot_product_attention``: never holds the N×N scores.
+
+    Subclasses have a parameter ``impl``, by which the scores may be in memory instead.
+    """
 
     name: ClassVar[str] = "sdpa"
     title: ClassVar[str] = "torch's fused softmax attention"
     memory_order: ClassVar[str] = "N"
-    flat: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
     printed: ClassVar[tuple[Published, ...]] = ()  # of the fused kernel no document of ours
+    impl: ClassVar[str] = "fused"
+
+    @property
+    def flat(self) -> bool:  # type: ignore[override]
+        """Whether heads lie one after the other, as products of written scores want them."""
+        return self.impl != "fused"
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Attend: q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
-        return self.fused(q, k, v, causal, weights)
+        run = self.fused if self.impl == "fused" else super().core
+        return run(q, k, v, causal, weights)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Attend from the new token by the fused kernel."""
+        """Attend from the new token by the form that a whole sequence takes."""
+        if self.impl != "fused":
+            return super().step(q, k, v, state, weights)
         b, g = k.shape[:2]
         keys, values = (x.view(b, g, -1, x.shape[-1]) for x in state.append(k, v))
         return self.fused(q, keys, values, False, weights), state
@@ -143,36 +148,9 @@ class Sdpa(Standard):
         """Call the kernel."""
         return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
 
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Return the base's cost, with a note on what its peak leaves out."""
-        return replace(super().cost(workload, scope), notes=(WORKSPACE,))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FusedOrWritten(Sdpa):
-    """Softmax attention by torch's kernel with ``impl=fused``, else with the scores in memory."""
-
-    impl = "fused"  # a parameter of what is one, at its own place
-
-    @property
-    def flat(self) -> bool:  # type: ignore[override]
-        """Products of written scores want heads one after the other."""
-        return self.impl != "fused"
-
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Compute the fused kernel, or with scores in memory."""
-        run = super().core if self.impl == "fused" else super(Sdpa, self).core
-        return run(q, k, v, causal, weights)
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Compute the new token by the form that a whole sequence takes."""
-        run = super().step if self.impl == "fused" else super(Sdpa, self).step
-        return run(q, k, v, state, weights)
-
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
-        """Return the base's cost, with a workspace only for the fused kernel."""
-        table = super().cost(workload, scope)
-        return table if self.impl == "fused" else replace(table, notes=())
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return a note on the kernel's workspace, which the peak leaves out."""
+        return (WORKSPACE,) if self.impl == "fused" else ()
 
 
 MECHANISMS = (Standard, Sdpa)

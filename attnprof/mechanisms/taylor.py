@@ -52,8 +52,8 @@ def _form(source: str, quantity: str, one: Callable[[Workload], Number], heads: 
 class TaylorState:
     """Caches of normalised keys and of values, (b·h, t, d); or, once built, their sums.
 
-    ``caches`` makes either; ``direct`` tells whether the token of a number is decoded directly,
-    where that changes on the way.
+    ``caches`` makes either. ``direct`` returns whether the token of a number is decoded directly,
+    for a mechanism that switches; else it is None.
     """
 
     sizes: LayerSizes
@@ -72,19 +72,19 @@ class TaylorState:
         if self.sums is not None:
             self.sums.uniform_(0.5, 1.5)
         else:
-            self._make_caches()
+            self.make_caches()
             self.keys.advance(tokens)
             self.values.advance(tokens)
         self.length = tokens
 
     def cached(self, k: Any, v: Any) -> tuple[Any, Any]:
-        """Append a token (b·h, 1, d); all keys and values so far."""
-        self._make_caches()
+        """Append a token (b·h, 1, d); return all keys and values so far."""
+        self.make_caches()
         self.length += 1
         return self.keys.append(k), self.values.append(v)
 
-    def _make_caches(self) -> None:
-        """Make both caches, when the first token needs them."""
+    def make_caches(self) -> None:
+        """Make both caches, if they are not there yet."""
         if self.keys is None:
             h, d = self.sizes.num_heads, self.sizes.head_dim
             self.keys, self.values = self.caches(h, d), self.caches(h, d)
@@ -108,7 +108,7 @@ def normalised(q: Any, k: Any, weights: Any, length: Any = 1.0) -> tuple[Any, An
 
 @dataclass(frozen=True, kw_only=True)
 class Taylor(Mechanism):
-    """What both forms share; ``temperature`` is the initial value, learned, one a head.
+    """Base of both forms; ``temperature`` is the initial value of a learned number a head.
 
     A zero query or key stays zero: its scores are 0, its Taylor map 1.
     """
@@ -124,7 +124,7 @@ class Taylor(Mechanism):
 
     @property
     def features(self) -> RowFeatures:
-        """Of the sums: d² + d + 1 a row."""
+        """Features of a row in the sums: d² + d + 1."""
         return BOXED
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -161,9 +161,11 @@ class TaylorDirect(Taylor):
         _form("004-MHSA-ENT-DIRECT", "peak_entries", direct_entries, "any"),
     )
 
-    def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return keys and values of every token, which a state has not made yet."""
-        return self.state_entries(workload) * workload.item_size
+    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
+        """Return empty caches of keys and values."""
+        state = super().init_state(sizes, cache)
+        state.make_caches()
+        return state
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Return (x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
@@ -227,14 +229,10 @@ class TaylorEfficient(Taylor):
     )
     allowed: ClassVar[dict[str, Any]] = {"impl": ("boxed", "symmetric"), "chunk": 1}
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return features × (d + 1) a head, whatever the length."""
-        w, d = workload, workload.head_dim
-        return w.batch_size * w.num_heads * self.features.width(d) * (d + 1)
 
     @property
     def features(self) -> RowFeatures:
-        """d² + d + 1 a row, or d(d+1)/2 + d + 1 with each pair once."""
+        """Features of a row: d² + d + 1, or d(d+1)/2 + d + 1 with each pair of entries once."""
         return SYMMETRIC if self.impl == "symmetric" else BOXED
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:

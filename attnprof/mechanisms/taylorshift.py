@@ -97,7 +97,7 @@ class TaylorShift(Taylor):
         return switched(first, second, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
-        """Compute a step of the efficient form; the first one builds the sums."""
+        """Return the efficient form's table; its first decoding step builds the sums, too."""
         table, w, n = self.efficient.cost(workload, scope), workload, workload.seq_len
         if w.phase != "decode":
             return table
@@ -131,7 +131,7 @@ class TaylorShift(Taylor):
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Return the form that is taken; in training the whole step decides."""
+        """Compute the form that is taken; in training the whole step decides."""
         phase = "train" if records(q) else "forward"
         b, h, n, d = (plain_size(size) for size in q.shape)
         form = self.direct if self._runs_direct(n, h, d, b, causal, phase) else self.efficient
@@ -171,7 +171,7 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
 
 
 def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
-    """Return a stage where ``flag`` is 1, nothing where it is 0."""
+    """Return a stage whose counts are multiplied by a flag, 1 or 0."""
     counts = ("cost", "allocates", "frees", "workspace")
     return replace(stage, **{name: costs.scaled(getattr(stage, name), flag) for name in counts})
 
@@ -180,7 +180,7 @@ def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
 class SwitchedTable(costs.CostTable):
     """The stages of both forms, each times the flag that says whether it is taken.
 
-    Totals and peaks come from the two tables, so that the flag stands in them twice and not
+    Totals and peaks come from the two tables, so that the flag occurs in them twice and not
     once a stage: with symbols it is a long expression.
     """
 

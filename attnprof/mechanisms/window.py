@@ -15,7 +15,7 @@ from attnprof.blocks.gathered import (
 )
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
 from attnprof.ops.caches import in_sight
 from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, repeat_heads
 from attnprof.workload import Workload, rows
@@ -40,25 +40,23 @@ class Neighbours(Mechanism):
 
     family: ClassVar[str] = "sparse"
     time_order = memory_order = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (
-        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
-    )
+    variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     same_as = ("", {"impl": "dense-mask"})
     tuned = ("window",)
 
     @property
     def reach(self) -> Any:
-        """How far away a token is seen."""
+        """Largest distance at which a row sees a token."""
         raise NotImplementedError
 
     @property
     def first(self) -> Any:
-        """Tokens that are seen from everywhere."""
+        """Number of leading tokens that every row sees."""
         return 0
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Compute global tokens' rows over everything, others by blocks; or a masked product."""
+        """Compute global rows over all tokens and other rows by blocks; or a masked product."""
         n, operands, sink = q.shape[2], (flat(q), flat(k), flat(v)), self.sinks(q, weights)
         shape = *q.shape[:3], v.shape[-1]
         if self.impl == "dense-mask":
@@ -66,7 +64,7 @@ class Neighbours(Mechanism):
             # gradients lie as those of the blocks do
             return weighted_values(*operands, mask, row_products, sink).view(shape)
         masks, pattern = [], partial(self._blocks, causal)
-        if causal and self.first:  # that of the global rows
+        if causal and self.first:  # the mask of the global rows
             masks.append(hidden(causal_mask(minimum(self.first, n), q), q))
         rows = minimum(block_rows(self.reach), self._others(n))
         masks.append(band_mask(rows, self.reach, self._after(causal), q))  # shared by all blocks
@@ -75,18 +73,18 @@ class Neighbours(Mechanism):
         return gathered_attention(*operands, *masks, pattern=pattern, merges=False).view(shape)
 
     def sinks(self, q: Any, weights: Any) -> Any:
-        """Return logits (b·h, 1, 1) of a sink, which takes a share of each softmax, or None."""
+        """Return a sink's logits (b·h, 1, 1), one more score of each softmax; None without one."""
         return None
 
     def _others(self, n: Any) -> Any:
-        """Return tokens that are not global."""
+        """Return the number of tokens that are not global."""
         return maximum(0, n - self.first)
 
     def _after(self, causal: bool) -> int:
         return 0 if causal else self.reach
 
     def _blocks(self, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
-        """Yield the global tokens' rows, then the others in blocks with neighbours and globals."""
+        """Yield the global rows, then blocks of other rows with neighbours and global tokens."""
         n = q.shape[1]
         g = minimum(self.first, n) if self.first else 0
         front = [slice(0, g)] if self.first else []
@@ -100,7 +98,7 @@ class Neighbours(Mechanism):
             yield Block(block, (*front, seen), mask, g)
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
-        """Return the document's listing, (n, n): True where a row must not look."""
+        """Return the mask of the document's listing (n, n): True where a row must not look."""
         window, g, seen = self.reach, self.first, minimum(self.first, n)
         mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
         mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
@@ -114,13 +112,13 @@ class Neighbours(Mechanism):
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
-        """Return room for the global tokens and one window; older tokens are forgotten."""
+        """Return caches of the global tokens and one window; older tokens are forgotten."""
         widths = sizes.head_dim, sizes.value_head_dim
         heads, first, latest = sizes.num_kv_heads, self.first, self.reach + 1
         return KeyValueState(*(cache.window(heads, width, first, latest) for width in widths))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Attend from the new token to those in the window; keys are in any order."""
+        """Attend from the new token to the tokens in its window; keys are in any order."""
         b, h, _, d = q.shape
         keys, values = state.append(k, v)
         sink, heads = self.sinks(q, weights), b * k.shape[1]
@@ -129,13 +127,9 @@ class Neighbours(Mechanism):
         return weighted_values(rows, keys, values, sink=sink).view(b, h, 1, -1), state
 
     def seen(self, t: Number) -> Number:
-        """Return the tokens that the new token number t sees: globals, and the window before it."""
+        """Return how many tokens the new token number t sees: global ones, and its window."""
         return in_sight(t, self.first, self.reach + 1)
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return keys and values of the tokens that can still be seen."""
-        w = workload
-        return w.batch_size * w.kv_heads * self.seen(w.seq_len) * (w.head_dim + w.value_width)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
@@ -150,7 +144,7 @@ class Neighbours(Mechanism):
         return n + 2 * side + n * g + g * w.seq_len
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Define softmax attention over the pairs a row sees."""
+        """Define softmax attention over the pairs of the band and the global tokens."""
         writer.softmax_attention(workload, self.pairs(workload), rows(workload))
 
 
@@ -165,7 +159,7 @@ class Longformer(Neighbours):
 
     window: int = 256
     global_tokens: int = 0
-    impl: str = "blocks"  # type: ignore[misc]  # a parameter of what is one
+    impl: str = "blocks"  # type: ignore[misc]  # a parameter, where the base has a constant
 
     name: ClassVar[str] = "longformer"
     title: ClassVar[str] = "Longformer"
@@ -178,19 +172,17 @@ class Longformer(Neighbours):
         "approximates", "softmax over the pairs in its window: all of them from N - 1 tokens on",
     )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {
-        "window": 1,
-        "global_tokens": 0,
-        "impl": ("blocks", "dense-mask"),
-    }
+        "window": 1, "global_tokens": 0, "impl": ("blocks", "dense-mask"),
+    }  # fmt: skip
 
     @property
     def reach(self) -> Any:
-        """The window is one side."""
+        """The window, which is that of one side."""
         return self.window
 
     @property
     def first(self) -> Any:
-        """Global tokens."""
+        """Number of global tokens."""
         return self.global_tokens
 
 
@@ -208,7 +200,7 @@ class SlidingWindow(Neighbours):
     window: int = 128
     first_tokens: int = 0
     sink: bool = False
-    impl: str = "blocks"  # type: ignore[misc]  # a parameter of what is one
+    impl: str = "blocks"  # type: ignore[misc]  # a parameter, where the base has a constant
 
     name: ClassVar[str] = "sliding-window"
     title: ClassVar[str] = "Sliding-window attention"
@@ -221,19 +213,17 @@ class SlidingWindow(Neighbours):
         "approximates", "softmax over the pairs in its window: all of them from N tokens on",
     )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {
-        "window": 1,
-        "first_tokens": 0,
-        "impl": ("blocks", "dense-mask"),
-    }
+        "window": 1, "first_tokens": 0, "impl": ("blocks", "dense-mask"),
+    }  # fmt: skip
 
     @property
     def reach(self) -> Any:
-        """All but the token itself."""
+        """The window without the token itself."""
         return self.window - 1
 
     @property
     def first(self) -> Any:
-        """Tokens that are kept."""
+        """Number of leading tokens that stay in the cache."""
         return self.first_tokens
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
@@ -241,7 +231,7 @@ class SlidingWindow(Neighbours):
         return {"sink": Weight((sizes.num_heads,), 0.0) if self.sink else None}
 
     def sinks(self, q: Any, weights: Any) -> Any:
-        """Return each head's value for all samples."""
+        """Return each head's learned logit, for all samples."""
         if not self.sink:
             return None
         b, h = q.shape[:2]
@@ -253,7 +243,7 @@ class SlidingWindow(Neighbours):
         return super().core(q, k, v, causal, weights)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Define softmax attention over the pairs a row sees; the sink is one more score."""
+        """Define softmax attention over the band's pairs; the sink is one more score."""
         w = workload
         super().define_core(writer, w)
         if self.sink:

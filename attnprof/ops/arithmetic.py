@@ -43,7 +43,7 @@ def entrywise(
     """Count one operation per entry of operands that broadcast, laid out as the first full one.
 
     In place, operands of fewer digits are copied to the format of ``into`` inside the kernel.
-    Whole numbers with others give others.
+    A result has whole numbers only if all operands have.
     """
     lead = next((x for x in operands if not x.whole), operands[0])
     shape = stretched(*[x.shape for x in operands])
@@ -114,7 +114,7 @@ def row_added(name: str, x: T, row: T) -> T:
 
 
 def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """Return the product of what broadcasts, or with a number; operands are saved for gradients."""
+    """Return the product with a tensor that broadcasts or a number; gradients need both operands."""
     if not isinstance(other, Base):
         return scaled(name, x, TIMES, into)
     shapes = x.shape, other.shape
@@ -132,7 +132,7 @@ def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T
 
 
 def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """Return the quotient of what broadcasts, or by a number.
+    """Return the quotient by a tensor that broadcasts, or by a number.
 
     The divisor's gradient is -grad · ((x / other) / other).
     """
@@ -190,7 +190,7 @@ def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # n
 
 
 def cast(name: str, x: T, item_size: int) -> T:
-    """Return x with numbers of so many bytes: a copy if they had others, else x itself."""
+    """Return x with entries of ``item_size`` bytes: a copy, or x itself if it has them already."""
     if x.item_size == item_size:
         return x
     before = x.item_size
@@ -234,7 +234,7 @@ def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: b
 
 # -- products of matrices --------------------------------------------------------------------
 def dots(outputs: Number, count: Number) -> Cost:
-    """Return the cost of ``results`` sums of ``count`` products together."""
+    """Return the cost of ``outputs`` sums of ``count`` products altogether."""
     return Cost(multiplications=count, additions=count, matmul_flops=2 * count, dot_outputs=outputs)
 
 

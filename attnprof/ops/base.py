@@ -30,8 +30,8 @@ class Node:
     """One step of the backward pass: from the gradients of results to those of the operands.
 
     ``inputs`` are the nodes of the operands, each with the place of the operand among that node's
-    results; None where one needs no gradient. What the backward function refers to is what
-    autograd saves; it lives until the node has run.
+    results; None where one needs no gradient. Autograd saves the tensors that the backward function
+    refers to: they live until the node has run.
     """
 
     __slots__ = ("backward", "inputs", "order")
@@ -51,7 +51,7 @@ class Node:
 
 
 class Leaf(Node):
-    """The end of a gradient's way: a parameter or an input, which keeps the first it gets."""
+    """A parameter or an input, at the end of the backward pass; it keeps its first gradient."""
 
     __slots__ = ("gradient", "shape", "taken")
 
@@ -59,7 +59,7 @@ class Leaf(Node):
         super().__init__(_LAST, (), None)
         self.shape = tensor.shape
         self.gradient: Base | None = None
-        self.taken = False  # whether the gradient belongs to somebody else, too
+        self.taken = False  # whether another tensor has the gradient's memory, too
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
         """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
@@ -73,8 +73,8 @@ class Leaf(Node):
 def play(root: Node, grad: "Base") -> None:
     """Run the backward pass from the gradient of an output, newest node first.
 
-    A gradient that waits in two places, or that the caller holds, is nobody's to keep or to add
-    to: a leaf copies it, a sum takes new memory.
+    A gradient that waits in two places, or that the caller holds, is not written to: a leaf copies
+    it, a sum takes new memory.
     """
     waiting = Multiset(edge[0] for node in _reachable(root) for edge in node.inputs if edge)
     arrived: dict[Node, dict[int, Base]] = defaultdict(dict, {root: {0: grad}})
@@ -213,11 +213,11 @@ class Base:
     ) -> Self:  # fmt: skip
         """Record one operation over ``reads`` (bytes, memory, backward node); return its result.
 
-        ``into`` is overwritten and returned; what is new has as whole numbers as its own tensor,
-        unless ``whole`` tells. ``backward`` gives a gradient for each of ``reads``,
-        None where there is none; ``keeps`` are bytes of its own that autograd holds with it,
-        ``workspace`` those that live while it runs.
-        Raises :class:`RequestError` where autograd would go through it and it has no ``backward``.
+        ``into`` is overwritten and returned. A new result holds whole numbers if this tensor does,
+        unless ``whole`` says otherwise. ``backward`` gives a gradient for each of ``reads``,
+        or None; ``keeps`` are further bytes that autograd holds until then,
+        ``workspace`` bytes that live while the operation runs.
+        Raises :class:`RequestError` where autograd needs a ``backward`` and there is none.
         """
         counter = self.counter
         counter.operations += 1
@@ -245,7 +245,7 @@ class Base:
         return out
 
     def attach(self, inputs: "Sequence[Base | None]", backward: Backward, *others: "Base") -> None:
-        """Make it and other results need gradients, which ``backward`` hands on to the inputs."""
+        """Attach ``backward`` to this result and others: it takes their gradients to the inputs."""
         self.counter.nodes += 1
         edges = [(x.node, x.place) if x is not None and x.node else None for x in inputs]
         node = Node(self.counter.nodes, edges, backward)
@@ -273,7 +273,7 @@ class Base:
     ) -> Self:  # fmt: skip
         """Return a tensor in new memory where ``flag`` is 1 (by default a copy), else in its own.
 
-        The result has another shape and layout: in its own memory, one of as many entries.
+        The result has the given shape and layout, of as many entries if it stays in this memory.
         """
         self.counter.operations += 1
         held, size = self.held, product(shape) * self.item_size * flag
@@ -295,5 +295,5 @@ class Base:
 
 
 def _holding(_number: Base, backward: Backward, grad: Any) -> Any:
-    """Run the backward function; as a partial of it, ``_number`` stays alive as long as it does."""
+    """Run the backward function; a partial of this keeps ``_number`` alive until then."""
     return backward(grad)

@@ -52,7 +52,7 @@ class CountedSums:
 
 
 def given_places(like: Any, *shape: Any) -> Tensor | None:
-    """Places, of 4 bytes each, that another layer holds already; None beside torch's tensors."""
+    """Return picked places, 4 bytes each, that a layer before holds; None for torch's tensors."""
     if not isinstance(like, Tensor):
         return None
     held = Tensor.given(like.counter, shape)
@@ -69,50 +69,53 @@ def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
 
 @dataclass(frozen=True)
 class CountedCaches:
-    """A maker of a decoder's state after all tokens before the last; shapes (heads, …), no batch.
+    """A maker of a decoder's state before a step; shapes (heads, …) are given without the batch.
 
-    ``bytes`` are those that a step moves of each: cached rows once (the newest is written, the
-    others are read), sums twice.
+    ``entries`` are those of each part after the step, ``bytes`` those that the step moves: cached
+    rows once (the newest is written, the others are read), sums over all tokens twice.
     """
 
     counter: Counter
     workload: Workload
     step_tokens: int = 1
+    entries: list[Number] = field(default_factory=list)
     bytes: list[Number] = field(default_factory=list)
 
     @property
     def batch_size(self) -> Number:
-        """The sequences that are kept."""
+        """Number of sequences."""
         return self.workload.batch_size
 
     def __call__(
         self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
     ) -> Cache:
-        """Return rows of these tokens; or of the first of them, and the latest of the others."""
+        """Return a cache of all tokens' rows, or of the ``first`` and ``latest`` ones."""
         w, heads = self.workload, self.workload.batch_size * heads
-        seen = in_sight(w.seq_len, first, latest)
-        self.bytes.append(heads * width * seen * self.counter.item_size)
+        self.entries.append(heads * width * in_sight(w.seq_len, first, latest))
+        self.bytes.append(self.entries[-1] * self.counter.item_size)
         return Cache(self.counter, heads, width, w.seq_len - self.step_tokens, first, latest)
 
     window = newest_first = __call__
 
     def block_sums(self, heads: Number, width: Number, block: int) -> CountedSums:
-        """Return sums of each ``block`` rows of these tokens."""
-        before = self.workload.seq_len - self.step_tokens
-        return CountedSums(self.counter, self.batch_size * heads, width, before, block)
+        """Return sums of each ``block`` rows."""
+        tokens, batch = self.workload.seq_len, self.batch_size * heads
+        self.entries.append(batch * width * ceil_div(tokens, block))
+        return CountedSums(self.counter, batch, width, tokens - self.step_tokens, block)
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
-        """Return sums of these tokens, in float32 at least if ``wide``."""
+        """Return sums over all tokens, in float32 at least if ``wide``."""
         size = self.counter.item_size
         held = Tensor.given(self.counter, (self.batch_size * heads, *shape))
         held.item_size = 4 if wide and size == 2 else size
+        self.entries.append(held.count)
         self.bytes.append(2 * held.size_bytes)
         return held
 
     lowest = zeros
 
     def counts(self, heads: Number) -> Tensor:
-        """Return whole numbers, one each."""
+        """Return a whole number a head."""
         held = self.zeros(heads)
         held.item_size, held.whole = self.counter.bytes_of(8), True
         return held

@@ -17,7 +17,7 @@ _HERE = str(Path(__file__).parent)
 
 
 class Storage:
-    """Memory that tensors share; it dies with the last of them. Inputs' and weights' is external.
+    """Memory that tensors share, which dies with the last of them; ``external`` is the caller's.
 
     A tensor that shares it only under a condition (a reshape that may have copied) holds it with
     that condition, 1 or 0, as its weight.

@@ -1,6 +1,7 @@
-"""Flags, which are 1 or 0 by the sizes: sums of products of them, as few as say the same.
+"""Simplify flags: expressions that are 1 or 0, as the sizes decide.
 
-Memory is free once nothing holds it: 1 - (1 - a)*(1 - b), where a and b say whether two tensors do.
+Memory that two tensors hold under conditions a and b is alive where 1 - (1 - a)*(1 - b) is 1. A flag
+to any power is itself, so a sum of products of flags needs few terms. Entry point: :func:`as_flag`.
 """
 
 from functools import lru_cache
@@ -9,7 +10,7 @@ from attnprof.costs import Number, is_symbolic
 
 
 def as_flag(value: Number) -> Number:
-    """Return a product or sum of flags as one: 1 or 0 to any power is itself."""
+    """Return a product or sum of flags as a sum of products without powers."""
     return _as_flag(value) if is_symbolic(value) else value
 
 

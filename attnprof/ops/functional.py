@@ -75,16 +75,16 @@ def row_norms(x: Any) -> Any:
     return _torch().linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
-# -- memory of one's own, and what is written there ------------------------------------------
+# -- new memory, and results written to given memory -----------------------------------------
 def empty_like(x: Any, *, in_rows: bool = False) -> Any:
-    """Return memory for as many entries, laid out as they are or row by row."""
+    """Return uninitialised memory in the shape of x, laid out as x or row by row."""
     if isinstance(x, Tensor):
         return shapes.empty(variable("empty"), x, x.shape, None if in_rows else x.layout)
     return _torch().empty_like(x, memory_format=_memory_format(in_rows))
 
 
 def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
-    """Return zeros for as many entries, laid out as they are or row by row."""
+    """Return zeros in the shape of x, laid out as x or row by row."""
     if isinstance(x, Tensor):
         layout = None if in_rows else x.layout
         return x.result(variable("zeros"), x.shape, Cost(), [], layout=layout)
@@ -118,7 +118,7 @@ def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -
 
 
 def _reaches_into_next(to: Any) -> bool:
-    """Tell whether rows of a matrix reach into the next one, in a format that oneDNN multiplies."""
+    """Return whether a matrix's rows reach into the next matrix, in a format of oneDNN's products."""
     half = to.dim() == 3 and to.is_cpu and to.element_size() < 4
     return bool(half and to.shape[1] * to.stride(1) > to.stride(0))
 
@@ -143,7 +143,7 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
 
 
 def put_rows(to: Any, x: Any, places: Any) -> None:
-    """The rows of x (m, d) at so many places where ``to`` (r, d) lies: only they are read."""
+    """Write the rows of x (m, d) at ``places`` (r) to ``to`` (r, d); only these are read."""
     if isinstance(to, Tensor):
         read = Cost(bytes_moved=to.size_bytes)
         to.result(variable("rows"), to.shape, read, [places], into=to)
@@ -178,8 +178,8 @@ def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
 def solve_unit_lower_(system: Any, to: Any, *, transposed: bool = False) -> None:
     """Solve (I + L) X = ``to``, or with (I + L) transposed, where ``to`` lies, row by row.
 
-    L is what of ``system`` (batch, c, c) lies below the diagonal, ``to`` is (batch, c, n). Of c
-    rows, a column takes c(c-1)/2 products.
+    L is the part of ``system`` (batch, c, c) below the diagonal, ``to`` is (batch, c, n). A column
+    of c rows takes c(c-1)/2 products.
     """
     if isinstance(to, Tensor):
         c = to.shape[1]
@@ -218,14 +218,14 @@ def searchsorted(rows: Any, numbers: Any) -> Any:
 
 
 def records(like: Any) -> bool:
-    """Return whether autograd records what is done."""
+    """Return whether autograd records operations."""
     if isinstance(like, Tensor):
         return like.counter.grad
     return bool(_torch().is_grad_enabled())
 
 
 def plain_size(size: Any) -> Any:
-    """Return a size as an int, also a compiler's; a size of a symbolic run stays a symbol."""
+    """Return a size as an int, also from torch.compile; that of a symbolic run stays a symbol."""
     torch = _torch()
     symbolic = isinstance(size, torch.SymInt) and not torch.compiler.is_compiling()
     return size if symbolic else operator.index(size)

@@ -264,11 +264,11 @@ class Weights:
         return Tensor.leaf(self.counter, *shape)
 
 
-def state_traffic(spec: "Mechanism", w: Workload, scope: str) -> Number:
-    """Return bytes of its state that a mechanism moves in a step, each once."""
+def kept(spec: "Mechanism", w: Workload, scope: str) -> CountedCaches:
+    """Return the maker of a decoding state, which has the entries and bytes of all its parts."""
     caches = CountedCaches(Counter(w.item_size), w)
     _first_state(spec, LayerSizes.of(w), caches, scope)
-    return sum(caches.bytes)
+    return caches
 
 
 def _first_state(spec: "Mechanism", sizes: LayerSizes, caches: CountedCaches, scope: str) -> Any:

@@ -31,7 +31,7 @@ def _are_numbers(*sizes: Number) -> bool:
 
 
 def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Return strides of a view of known sizes; None where torch would refuse the view, too.
+    """Return strides of a view, for sizes that are numbers; None where torch refuses the view, too.
 
     Dimensions that follow one another in memory are a chunk; a new dimension lies in one chunk.
     """
@@ -60,7 +60,7 @@ _Piece = tuple[Number, int, Number]
 
 
 def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
-    """Return which dimensions together become which others, in the smallest possible groups."""
+    """Return pairs of dimensions of both shapes with equal products, as few as possible a pair."""
     pairs: list[tuple[list[_Piece], list[int]]] = []
     rest: list[_Piece] = [(size, place, 1) for place, size in enumerate(old)]
     places = list(range(len(new)))
@@ -102,16 +102,16 @@ def _is_part(a: Number, b: Number) -> bool:
     return bool((b / a).as_numer_denom()[1] == 1)
 
 
-#: Sizes known to be above one (True) or one (False).
-Known = tuple[tuple[Number, bool], ...]
+#: The sizes that a case has above one (True) or at one (False).
+Case = tuple[tuple[Number, bool], ...]
 #: A function from a size to a flag: whether the size is above one in the case at hand.
 Ask = Callable[[Number], Number]
-#: A shape without the sizes that a case knows to be one.
+#: A function from a shape to itself without the sizes that are one in the case at hand.
 Simple = Callable[[Shape], Shape]
 _Outcome = tuple[Number, Shape]
 Decide = Callable[[Shape, Ask, Simple], _Outcome]
-#: A number that is 1 or 0, and the layout afterwards.
-Found = tuple[Number, "Layout"]
+#: 1 where entries are copied, else 0, and the layout afterwards.
+Copied = tuple[Number, "Layout"]
 
 
 def is_literally(value: Number, number: int) -> bool:
@@ -133,8 +133,8 @@ def contiguous(shape: Shape) -> Shape:
 
 
 def once(
-    method: "Callable[[Layout, Shape, Any], Found]",
-) -> "Callable[[Layout, Shape, Any], Found]":
+    method: "Callable[[Layout, Shape, Any], Copied]",
+) -> "Callable[[Layout, Shape, Any], Copied]":
     """Return the method with answers remembered for symbolic sizes, which take far longer."""
     kept = lru_cache(maxsize=4096)(method)
     return lambda self, shape, other: (kept if is_symbolic(*shape) else method)(self, shape, other)
@@ -144,7 +144,7 @@ def once(
 class Layout:
     """Strides of each dimension, by case; the cases exclude each other and leave none out."""
 
-    cases: tuple[tuple[Known, Shape], ...]
+    cases: tuple[tuple[Case, Shape], ...]
     cut: Number = 0  #: 1 where it is a part of rows that have more, or of what is no rows
 
     @classmethod
@@ -158,7 +158,7 @@ class Layout:
 
     def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
         """Return the layout with other strides in each case."""
-        return replace(self, cases=tuple((known, change(strides)) for known, strides in self.cases))
+        return replace(self, cases=tuple((case, change(strides)) for case, strides in self.cases))
 
     def stretched(self, shape: Shape, new: Shape) -> "Layout":
         """Return the layout expanded: dimensions added in front, those of one entry repeated."""
@@ -172,7 +172,7 @@ class Layout:
         return self.with_strides(lines)
 
     @once
-    def reshaped(self, shape: Shape, new: Shape) -> Found:
+    def reshaped(self, shape: Shape, new: Shape) -> Copied:
         """Return 1 where taking another shape copies, else 0, and the layout of the result."""
         if len(self.cases) == 1 and _are_numbers(*shape, *new, *self.cases[0][1]):
             strides = viewed_strides(shape, self.cases[0][1], new)
@@ -209,21 +209,21 @@ class Layout:
         strides = [stride for _, strides in self.cases for stride in strides]
         if is_literally(self.cut, 0) and not any(is_literally(stride, 0) for stride in strides):
             return self
-        return Layout(tuple((known, _packed(shape, strides)) for known, strides in self.cases))
+        return Layout(tuple((case, _packed(shape, strides)) for case, strides in self.cases))
 
     def folds(self, shape: Shape) -> bool:
         """Return whether all dimensions but the last follow one another, of one entry or more."""
 
         def follow(strides: Shape) -> bool:
             lines = [(n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
-            if is_symbolic(*shape):  # a dimension known to be one was laid by a view
+            if is_symbolic(*shape):  # a dimension that is literally one was laid by a view
                 lines = [(n, step) for n, step in lines if not is_literally(n, 1)]
             return all(same_size(a, b * n) for (_, a), (n, b) in pairwise(lines))
 
         return all(follow(strides) for _, strides in self.cases)
 
     @once
-    def in_rows(self, shape: Shape, group: Number) -> Found:
+    def in_rows(self, shape: Shape, group: Number) -> Copied:
         """Return 1 where a copy (if a group is above one) puts it in rows, and the layout then."""
         rows = contiguous(shape)
         first = self.cases[0][1]
@@ -246,11 +246,11 @@ class Layout:
         """Return 1 where entries do not lie row by row, else 0."""
         return self.in_rows(shape, 2)[0]
 
-    def _by_case(self, outcome: Decide) -> Found:
-        cases = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
-        layout = Layout(tuple((known, strides) for known, _, strides in cases))
+    def _by_case(self, outcome: Decide) -> Copied:
+        cases = [sub for case, strides in self.cases for sub in _split(case, strides, outcome)]
+        layout = Layout(tuple((case, strides) for case, _, strides in cases))
         several = len(cases) > 1
-        return _met([known for known, flag, _ in cases if flag]) if several else cases[0][1], layout
+        return _met([case for case, flag, _ in cases if flag]) if several else cases[0][1], layout
 
 
 class _UnknownError(Exception):
@@ -261,29 +261,29 @@ class _UnknownError(Exception):
         self.size = size
 
 
-def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
+def _split(case: Case, strides: Shape, outcome: Decide) -> list[tuple[Case, Number, Shape]]:
     """Return a case with its outcome; if it depends on whether a size is 1, both sub-cases."""
-    ones = {size: 1 for size, many in known if not many}
+    ones = {size: 1 for size, many in case if not many}
 
     def simple(shape: Shape) -> Shape:
         return tuple(s.xreplace(ones) if ones and is_symbolic(s) else s for s in shape)
 
     try:
-        flag, lines = outcome(strides, lambda size: _is_many(size, known), simple)
+        flag, lines = outcome(strides, lambda size: _is_many(size, case), simple)
     except _UnknownError as error:
         size = error.size
-        many = _split((*known, (size, True)), strides, outcome)
-        one = _split((*known, (size, False)), strides, outcome)
+        many = _split((*case, (size, True)), strides, outcome)
+        one = _split((*case, (size, False)), strides, outcome)
         alike = len(many) == len(one) == 1 and many[0][1:] == one[0][1:]
-        return [(known, *many[0][1:])] if alike else [*many, *one]
-    return [(known, flag, lines)]
+        return [(case, *many[0][1:])] if alike else [*many, *one]
+    return [(case, flag, lines)]
 
 
-def _is_many(size: Number, known: Known) -> Number:
-    """Return 1 where a size is above one: a number, or known by the case for its factors."""
+def _is_many(size: Number, case: Case) -> Number:
+    """Return 1 where a size is above one: as a number, or by the case of its factors."""
     if not is_symbolic(size):
         return more_than_one(size)
-    facts, factors = dict(known), factors_of(size)
+    facts, factors = dict(case), factors_of(size)
     if any(facts.get(factor) for factor in factors):
         return 1
     unknown = next((factor for factor in factors if factor not in facts), None)
@@ -292,12 +292,12 @@ def _is_many(size: Number, known: Known) -> Number:
     return more_than_one(int(size.xreplace(dict.fromkeys(factors, 1))))
 
 
-def _met(cases: Iterable[Known]) -> Number:
+def _met(cases: Iterable[Case]) -> Number:
     """Return 1 where one of the cases is met, else 0: a sum over products of sizes above one."""
     terms: dict[frozenset[Number], int] = {}
-    for known in cases:
-        ones = [size for size, many in known if not many]
-        many = frozenset(size for size, many in known if many)
+    for case in cases:
+        ones = [size for size, many in case if not many]
+        many = frozenset(size for size, many in case if many)
         for length in range(len(ones) + 1):
             for chosen in combinations(ones, length):  # a size is one: 1, less what it is above
                 term = many.union(chosen)

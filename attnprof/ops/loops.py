@@ -29,7 +29,7 @@ def followed_by(follower: Any) -> Iterator[None]:
 
 
 def _counter_of(like: Any) -> Any:
-    """Return who counts equal turns once, for the loop of this tensor; None: every turn runs."""
+    """Return the counter or recorder that runs one of equal turns; None if every turn runs."""
     if isinstance(like, Tensor):
         return like.counter
     return _FOLLOWERS[-1] if _FOLLOWERS else None
@@ -55,7 +55,7 @@ def _counted(counter: Any, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
 
 
 def _is_none(times: Any) -> bool:
-    """Return whether there is no turn: a symbol of torch's then says so in the domain."""
+    """Return whether there is no turn; a comparison of torch's symbols becomes a condition."""
     return not times > 0 if _of_torch(times) else bool(getattr(times, "is_zero", False))
 
 
@@ -86,8 +86,8 @@ def _not_empty(rest: Any) -> Any:
     return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
 
 
-#: Two turns, the first and the last of the whole blocks, that stand for half of these each: work is
-#: linear in a block's place.
+#: Names of two turns, the first and last whole block, which stand for half of the whole blocks each:
+#: work is linear in a block's place.
 _HALVES = ("first of whole blocks", "last of whole blocks")
 
 
@@ -172,7 +172,7 @@ def other_blocks(
         times: Any = ceil_div(count, rows) - 1 if whole else 0
     else:
         times = full - several if whole else at_least_one(count - rows * full) * several
-    # of torch's sizes it is asked only where there is none: costs are right without the answer
+    # torch's sizes are compared only if their hint is 0: costs are right without the answer
     never = _of_torch(times) and times.node.hint == 0 and _is_none(times)
     if not (never or is_literally(times, 0)):
         with counter.repeat(times, f"not the {than}", instead=True):

@@ -50,7 +50,7 @@ def empty(
     name: str, like: T, shape: Shape, layout: Layout | None = None, cost: costs.Cost | None = None,
     *, item_size: int = 0, whole: bool | None = None,
 ) -> T:  # fmt: skip
-    """Return memory that nothing is written to yet, or at the cost of what is."""
+    """Return uninitialised memory; ``cost`` is that of filling it in the same operation."""
     out = like.made(like.counter, shape, layout, item_size or like.item_size)
     out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
@@ -82,7 +82,7 @@ def in_rows(name: str, x: T, group: costs.Number) -> T:
 
 
 def summed_to(name: str, x: T, shape: Shape) -> T:
-    """Return x summed over dimensions that were expanded or added in front, if there are any."""
+    """Return x summed to a shape: over dimensions that were expanded or added in front."""
     added = x.dim() - len(shape)
     lines = zip(shape, x.shape[added:], strict=True)
     stretched = [large for small, large in lines if not costs.same_size(small, large)]

@@ -17,8 +17,8 @@ def _function(
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a method that computes each entry from those of its operands; numbers cost nothing.
 
-    The stage has that name. The gradient costs ``grad_cost`` an entry of x (or the result) that it
-    is made from; without one there is none.
+    The stage has that name. The gradient costs ``grad_cost`` an entry, and is made from the operand or
+    the result, as ``saves`` says; without a cost there is no gradient.
     """
 
     def method(self: "Tensor", *others: Any, **_numbers: float | None) -> "Tensor":

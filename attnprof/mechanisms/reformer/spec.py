@@ -1,6 +1,6 @@
 """Reformer (003, sparse family): softmax attention within buckets of a hash."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof import costs
@@ -96,16 +96,13 @@ class Reformer(Mechanism):
         return 0 if self.num_buckets == 1 else costs.exact_div(self.buckets_for(n), 2)
 
     # -- what runs -----------------------------------------------------------------------
-    def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
-        """Return the stages, and what sorting does that is not a FLOP."""
-        table = super().cost(workload, scope)
-        if workload.phase == "decode":
-            return table
+    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
+        """Return a note on the comparisons of sorting, which are no FLOPs."""
         note = (
             "sort: N log2 N comparisons of integers a head and round are 0 FLOPs; the stages "
             "'rotated' (hashing) grow with N^2 unless num_buckets is set"
         )
-        return replace(table, notes=(*table.notes, note))
+        return () if workload.phase == "decode" else (note,)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return the rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
@@ -146,7 +143,7 @@ class Reformer(Mechanism):
         return scores.softmax(-1).bmm(seen[..., d:]).view(q.shape), state
 
     def _bucket(self, query: Any, rotations: Any) -> Any:
-        """Place of the token's bucket in the state, (b·rounds)."""
+        """Return the place of the token's bucket in the state, (b·rounds)."""
         buckets = self.buckets_for(1)
         first = arange(query, query.shape[0] * self.num_hashes, buckets)
         return first if rotations is None else first.add_(hashed(query[:, 0], rotations).view(-1))
@@ -159,7 +156,7 @@ class Reformer(Mechanism):
         state.rows.view(-1, 2 * d).index_copy_(0, bucket * length + rank % length, rows)
 
     def _hide(self, scores: Any, rank: Any) -> None:
-        """Hide what stands before the chunk before the token's own; itself unless alone."""
+        """Hide tokens older than the chunk before the token's own, and the token unless it is alone."""
         size = self.bucket_size
         age = (rank - arange(rank, 2 * size)).remainder_(2 * size)
         reach = rank.minimum(rank % size + size)
