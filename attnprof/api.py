@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprof import arguments as given
+from attnprof import arguments as valid
 from attnprof import registry
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
@@ -38,7 +38,7 @@ def build(
     """
     from attnprof.blocks.core import build_layer, checked_sizes
 
-    spec = registry.get(given.name_text(name), **params)
+    spec = registry.get(valid.name_text(name), **params)
     sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim, head_dim)
     return build_layer(spec, registry.module_of(name), sizes)
 
@@ -58,8 +58,8 @@ def attend(
     """
     from attnprof.blocks.core import attend_core
 
-    spec = registry.get(given.name_text(name), **params)
-    seed, causal = given.seed_of(seed), given.flag("causal", causal)
+    spec = registry.get(valid.name_text(name), **params)
+    seed, causal = valid.seed_of(seed), valid.flag("causal", causal)
     return attend_core(spec, registry.module_of(name), q, k, v, causal, seed, weights)
 
 
@@ -74,8 +74,8 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
     >>> table.flops, table.peak(), len(table.stages)
     (4339531776, 73400320, 9)
     """
-    spec = registry.get(given.name_text(name), **params)
-    return spec.cost(_workload(workload), given.choice("scope", scope, SCOPES))
+    spec = registry.get(valid.name_text(name), **params)
+    return spec.cost(_workload(workload), valid.choice("scope", scope, SCOPES))
 
 
 def crossover(
@@ -94,7 +94,7 @@ def crossover(
     ``first_seq_len`` in tokens, ``closed_form`` in the head width d. ``over`` another size than
     ``seq`` (``d``, ``heads``, ``batch``, ``kv_heads``, or a parameter that is a whole number) the
     ``first_value`` of that at each of ``seq_len``, with closed forms in the length N; heads share
-    a model of width ``d_model`` where that is given. ``params`` go to whichever of the two has
+    a model of width ``d_model`` where that is valid. ``params`` go to whichever of the two has
     them, ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
     cannot be compared.
 
@@ -107,24 +107,24 @@ def crossover(
     from attnprof.crossovers.report import crossover_report
     from attnprof.crossovers.sides import DERIVED, KINDS, METRICS, OTHERS, Meeting
 
-    widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
+    widths = [valid.at_least("head_dim", width, 1) for width in valid.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)
-    asked_kinds = [given.choice("kind", name, possible) for name in given.several("kinds", kinds)]
+    asked_kinds = [valid.choice("kind", name, possible) for name in valid.several("kinds", kinds)]
     asked = [
-        given.choice("metric", name, (*METRICS, *OTHERS))
-        for name in given.several("metrics", metrics)
+        valid.choice("metric", name, (*METRICS, *OTHERS))
+        for name in valid.several("metrics", metrics)
     ]
-    first, second = registry.configured([given.name_text(a), given.name_text(b)], params)
-    heads = given.at_least("num_heads", num_heads, 1)
-    batch = given.at_least("batch_size", batch_size, 1)
+    first, second = registry.configured([valid.name_text(a), valid.name_text(b)], params)
+    heads = valid.at_least("num_heads", num_heads, 1)
+    batch = valid.at_least("batch_size", batch_size, 1)
     workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
-    width = None if d_model is None else given.at_least("d_model", d_model, 1)
-    axis = CrossoverAxis(given.text("over", over, "seq"), last=width, d_model=width)
-    meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES), axis=axis)
-    lengths = [given.at_least("seq_len", n, 1) for n in given.several("seq_len", seq_len)]
+    width = None if d_model is None else valid.at_least("d_model", d_model, 1)
+    axis = CrossoverAxis(valid.text("over", over, "seq"), last=width, d_model=width)
+    meeting = Meeting(first, second, workload, valid.choice("scope", scope, SCOPES), axis=axis)
+    lengths = [valid.at_least("seq_len", n, 1) for n in valid.several("seq_len", seq_len)]
     return crossover_report(
         meeting, widths if over == "seq" else lengths, asked_kinds, asked,
-        with_curves=given.flag("curves", curves), environment={"attnprof": __version__},
+        with_curves=valid.flag("curves", curves), environment={"attnprof": __version__},
     )  # fmt: skip
 
 
@@ -154,13 +154,13 @@ def derive(
 
     return derive_anything(
         module_or_factory, None if workload is None else _workload(workload),
-        args=given.texts("args", args), inputs=given.texts("inputs", inputs),
+        args=valid.texts("args", args), inputs=valid.texts("inputs", inputs),
         phases=None if phases is None else [
-            given.text("a phase", name, "forward") for name in given.several("phases", phases)
-        ], at=given.sizes_by_name(at),
-        dtype=given.choice("dtype", dtype, DTYPES),
-        scope=None if scope is None else given.choice("scope", scope, SCOPES),
-        causal=given.flag("causal", causal), params=params,
+            valid.text("a phase", name, "forward") for name in valid.several("phases", phases)
+        ], at=valid.sizes_by_name(at),
+        dtype=valid.choice("dtype", dtype, DTYPES),
+        scope=None if scope is None else valid.choice("scope", scope, SCOPES),
+        causal=valid.flag("causal", causal), params=params,
     )  # fmt: skip
 
 
@@ -219,25 +219,25 @@ def profile(
     from attnprof.measure.batch import measure_points, plan_points
     from attnprof.measure.request import Budget, configured
 
-    names = [given.name_text(name) for name in given.several("attention", attention)]
-    width, heads = given.tensor_size("d_model", d_model), given.tensor_size("num_heads", num_heads)
+    names = [valid.name_text(name) for name in valid.several("attention", attention)]
+    width, heads = valid.tensor_size("d_model", d_model), valid.tensor_size("num_heads", num_heads)
     if width % heads:
         raise RequestError(f"num_heads={heads} does not divide d_model={width}")
     workloads = [
         Workload(
-            given.tensor_size("seq_len", n), heads, width // heads,
-            given.tensor_size("batch_size", batch_size), causal=causal, phase=phase, dtype=dtype,
+            valid.tensor_size("seq_len", n), heads, width // heads,
+            valid.tensor_size("batch_size", batch_size), causal=causal, phase=phase, dtype=dtype,
         )
-        for n in given.several("seq_len", seq_len)
+        for n in valid.several("seq_len", seq_len)
     ]  # fmt: skip
     mechanisms = dict(zip(names, configured(names, params), strict=True))
     points = plan_points(
-        mechanisms, workloads, scope=given.choice("scope", scope, SCOPES),
-        device=given.text("device", device, "cpu"), seed=given.seed_of(seed),
-        threads=given.threads_of(threads), budget=Budget(samples, min_time_s, max_time_s),
-        check=given.flag("check", check), compiled=given.flag("compiled", compiled),
+        mechanisms, workloads, scope=valid.choice("scope", scope, SCOPES),
+        device=valid.text("device", device, "cpu"), seed=valid.seed_of(seed),
+        threads=valid.threads_of(threads), budget=Budget(samples, min_time_s, max_time_s),
+        check=valid.flag("check", check), compiled=valid.flag("compiled", compiled),
     )  # fmt: skip
-    apart = None if isolate is None else given.flag("isolate", isolate)
+    apart = None if isolate is None else valid.flag("isolate", isolate)
     return with_roofline(measure_points(points, isolate=apart))
 
 
@@ -266,27 +266,27 @@ def sweep(
     from attnprof.measure.request import Budget
 
     def sizes(name: str, value: Any) -> list[int]:
-        return [given.tensor_size(name, one) for one in given.several(name, value)]
+        return [valid.tensor_size(name, one) for one in valid.several(name, value)]
 
     grid = runner.Grid(
-        [given.name_text(name) for name in given.several("attention", attention)],
+        [valid.name_text(name) for name in valid.several("attention", attention)],
         sizes("seq_len", seq_len), sizes("d_model", d_model), sizes("num_heads", num_heads),
-        sizes("batch_size", batch_size), given.several("dtype", dtype),
-        given.several("phase", phase),
-        [given.text("device", name, "cpu") for name in given.several("device", device)],
-        [given.flag("causal", value) for value in given.several("causal", causal)],
-        [given.choice("scope", name, SCOPES) for name in given.several("scope", scope)],
-        {name: given.several(name, value) for name, value in params.items()},
+        sizes("batch_size", batch_size), valid.several("dtype", dtype),
+        valid.several("phase", phase),
+        [valid.text("device", name, "cpu") for name in valid.several("device", device)],
+        [valid.flag("causal", value) for value in valid.several("causal", causal)],
+        [valid.choice("scope", name, SCOPES) for name in valid.several("scope", scope)],
+        {name: valid.several(name, value) for name, value in params.items()},
     )  # fmt: skip
     points = runner.points_of(
-        [grid], Budget(samples, min_time_s, max_time_s), seed=given.seed_of(seed),
-        threads=given.threads_of(threads), check=given.flag("check", check),
-        compiled=given.flag("compiled", compiled),
+        [grid], Budget(samples, min_time_s, max_time_s), seed=valid.seed_of(seed),
+        threads=valid.threads_of(threads), check=valid.flag("check", check),
+        compiled=valid.flag("compiled", compiled),
     )  # fmt: skip
-    limit = given.seconds("limit_s", limit_s)
-    terms = runner.SweepOptions(apart=given.flag("isolate", isolate), limit_s=limit)
-    tasks = runner.tasks_of(points, given.at_least("processes", processes, 1, 10_000))
-    runner.sweep(tasks, path := given.file_path("output", output), terms)
+    limit = valid.seconds("limit_s", limit_s)
+    terms = runner.SweepOptions(apart=valid.flag("isolate", isolate), limit_s=limit)
+    tasks = runner.tasks_of(points, valid.at_least("processes", processes, 1, 10_000))
+    runner.sweep(tasks, path := valid.file_path("output", output), terms)
     return with_roofline(runner.load_results(path))
 
 
@@ -294,4 +294,4 @@ def _workload(value: Any) -> Workload:
     if isinstance(value, Workload):
         return value
     needed = "a workload is needed, like Workload(1024, num_heads=8, head_dim=64)"
-    raise RequestError(f"{needed}, not {given.shown(value)}")
+    raise RequestError(f"{needed}, not {valid.shown(value)}")

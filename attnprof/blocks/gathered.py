@@ -103,9 +103,9 @@ def _attend_part(q: Any, k: Any, v: Any, block: Block, out: Any, lse: Any) -> No
 def _merge(out: Any, lse: Any, mixed: Any, total: Any) -> None:
     """Join two softmaxes over disjoint keys: weighted by what each one summed to."""
     highest = lse.maximum(total)
-    before, here = (lse - highest).exp_(), (total - highest).exp_()
-    both = before + here
-    out.mul_(before.div_(both)).add_(mixed.mul_(here.div_(both)))
+    earlier, newer = (lse - highest).exp_(), (total - highest).exp_()
+    both = earlier + newer
+    out.mul_(earlier.div_(both)).add_(mixed.mul_(newer.div_(both)))
     lse.copy_(both.log_().add_(highest))
 
 

@@ -163,9 +163,9 @@ class Pass:
 
     def scores(self, blocks: slice) -> Any:
         """Return masked scores of a group of blocks, (g, ROWS, window)."""
-        d, here = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
-        scores = self.table.index_select(0, self.lower[here])
-        scores.add_(self.table.index_select(0, self.upper[here]))
+        d, rows = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
+        scores = self.table.index_select(0, self.lower[rows])
+        scores.add_(self.table.index_select(0, self.upper[rows]))
         scores = scores.view(blocks.stop - blocks.start, ROWS, self.plan.window)
         functional.add_product(scores, self.rows[blocks], self.windows[blocks, d : 2 * d])
         if not self.plan.sees_itself:
@@ -179,11 +179,11 @@ class Pass:
 
 def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number) -> Pass:
     """Return a pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
-    here = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
+    span = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
     rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
     windows = gathered.unfold(0, plan.window, ROWS)
-    return Pass(plan, table, at.lower[here], at.upper[here], rows, windows)
+    return Pass(plan, table, at.lower[span], at.upper[span], rows, windows)
 
 
 def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:

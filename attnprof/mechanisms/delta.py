@@ -12,7 +12,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
-from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat, kept
 from attnprof.workload import Published, Workload, rows
 
 SOLVE_RULE = (
@@ -177,11 +177,8 @@ class Recurrence(Mechanism):
     wide_entries = Mechanism.state_entries
 
     def layer_entries(self, workload: Workload) -> Number:
-        """Return entries of the latest rows of each convolution."""
-        if self.conv is None:
-            return 0
-        widths = self.convolved(LayerSizes.of(workload)).values()
-        return workload.batch_size * (self.conv - 1) * sum(widths)
+        """Return entries of the latest rows of each convolution, all but the first part of a state."""
+        return sum(kept(self, workload, "layer").entries[1:])
 
     # -- what is defined -------------------------------------------------------------------
     def define_inputs(self, writer: Definition, workload: Workload) -> None:

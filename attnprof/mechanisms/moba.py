@@ -12,9 +12,9 @@ from attnprof.blocks.picked import (
     pairs_of_blocks,
 )
 from attnprof.blocks.softmax import KeyValueState, empty_rows
-from attnprof.costs import Number, ceil_div, minimum
+from attnprof.costs import Number, minimum
 from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
-from attnprof.ops.layer import Definition, LayerSizes, flat
+from attnprof.ops.layer import Definition, LayerSizes, flat, kept
 from attnprof.workload import Workload, rows
 
 
@@ -88,10 +88,6 @@ class BlockMixture(Mechanism):
         start = keys.shape[1] - 1
         return self._attended(q, keys, values, sums, weights, causal=False, start=start), state
 
-    def sum_entries(self, w: Workload) -> Number:
-        """Return entries of a sequence's sums: a row of keys a block."""
-        return w.kv_heads * ceil_div(w.seq_len, self.block) * w.head_dim
-
     def rows_read(self, w: Workload) -> Number:
         """Return rows of keys that a sequence's heads pick, at most all of them."""
         seen = self.pairs(w.with_(phase="decode"))
@@ -100,9 +96,9 @@ class BlockMixture(Mechanism):
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of the rows that a step reads, and of all sums."""
-        w = workload
-        entries = self.rows_read(w) * (w.head_dim + w.value_width) + self.sum_entries(w)
-        return w.batch_size * w.item_size * entries
+        w, (_, _, *sums) = workload, kept(self, workload, "core").entries
+        read = w.batch_size * self.rows_read(w) * (w.head_dim + w.value_width)
+        return w.item_size * (read + sum(sums))
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:

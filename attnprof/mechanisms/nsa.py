@@ -12,7 +12,7 @@ from attnprof.blocks.compressed import (
 )
 from attnprof.blocks.layer_rows import define_gate
 from attnprof.blocks.softmax import empty_rows, weighted_values
-from attnprof.costs import Cost, Number, ceil_div, minimum
+from attnprof.costs import Cost, Number, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanisms.moba import BlockMixture, BlockState
 from attnprof.mechanisms.window import SlidingWindow
@@ -120,10 +120,6 @@ class NativeSparse(BlockMixture):
         latest = weighted_values(rows, keys[:, first:], values[:, first:]).view(*q.shape[:3], -1)
         y = self._added(q, keys, values, sums, latest, gates, causal=False, start=t - 1)
         return y, state
-
-    def sum_entries(self, w: Workload) -> Number:
-        """Return entries of a sequence's sums: a row of keys and values a stride."""
-        return w.kv_heads * ceil_div(w.seq_len, self.stride) * (w.head_dim + w.value_width)
 
     def rows_read(self, w: Workload) -> Number:
         """Return rows of a sequence that are picked or among the latest, at most all of them."""

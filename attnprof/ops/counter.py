@@ -71,8 +71,8 @@ class Counter:
     ) -> None:
         """Append one operation with the shape of its result."""
         if self._turns:
-            here = self.present
-            allocates, workspace = allocates * here, workspace * here
+            present = self.present
+            allocates, workspace = allocates * present, workspace * present
             name = ", ".join([name, *(turn.name for turn in self._turns if turn.name)])
         for turn in self._turns:
             cost = cost * turn.times
@@ -82,10 +82,10 @@ class Counter:
     @property
     def present(self) -> Number:
         """1, or 0 inside of something that is repeated no time."""
-        here: Number = 1
+        present: Number = 1
         for turn in self._turns:
-            here = here * turn.present
-        return here
+            present = present * turn.present
+        return present
 
     def bytes_of(self, size: int) -> int:
         """Return a number's size in the counter's unit: its bytes, or 1 if it counts elements."""
