@@ -1,4 +1,4 @@
-"""Check what Python callers pass: sizes, flags, names, numbers; RequestError for other values."""
+"""Check arguments of Python callers: sizes, flags, names, numbers; RequestError for wrong values."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from attnprof.algebra.parser import name_of
 from attnprof.errors import RequestError, closest
 
-#: The largest size of what is built and run, and of a size that is typed.
+#: The largest size of a module that is built and run, and of a size that is typed.
 LARGEST = 2**40
 
 
@@ -122,7 +122,7 @@ def choice(name: str, value: Any, possible: Sequence[str]) -> str:
 
 
 def text(name: str, value: Any, example: str) -> str:
-    """Return text; ``example`` is what could be typed."""
+    """Return text; ``example`` is shown if it is none."""
     if not isinstance(value, str) or not value:
         raise RequestError(f"{name} must be text like '{example}', not {shown(value)}")
     return value

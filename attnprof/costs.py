@@ -219,7 +219,7 @@ class Stage:
 class CostTable:
     """The stages of one workload, in the order they run.
 
-    ``live_before`` are the bytes already held when the first stage starts (what autograd
+    ``live_before`` are the bytes already held when the first stage starts (tensors that autograd
     saved, for a backward pass); ``parameters`` and ``state_entries`` are counts.
 
     >>> cut = Stage("cut", (4,), Cost(additions=4), allocates=16, frees=16)
@@ -247,8 +247,8 @@ class CostTable:
             )
             for stage in self.stages
         )
-        others = {name: change(getattr(self, name)) for name in ("parameters", "live_before")}
-        return replace(self, stages=stages, **others)
+        totals = {name: change(getattr(self, name)) for name in ("parameters", "live_before")}
+        return replace(self, stages=stages, **totals)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self.stages)

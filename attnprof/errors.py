@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class AttnprofError(Exception):
     """An error whose message says what was asked, what is possible and what to type.
 
-    ``exit_code`` is what the command line ends with.
+    ``exit_code`` is that of a command which it ends.
     """
 
     exit_code = 70
@@ -43,7 +43,7 @@ def together(errors: Sequence[AttnprofError]) -> AttnprofError:
 
 
 def closest(typed: str, possible: list[str]) -> str:
-    """Return a ``did you mean`` for a misspelt name, or the list of what exists."""
+    """Return a ``did you mean`` for a misspelt name, or the list of possible names."""
     from difflib import get_close_matches
 
     near = get_close_matches(typed, possible, n=3, cutoff=0.5)

@@ -48,7 +48,7 @@ DENSE_MASK = Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N produ
 class Mechanism:
     """Base of every mechanism; subclasses add their parameters as dataclass fields.
 
-    Subclasses write :meth:`core` (and :meth:`step`, :meth:`define_core`); those that have
+    Subclasses write :meth:`core` (and :meth:`step`, :meth:`define_core`). Mechanisms that have
     no queries, keys and values write :meth:`layer`, :meth:`layer_step` and :meth:`define` instead.
     """
 
@@ -232,7 +232,7 @@ class Mechanism:
         """
         return sum(kept(self, self._fitted(workload), scope).bytes)
 
-    # -- what subclasses write -----------------------------------------------------------
+    # -- hooks of subclasses -------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Write the definition's operations."""
         if scope == "layer":
@@ -295,7 +295,7 @@ class Mechanism:
         """Return the state before the first token.
 
         ``cache(heads, width)`` makes an empty cache of rows (``cache.newest_first`` in that order),
-        ``cache.window(heads, width, first, latest)`` one of the first tokens and the latest others,
+        ``cache.window(heads, width, first, latest)`` one of the first and the latest tokens,
         ``cache.zeros(heads, *shape)`` sums (in float32 at least if ``wide=True``),
         ``cache.lowest(heads, *shape)`` minus infinities.
         """
@@ -342,7 +342,7 @@ class Mechanism:
     def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
         """Return the heads' outputs (b, n, h·d) of a layer for its input (b, n, d_model).
 
-        Projections, head split, core, head merge; ``context`` is what keys and values come from.
+        Projections, head split, core, head merge; keys and values come from ``context``, if given.
         """
         source = x if context is None else context
         q = layer.heads("q", x)

@@ -77,7 +77,7 @@ def derivable(name: str) -> Mechanism:
 
 
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
-    """Return the named mechanisms, each with those values that are its parameters.
+    """Return the named mechanisms, each with the values that are parameters of it.
 
     Raises RequestError for a value that is a parameter of none of them.
     """
@@ -226,32 +226,32 @@ def _entry_points() -> "list[EntryPoint]":
 @cache
 def _from_file(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     path, _, wanted = name.rpartition(":")
-    what = f"mechanism {name}"
+    label = f"mechanism {name}"
     from attnprof.user_code import module_in
 
     try:
-        module = module_in(path, what)
-    except RequestError as error:  # what ends a program is no wrong request
+        module = module_in(path, label)
+    except RequestError as error:  # an exception that ends a program passes
         if error.__cause__ is None or isinstance(error.__cause__, Exception):
             raise
         raise error.__cause__ from None
     if not hasattr(module, wanted):
         classes = [n for n, value in vars(module).items() if _is_mechanism(value)]
         hint = closest(wanted, classes) if classes else "it defines no subclass of Mechanism"
-        raise NotFoundError(f"{what}: {path} has no '{wanted}': {hint}")
-    return _checked(getattr(module, wanted), what), module
+        raise NotFoundError(f"{label}: {path} has no '{wanted}': {hint}")
+    return _checked(getattr(module, wanted), label), module
 
 
 def _is_mechanism(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Mechanism) and bool(value.name)
 
 
-def _checked(value: Any, what: str) -> type[Mechanism]:
+def _checked(value: Any, label: str) -> type[Mechanism]:
     if not _is_mechanism(value):
-        kind, _, place = what.partition(" ")
+        kind, _, place = label.partition(" ")
         derive = f"; for a module, type attnprof derive {place}" if kind == "mechanism" else ""
         raise RequestError(
-            f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
+            f"{label} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
             f"with a name{derive}"
         )
     mechanism: type[Mechanism] = value

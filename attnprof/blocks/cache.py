@@ -103,7 +103,7 @@ class WindowCache(FullCache):
         self.first = first
 
     def append(self, row: Tensor) -> Tensor:
-        """Add (batch, 1, width) and return what is in sight, in any order, as a view."""
+        """Add (batch, 1, width) and return all rows that are kept, in any order, as a view."""
         place, room = self.length, self.rows.shape[1]
         if place >= self.first:
             place = self.first + (place - self.first) % (room - self.first)
@@ -144,7 +144,7 @@ class Caches:
         return BlockSums(self.batch_size * heads, width, self.like, self.room or 64, block)
 
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
-        """Return an empty cache of the ``first`` tokens and the ``latest`` of the others."""
+        """Return an empty cache of the ``first`` tokens and the ``latest`` later ones."""
         return WindowCache(self.batch_size * heads, width, self.like, first, latest)
 
     def zeros(self, heads: int, *shape: int, wide: bool = False) -> Tensor:

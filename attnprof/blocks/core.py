@@ -43,8 +43,8 @@ class TextCore(CoreText, nn.Module):
     ) -> Any:
         """Return a fresh decoding state; ``like`` tells number format and device.
 
-        Caches that grow have ``room`` for so many tokens, by default those the core is built for.
-        ``layer`` adds what the layer around the core keeps.
+        Caches that grow have ``room`` for so many tokens, by default the length the core is built for.
+        ``layer`` adds the state of the layer around the core.
         """
         room = self.sizes.seq_len if room is None else room
         make = self.spec.layer_state if layer else self.spec.init_state
@@ -180,7 +180,7 @@ class HybridLayers(nn.Module):
         return x
 
     def _in_turn(self) -> Iterator[Any]:
-        """Yield each layer; in ``handed`` it finds what the one before picked, if it takes that."""
+        """Yield each layer, with the places that the layer before picked in ``handed`` if it reuses them."""
         before: Any = None
         for layer in self.layers:
             layer.handed = before.handed if before and layer.spec.continues else None

@@ -101,7 +101,7 @@ def _attend_part(q: Any, k: Any, v: Any, block: Block, out: Any, lse: Any) -> No
 
 
 def _merge(out: Any, lse: Any, mixed: Any, total: Any) -> None:
-    """Join two softmaxes over disjoint keys: weighted by what each one summed to."""
+    """Join two softmaxes over disjoint keys, each weighted by its sum of exponentials."""
     highest = lse.maximum(total)
     earlier, newer = (lse - highest).exp_(), (total - highest).exp_()
     both = earlier + newer
@@ -251,7 +251,7 @@ def _sizes(height: Any, seen: Any) -> Seen:
 
 
 def band_mask(rows: Any, before: Any, after: Any, like: Any) -> Any:
-    """Return a mask (rows, before + rows + after) that hides what lies outside a block's band."""
+    """Return a mask (rows, before + rows + after) that hides keys outside a block's band."""
     shape = (rows, before + rows + after)
     mask = like.new_ones(shape, dtype=bool).tril_(-1)
     above = like.new_ones(shape, dtype=bool).triu_(before + after + 1)

@@ -14,7 +14,7 @@ from attnprof.ops import functional
 from attnprof.ops.functional import arange, copy_in_rows, searchsorted
 from attnprof.ops.loops import each, in_blocks
 
-#: Sorted rows of a block: few enough that a window is hardly longer than what rows may see.
+#: Sorted rows of a block: few, so that a window is hardly longer than the keys that a row may see.
 ROWS = 32
 #: Blocks of a group: its scores stay in the processor's cache.
 GROUP = 64
@@ -24,8 +24,8 @@ GROUP = 64
 class Plan:
     """Tokens sorted by bucket stand in ``blocks`` blocks of ``ROWS``, the last one filled up.
 
-    What a row may see lies at most ``back`` places before its block (own and previous chunk) and
-    ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
+    The keys that a row may see lie at most ``back`` places before its block (own and previous chunk),
+    and ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
     block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
     group, and at least one. ``sees_itself``: False if a row sees itself only without other tokens.
     """
@@ -52,14 +52,14 @@ class Plan:
         return self.blocks * ROWS
 
     def places(self, rounds: Number) -> Number:
-        """Return sorted rows of so many rounds, and what windows read beyond both ends."""
+        """Return the number of sorted rows of rounds, with those that windows read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
 
 def plan_of(
     n: Number, num_buckets: Number, bucket_size: int, causal: bool, sees_itself: bool, rounds: int
 ) -> Plan:
-    """Return the layout of n tokens in so many rounds."""
+    """Return the layout of n tokens in ``rounds`` rounds."""
     blocks = ceil_div(n, ROWS)
     back = ROWS * minimum(ceil_div(2 * bucket_size - 1, ROWS), blocks - 1)
     ahead = 0 if causal else ROWS * minimum(ceil_div(bucket_size - 1, ROWS), blocks - 1)
@@ -93,7 +93,7 @@ def hashed(x: Any, rotations: Any) -> Any:
 
 
 def indexes(plan: Plan, buckets: Any) -> Indexes:
-    """Sort buckets (rounds, n); a token's rank in its bucket says what it may see."""
+    """Sort buckets (rounds, n), and find the keys that a token may see by its rank in its bucket."""
     rounds, n = buckets.shape
     values, order = buckets.sort(dim=-1, stable=True)
     padded = order.new_zeros(plan.places(rounds))
@@ -148,7 +148,7 @@ HASHED = 512
 
 @dataclass(frozen=True)
 class Pass:
-    """A few rounds of one sequence: rows and windows by block, and what masks them."""
+    """A few rounds of one sequence: rows and windows by block, and their masks."""
 
     plan: Plan
     table: Any

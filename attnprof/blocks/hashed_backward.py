@@ -50,7 +50,7 @@ class Band:
         return self.blocks.new_zeros(self.padded * ROWS, width)
 
     def inside(self, rows: Any) -> Any:
-        """Return (g, ROWS, width): where the blocks' own rows stand among such zeros."""
+        """Return (g, ROWS, width): the place of the blocks' own rows in the result of :meth:`rows`."""
         start = self.more * ROWS
         return rows[start : start + self.count * ROWS].view(self.count, ROWS, -1)
 
@@ -100,7 +100,7 @@ def _pass_grads(
 
 
 def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
-    """Add what some blocks give to queries, keys and values (in places)."""
+    """Add the gradients of some blocks to those of queries, keys and values, by place."""
     weights = one.scores(blocks)
     d, back, count = one.rows.shape[-1], one.plan.back, weights.shape[0]
     window = one.windows[blocks]

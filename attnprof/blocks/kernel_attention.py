@@ -44,7 +44,7 @@ class FeatureMap:
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
     def values(self, rows: Any) -> tuple[Any, Any]:
-        """Return (batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
+        """Return (batch, c, m) features, and the logarithm (batch, c, 1) of their divisor."""
         z = self._projected(rows)
         if self.softmax:
             top = z.amax(-1, keepdim=True)

@@ -114,7 +114,7 @@ class _GradientSums:
 
     @classmethod
     def start(cls, terms: Terms, v: Any, net: Network) -> "_GradientSums":
-        """Return zeros, and memory for what every row is written to once."""
+        """Return sums of zeros, and memory for the rows, each of which is written once."""
         zeros = [x.new_zeros(x.shape) for x in (terms[1], v, net.last)]
         new = cls(terms[0].new_empty(terms[0].shape), *zeros)
         if net.second is not None:

@@ -206,7 +206,7 @@ class Mamba2(GatedDecay):
         biases = {f"{letter}_shift": Weight((width,), 0.0) for letter, width in shifts}
         return {**super().layer_weights(sizes), **biases}
 
-    # -- what is executed ------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Return C, B, values Δ x and log decays -Δ exp(A)."""
         b, h, n, _ = q.shape
@@ -228,7 +228,7 @@ class Mamba2(GatedDecay):
         y, state = super().step(q, k, v, state, weights, gates)
         return y + v * weights.skip.view(1, -1, 1, 1), state
 
-    # -- what is defined -------------------------------------------------------------------
+    # -- the definition ----------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define the base's operations, and Δ x and D x."""
         super().define(writer, workload, scope)

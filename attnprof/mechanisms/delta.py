@@ -102,7 +102,7 @@ class Recurrence(Mechanism):
             for letter, width in self.convolved(sizes).items()
         }
 
-    # -- what is executed ------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def cost_notes(self, workload: Workload) -> tuple[str, ...]:
         """Return notes on the form that ran and on FLOPs outside matrix products."""
         if workload.phase == "decode":
@@ -180,7 +180,7 @@ class Recurrence(Mechanism):
         """Return entries of the latest rows of each convolution, all but the first part of a state."""
         return sum(kept(self, workload, "layer").entries[1:])
 
-    # -- what is defined -------------------------------------------------------------------
+    # -- the definition ----------------------------------------------------------------------
     def define_inputs(self, writer: Definition, workload: Workload) -> None:
         """Define projections, gates and convolutions."""
         sizes, tokens = LayerSizes.of(workload), workload.batch_size * rows(workload)

@@ -1,4 +1,4 @@
-"""SHE, HE, WE and ME (002, Eq 23 to 29), causal by nature, and what 002 prints in Tables 3 to 6.
+"""SHE, HE, WE and ME (002, Eq 23 to 29), causal by nature, with the forms of Tables 3 to 6.
 
 In the printed forms, which stand untouched, ``n`` is the document's l (a training sequence) or t
 (the token decoded).
@@ -130,7 +130,7 @@ class Extractor(Mechanism):
             int(self.impl == "direct") if self.impl != "auto" else costs.not_dearer(n, FFT_FROM - 1)
         )
 
-    # -- what is executed --------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def cost_notes(self, workload: Workload) -> tuple[str, ...]:
         """Return a note on the rule by which an FFT is counted, if one may run."""
         if self.weights == "matrix" or workload.phase == "decode":
@@ -167,7 +167,7 @@ class Extractor(Mechanism):
         n = x.shape[1]
         direct = self.chosen(n)
         ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
-        # where symbols decide, what is short enough for direct sums fits one block
+        # if symbols decide, a length short enough for direct sums fits one block
         block = costs.minimum(BLOCK, n) if costs.is_plain(direct) else n
         return causal_convolution(
             x, weight.view(n, -1), ways=ways, block=block, length=padded_length(n)
@@ -201,7 +201,7 @@ class Extractor(Mechanism):
         )
 
 
-    # -- what is defined ---------------------------------------------------------------
+    # -- the definition ----------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define direct sums over t tokens for row t (002, Tables 3 to 6)."""
         w, d = workload, workload.d_model

@@ -66,7 +66,7 @@ class GroupedQuery(Sdpa):
         """Return the number of a token's gates."""
         return heads * width if self.gate == "elementwise" else heads
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return maps of queries, keys, values, gate and output."""
         maps = super().layer_maps(sizes)

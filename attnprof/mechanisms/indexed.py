@@ -36,7 +36,7 @@ class Indexed(Mechanism):
     """Attention of a row to the tokens that an indexer ranks highest; its subclasses are two layers.
 
     ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
-    row's own block, and of those before it the ones of highest score, ``top`` tokens in all. That
+    row's own block, and the earlier blocks of highest score, ``top`` tokens in all. That
     is causal with and without a mask. ``index=lent`` is for a layer that hands its picked places to
     later layers, which are ``shared`` and have no indexer (as in GLM-5): ``dsa@index=lent`` before
     ``dsa@index=shared@3``.
@@ -79,7 +79,7 @@ class Indexed(Mechanism):
             "index_shares": (sizes.d_model, self.index_heads),
         }
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def index_keys(self, layer: Any, x: Any) -> Any:
         """Return the indexer's keys (b, n, index_dim)."""
         return layer.index_k(x)
@@ -224,7 +224,7 @@ class TopK(Indexed):
         """Return maps of queries, keys, values, of the indexer and of the output."""
         return before_output(sizes.maps("qkvo"), self.index_maps(sizes, sizes.d_model))
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def _source(self, layer: Any, x: Any) -> Any:
         """Return the rows that the indexer's queries are projected from."""
         return x
@@ -298,7 +298,7 @@ class IndexedLatent(Indexed, Latent):
         source = sizes.d_model if self.q_rank is None else self.q_rank
         return before_output(super().layer_maps(sizes), self.index_maps(sizes, source))
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def index_keys(self, layer: Any, x: Any) -> Any:
         """Return the indexer's keys (b, n, index_dim): layer norm of the rows' map."""
         keys = layer.index_k(x)

@@ -42,7 +42,7 @@ class KernelAttention(Mechanism):
         """Return the number of features m of a head."""
         return head_dim
 
-    # -- what is executed --------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute the core as one function with its own backward pass, by blocks of tokens."""
         out = kernel_attention(
@@ -71,7 +71,7 @@ class KernelAttention(Mechanism):
         w = workload
         return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
 
-    # -- what is defined ---------------------------------------------------------------
+    # -- the definition ----------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define features; φ(K)ᵀV and Σφ(k), as running sums if causal; products; division."""
         w = workload

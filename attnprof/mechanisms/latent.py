@@ -114,7 +114,7 @@ class Latent(Mechanism):
         out = sizes.num_heads * value, width
         return {**maps, "kv_down": (width, c + self.rope_dim), "o_proj": out}
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """Compute a prompt."""
         n = x.shape[1]

@@ -29,7 +29,7 @@ class BlockState(KeyValueState):
 class BlockMixture(Mechanism):
     """A row attends to its own block of ``block`` tokens and to ``top`` - 1 blocks before it.
 
-    Each head picks those whose mean key has the largest product with its query (Lu et al. 2025), of
+    Each head picks blocks whose mean key has the largest product with its query (Lu et al. 2025), of
     equal ones the earlier. Causal by nature, so ``causal`` changes nothing. Choosing has no
     gradient. ``impl=gathered`` copies the picked keys and multiplies only these, ``dense-mask``
     masks the products of all.
@@ -52,7 +52,7 @@ class BlockMixture(Mechanism):
     to_softmax = ("approximates", "softmax over the blocks that a head picks: over all in the end")
     allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": ("gathered", "dense-mask")}
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
         """Pick blocks for every row and head, then attend to them."""
         keys, values = flat(k), flat(v)
@@ -83,7 +83,7 @@ class BlockMixture(Mechanism):
         return BlockState(*empty_rows(sizes, cache), sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Attend to the new token's own block and those that each head picks."""
+        """Attend from the new token to its own block and the blocks that each head picks."""
         (keys, values), sums = state.append(k, v), state.sums.append(flat(k))
         start = keys.shape[1] - 1
         return self._attended(q, keys, values, sums, weights, causal=False, start=start), state

@@ -100,7 +100,7 @@ class Neural(Mechanism):
             "score_bias": _weight(inputs, 1),
         }
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute down-projections, scores by the network, softmax and values."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
@@ -215,7 +215,7 @@ def _stretch_grads(
     return (either(grad, (many, 1 - many), *ways),)
 
 
-#: X (b·h, n, d) seen so many times over along a new dimension, without memory.
+#: X (b·h, n, d) repeated along a new dimension, without memory.
 _stretched = Function(_stretch, _stretch_grads)
 
 

@@ -72,7 +72,7 @@ class NativeSparse(BlockMixture):
         impl = "blocks" if self.impl == "gathered" else self.impl
         return SlidingWindow(window=self.window, impl=impl)
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
         """Return the gates' logits (b, n, 3 h)."""
         return {"gates": layer.gate_proj(x)}

@@ -47,7 +47,7 @@ class Sparse(Mechanism):
         """Return the stride at a length."""
         return costs.ceil_sqrt(n) if self.stride is None else self.stride
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
         """Compute gathered blocks; strided joins near and far tokens in one softmax."""
         n, strided = q.shape[2], self.pattern == "strided"
@@ -64,7 +64,7 @@ class Sparse(Mechanism):
         return KeyValueState(*empty_rows(sizes, cache))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Attend from the new token to those its pattern sees, gathered from all."""
+        """Attend from the new token to the tokens that its pattern sees, gathered from all."""
         keys, values = state.append(k, v)
         keys, values = self._in_sight(keys), self._in_sight(values)
         return weighted_values(flat(q), keys, values).view(q.shape), state

@@ -129,7 +129,7 @@ class TaylorShift(Taylor):
         """Return the parameters, equal for both forms."""
         return self.direct.parameters(workload, scope)
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute the form that is taken; in training the whole step decides."""
         phase = "train" if records(q) else "forward"

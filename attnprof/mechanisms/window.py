@@ -54,7 +54,7 @@ class Neighbours(Mechanism):
         """Number of leading tokens that every row sees."""
         return 0
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute global rows over all tokens and other rows by blocks; or a masked product."""
         n, operands, sink = q.shape[2], (flat(q), flat(k), flat(v)), self.sinks(q, weights)

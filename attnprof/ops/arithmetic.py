@@ -286,7 +286,7 @@ def matmul(name: str, a: T, b: T) -> T:
 def put_product(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int = 0) -> T:
     """Write or add products of (batch, m, k) and (batch, k, n) to ``to``; no gradient.
 
-    ``factors`` numbers multiply an entry of what is there, or of the product.
+    ``factors`` numbers multiply an entry of ``to``, or of the product.
     """
     entries = Cost(additions=1 if add else 0, multiplications=factors) * to.count
     cost = product_cost(a.shape, b.shape)[1] + entries

@@ -22,7 +22,7 @@ from attnprof.ops.layout import Layout, Shape, is_literally, product
 #: Leaves run as soon as their gradients are there: before any other node.
 _LAST = 2**62
 
-#: From the gradients of results to those of operands.
+#: A function from the gradients of results to those of operands.
 Backward = Callable[..., "Sequence[Base | None]"]
 
 
@@ -44,7 +44,7 @@ class Node:
         self.backward = backward
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
-        """Return the operands' gradients, from the results' by place; what was saved is let go."""
+        """Return the operands' gradients, from the results' by place; free the saved tensors."""
         backward, self.backward = self.backward, None
         ordered = [grads.pop(place) for place in sorted(grads)]
         return backward(*ordered) if backward else ()
@@ -155,7 +155,7 @@ class Base:
         for storage, weight in self.held:
             self.counter.release(storage, weight)
 
-    # -- where tensors come from -----------------------------------------------------------
+    # -- constructors ----------------------------------------------------------------------
     @classmethod
     def made(
         cls, counter: Counter, shape: Shape, layout: Layout | None = None, item_size: int = 0
@@ -179,7 +179,7 @@ class Base:
             tensor.node = Leaf(tensor)
         return tensor
 
-    # -- what it is ------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------
     @property
     def count(self) -> Number:
         """Number of entries."""
@@ -205,7 +205,7 @@ class Base:
         """Return the number of dimensions."""
         return len(self.shape)
 
-    # -- what operations make --------------------------------------------------------------
+    # -- results of operations -------------------------------------------------------------
     def result(
         self, name: str, shape: Shape, cost: Cost, reads: "Sequence[Base]", *,
         backward: Backward | None = None, layout: Layout | None = None, into: Self | None = None,

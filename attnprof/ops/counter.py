@@ -108,7 +108,7 @@ class Counter:
             )
 
     def table(self, parameters: Number, only: str | None = None) -> CostTable:
-        """Return the stages; ``only`` keeps one part, and what it finds alive goes before it."""
+        """Return the stages; ``only`` keeps one part, with the bytes that live before it."""
         if only is None:
             return CostTable(tuple(self.stages), parameters)
         first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))

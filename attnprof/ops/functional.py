@@ -20,7 +20,7 @@ def _torch() -> Any:
 def square_root(size: Any, over: Any = 1) -> float:
     """Return the root of a size or of a ratio of sizes; 1 for sizes that are symbols or arrays.
 
-    What a tensor is scaled by changes no count.
+    The factor by which a tensor is scaled changes no count.
     """
     plain = isinstance(size, int | float) and isinstance(over, int | float)
     return math.sqrt(size / over) if plain else 1.0

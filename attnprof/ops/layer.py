@@ -289,7 +289,7 @@ def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
         return _counted(spec, workload, scope)
     import sympy
 
-    # heads are the groups times what shares one, so that either may be one
+    # heads are written as groups times heads a group, so that either may be one
     shared = _sharing_heads()
     table = _counted(spec, workload.with_(num_heads=groups * shared), scope)
     return table.mapped(cache(lambda size: sympy.sympify(size).subs(shared, heads / groups)))
@@ -330,7 +330,7 @@ def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
     sizes = [getattr(w, name) for name in SIZES]
     kept = all(type(size) in (int, type(None)) or is_symbolic(size) for size in sizes)
     kept = kept and all(type(value).__hash__ for value in vars(spec).values())
-    ours = type(spec).__module__.startswith("attnprof.")  # others' texts may change meanwhile
+    ours = type(spec).__module__.startswith("attnprof.")  # a plug-in's text may change meanwhile
     run = _tables if kept and ours else _tables.__wrapped__
     back = w.phase == "backward"  # counted in the run of a training step
     return run(spec, w.with_(phase="train") if back else w, scope)[back]
@@ -347,7 +347,7 @@ def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]
         out, _ = host.step(*_inputs(counter, w, scope, tokens, tokens), state)
     else:
         inputs = _inputs(counter, w, scope, w.seq_len, w.keys)
-        first = 3 if scope == "core" else 1  # what stands before the mask
+        first = 3 if scope == "core" else 1  # arguments before the mask
         out = host.forward(*inputs[:first], w.causal, *inputs[first:])
         del inputs
     if not counter.grad:

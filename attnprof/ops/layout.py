@@ -145,7 +145,7 @@ class Layout:
     """Strides of each dimension, by case; the cases exclude each other and leave none out."""
 
     cases: tuple[tuple[Case, Shape], ...]
-    cut: Number = 0  #: 1 where it is a part of rows that have more, or of what is no rows
+    cut: Number = 0  #: 1 if the tensor is a part of longer rows, or does not lie in rows
 
     @classmethod
     def rows(cls, shape: Shape) -> "Layout":
@@ -254,7 +254,7 @@ class Layout:
 
 
 class _UnknownError(Exception):
-    """Whether a symbolic size is one decides, and the case does not say."""
+    """An outcome depends on whether a symbolic size is one, and the case does not say."""
 
     def __init__(self, size: Number) -> None:
         super().__init__(size)
@@ -299,7 +299,7 @@ def _met(cases: Iterable[Case]) -> Number:
         ones = [size for size, many in case if not many]
         many = frozenset(size for size, many in case if many)
         for length in range(len(ones) + 1):
-            for chosen in combinations(ones, length):  # a size is one: 1, less what it is above
+            for chosen in combinations(ones, length):  # a size is one: 1 - (it is above one)
                 term = many.union(chosen)
                 terms[term] = terms.get(term, 0) + (-1) ** length
     return sum(count * product(map(_above_one, term)) for term, count in terms.items() if count)

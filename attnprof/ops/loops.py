@@ -38,8 +38,8 @@ def _counter_of(like: Any) -> Any:
 def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
     """Return ``every`` turn of a loop for torch; for the counter one per group of equal turns.
 
-    ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
-    a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
+    ``like`` is any tensor of the run. ``alike`` gives of each group a name, a number of turns, and
+    one of them. Memory that a turn makes must be free when it ends.
     """
     counter = _counter_of(like)
     return iter(every) if counter is None else _counted(counter, alike)
@@ -102,7 +102,7 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
     """Yield slices of at most ``rows`` of ``count`` rows, each with its end, the rows it may see.
 
     Work is linear in the end, so the counter runs one block of mean length for all early ones. The
-    last two are run themselves: they decide the peak, and the mean of the others is a whole number.
+    last two are run themselves: they decide the peak, and the mean of the earlier ones is whole.
     """
     counter = _counter_of(like)
     if counter is None:
@@ -127,7 +127,7 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
     """Yield slices of at most ``rows`` of ``count`` rows, each with the number of rows from it on.
 
     Work is linear in that number, so the counter runs one block of mean length for all later ones.
-    The first two are run themselves: they decide the peak, and the others' mean is a whole number.
+    The first two are run themselves: they decide the peak, and the mean of the later ones is whole.
     """
     counter = _counter_of(like)
     if counter is None:

@@ -90,7 +90,7 @@ class Shaped(Base):
         return self.transpose(-2, -1)
 
     def expand(self, *sizes: Any) -> Self:
-        """Return it expanded, without memory, along new dimensions and those of one entry."""
+        """Return it expanded, without memory, along new dimensions and dimensions of one entry."""
         old, shape = self.shape, shapes.sizes(sizes)
         padded = (1,) * (len(shape) - self.dim()) + old
         full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, padded, strict=True))
@@ -145,7 +145,7 @@ class Shaped(Base):
         return tuple(parts)
 
     def chunk(self, parts: int, dim: int = 0) -> tuple[Self, ...]:
-        """Return so many equal parts of a dimension."""
+        """Return a dimension cut into ``parts`` equal parts."""
         return self.split([exact_div(self.shape[dim], parts)] * parts, dim)
 
     def __getitem__(self, places: Any) -> Self:
@@ -191,7 +191,7 @@ class Shaped(Base):
         return self.result(variable("flipped"), self.shape, Cost(), [self], layout=self.layout)
 
     def repeat(self, *times: Any) -> Self:
-        """Return a copy so many times over in each dimension, new ones in front; no gradient."""
+        """Return a copy repeated in each dimension, of which new ones are in front; no gradient."""
         padded = (1,) * (len(times) - self.dim()) + self.shape
         shape = tuple(many * size for many, size in zip(times, padded, strict=True))
         return self.result(variable("repeated"), shape, Cost(), [self])
@@ -262,7 +262,7 @@ class Shaped(Base):
         return self
 
     def index_add_(self, dim: int, index: Self, rows: Self) -> Self:
-        """Add rows to those at these places of an axis; only these are read and written."""
+        """Add rows to the ones at these places of an axis; only these are read and written."""
         written = self.alias(rows.shape, Layout.rows(rows.shape))
         cost = Cost(additions=rows.count)
         written.result(variable("added"), rows.shape, cost, [rows, written, index], into=written)

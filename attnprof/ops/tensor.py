@@ -15,7 +15,7 @@ def _function(
     name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
     saves: str = "result", **made: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Return a method that computes each entry from those of its operands; numbers cost nothing.
+    """Return a method that computes each entry from one entry of each operand; numbers cost nothing.
 
     The stage has that name. The gradient costs ``grad_cost`` an entry, and is made from the operand or
     the result, as ``saves`` says; without a cost there is no gradient.
@@ -56,8 +56,8 @@ class Tensor(Shaped):
     """The tensor with which a mechanism's text is run to be counted; its methods are torch's.
 
     A stage is called as the variable that its result is stored in, else as the operation. A
-    method with an underscore at its end writes where the tensor lies. What torch computes in a
-    mask (comparisons, triangles) costs no FLOPs.
+    method with an underscore at its end writes to the tensor's memory. Comparisons and triangles of
+    masks cost no FLOPs.
     """
 
     __slots__ = ()
@@ -123,7 +123,7 @@ class Tensor(Shaped):
 
     # -- functions of an entry ---------------------------------------------------------------
     __rsub__ = _function("subtract", arithmetic.ADD)  # a number less every entry
-    lerp = _function("lerp", arithmetic.LERP)  # itself plus weight times what the end exceeds it by
+    lerp = _function("lerp", arithmetic.LERP)  # x + weight · (end - x)
     # plus a product, or minus one
     addcmul_ = _function("add product", arithmetic.ADD + arithmetic.TIMES, in_place=True)
     minimum = _function("minimum", arithmetic.OTHER)

@@ -95,7 +95,7 @@ class Reformer(Mechanism):
         """Return directions of a round's hash, each with its opposite; none for one bucket."""
         return 0 if self.num_buckets == 1 else costs.exact_div(self.buckets_for(n), 2)
 
-    # -- what runs -----------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------
     def cost_notes(self, workload: Workload) -> tuple[str, ...]:
         """Return a note on the comparisons of sorting, which are no FLOPs."""
         note = (
