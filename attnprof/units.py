@@ -140,24 +140,20 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
 # -- sizes that a crossover varies, by the name of their option ------------------------------
 #: The noun after a value: ``64 tokens``. For other sizes it stands in front: ``head width 64``.
 COUNTED = {"seq": "token", "heads": "head", "kv_heads": "key head"}
-NAMES = {
-    "seq": "the length", "d": "the head width", "heads": "the number of heads",
-    "batch": "the batch size", "kv_heads": "the number of key heads",
-}  # fmt: skip
-NAMED = {"d": "head width"}
-EVERY_ONE = {
+_NOUNS = {
     "seq": "length", "d": "head width", "heads": "number of heads", "batch": "batch size",
     "kv_heads": "number of key heads",
 }  # fmt: skip
+NAMES = {size: f"the {noun}" for size, noun in _NOUNS.items()}
 
 
 def amount(over: str, value: int) -> str:
     """Return a value with its size's name: ``64 tokens``, ``head width 64``, ``window 64``."""
     if over in COUNTED:
         return plural(value, COUNTED[over])
-    return f"{NAMED.get(over, over)} {value:,}"
+    return f"{'head width' if over == 'd' else over} {value:,}"
 
 
 def every(over: str) -> str:
     """Return the noun after "every" in an answer: ``length``, ``value of window``."""
-    return EVERY_ONE.get(over, f"value of {over}")
+    return _NOUNS.get(over, f"value of {over}")
