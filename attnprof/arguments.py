@@ -1,4 +1,4 @@
-"""Check arguments of Python callers: sizes, flags, names, numbers; RequestError for wrong values."""
+"""Check arguments of Python callers: sizes, flags, names, numbers; RequestError otherwise."""
 
 import math
 import re

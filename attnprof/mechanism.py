@@ -137,7 +137,7 @@ class Mechanism:
 
     @property
     def continues(self) -> bool:
-        """Whether it reuses the tokens that a layer before it picked, and so runs only after one."""
+        """Whether it reuses the tokens that a layer before picked, and so runs only after one."""
         return False
 
     def lent_bytes(self, workload: Workload) -> Number:
@@ -334,7 +334,7 @@ class Mechanism:
         return {}
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any, **gates: Any) -> Any:
-        """Compute the core with the arguments that it takes; RequestError for an unsupported mask."""
+        """Compute the core with the arguments that it takes; RequestError for a wrong mask."""
         self.refuse_unless(causal=causal)
         more = {"causal": causal, "weights": weights, **gates}
         return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})

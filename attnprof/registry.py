@@ -85,7 +85,9 @@ def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanis
     parameters = {name for mechanism in specs for name in mechanism.parameter_names()}
     for name, value in values.items():
         if name not in parameters:
-            hint = closest(name, sorted(parameters)) if parameters else "it has no parameters at all"
+            hint = (
+                closest(name, sorted(parameters)) if parameters else "it has no parameters at all"
+            )
             raise RequestError(
                 f"--set {name}={value}: {', '.join(names)} has no parameter '{name}'; {hint}"
             )

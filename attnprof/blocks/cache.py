@@ -172,7 +172,7 @@ def positioned(
     """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
     A state that has ``advance(tokens)``, or consists of caches, is filled at once with
-    random rows; any other one by real steps on ``rows()``, with the count of them to ``after_each``.
+    random rows; any other one by real steps on ``rows()``, ``after_each`` gets their count.
     """
     parts = [getattr(state, f.name) for f in fields(state)] if is_dataclass(state) else []
     whole = hasattr(state, "advance")

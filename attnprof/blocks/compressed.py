@@ -75,10 +75,10 @@ def _weights(
 
 
 def _blocks(weights: Any, token: Any, blocks: Any, *, pool: int, stride: int, block: int) -> Any:
-    """Return blocks (g, r, blocks) in the order of the weights (g, h, r, windows), summed over heads.
+    """Return blocks (g, r, blocks) in the order of weights (g, h, r, windows), summed over h.
 
-    A window's weight counts for each of its strides, a stride's for its block. The first block leads,
-    with the row's own and the one before it; later ones come last.
+    A window's weight counts for each of its strides, a stride's for its block. The first block,
+    the row's own and the one before it lead; later ones come last.
     """
     g, _, count, many = weights.shape
     shares, strides = weights.sum(1), block // stride

@@ -43,7 +43,7 @@ class TextCore(CoreText, nn.Module):
     ) -> Any:
         """Return a fresh decoding state; ``like`` tells number format and device.
 
-        Caches that grow have ``room`` for so many tokens, by default the length the core is built for.
+        Caches that grow have ``room`` for so many tokens, by default the core's length.
         ``layer`` adds the state of the layer around the core.
         """
         room = self.sizes.seq_len if room is None else room
@@ -180,7 +180,7 @@ class HybridLayers(nn.Module):
         return x
 
     def _in_turn(self) -> Iterator[Any]:
-        """Yield each layer, with the places that the layer before picked in ``handed`` if it reuses them."""
+        """Yield each layer; ``handed`` are the places picked by the layer before, if reused."""
         before: Any = None
         for layer in self.layers:
             layer.handed = before.handed if before and layer.spec.continues else None

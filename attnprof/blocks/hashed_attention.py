@@ -24,8 +24,8 @@ GROUP = 64
 class Plan:
     """Tokens sorted by bucket stand in ``blocks`` blocks of ``ROWS``, the last one filled up.
 
-    The keys that a row may see lie at most ``back`` places before its block (own and previous chunk),
-    and ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
+    A row sees keys at most ``back`` places before its block (own and previous chunk) and ``ahead``
+    after it (the rest of the chunk, none if causal), whatever the buckets are, so every
     block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
     group, and at least one. ``sees_itself``: False if a row sees itself only without other tokens.
     """
@@ -52,7 +52,7 @@ class Plan:
         return self.blocks * ROWS
 
     def places(self, rounds: Number) -> Number:
-        """Return the number of sorted rows of rounds, with those that windows read beyond both ends."""
+        """Return the number of sorted rows of rounds, and of places read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
 
@@ -93,7 +93,7 @@ def hashed(x: Any, rotations: Any) -> Any:
 
 
 def indexes(plan: Plan, buckets: Any) -> Indexes:
-    """Sort buckets (rounds, n), and find the keys that a token may see by its rank in its bucket."""
+    """Sort buckets (rounds, n); a token's rank in its bucket decides which keys it sees."""
     rounds, n = buckets.shape
     values, order = buckets.sort(dim=-1, stable=True)
     padded = order.new_zeros(plan.places(rounds))

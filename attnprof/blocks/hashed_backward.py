@@ -50,7 +50,7 @@ class Band:
         return self.blocks.new_zeros(self.padded * ROWS, width)
 
     def inside(self, rows: Any) -> Any:
-        """Return (g, ROWS, width): the place of the blocks' own rows in the result of :meth:`rows`."""
+        """Return (g, ROWS, width): the blocks' own rows in the result of :meth:`rows`."""
         start = self.more * ROWS
         return rows[start : start + self.count * ROWS].view(self.count, ROWS, -1)
 

@@ -40,9 +40,9 @@ def picks(
     """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
-    scores go to the earlier token. A causal row that sees fewer than ``top`` tokens has later ones in
-    its last places. Above one token a ``block``, k are sums of blocks: a row, of which the first is
-    token number ``start``, picks its own block first, and no later one.
+    scores go to the earlier token. A causal row that sees fewer than ``top`` tokens has later ones
+    in its last places. Above one token a ``block``, k are sums of blocks; then a row picks its own
+    block first, and no later one. The first row is token number ``start``.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
     places = empty_int32(q, b, n, minimum(top, m))
@@ -64,7 +64,7 @@ def picks(
 
 
 def _own_block_first(scores: Any, rows: slice, block: int, start: Any) -> None:
-    """Set scores (…, r, blocks) of each row's own block to infinity, of later blocks to minus it."""
+    """Set scores (…, r, blocks) of a row's own block to infinity, of later ones to minus it."""
     token = (arange(scores, rows.stop - rows.start) + (rows.start + start)).unsqueeze(1)
     own, first = token - token % block, arange(scores, scores.shape[-1], block)
     scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
@@ -82,8 +82,8 @@ def block_sums(k: Any, block: int) -> Any:
 def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
     """Return the blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
-    The row's own block comes first, then earlier blocks in order of the row's product with their sum
-    (b·g, blocks, d) of keys, equal products in the order of tokens. A row with fewer earlier blocks
+    The row's own block comes first, then earlier blocks by the row's product with their sum of keys
+    (b·g, blocks, d), equal products in the order of tokens. A row with fewer earlier blocks
     has later ones in its last places. The first row is token number ``start``, from 0.
     """
     (many, n, _), (groups, blocks, d) = q.shape, sums.shape
@@ -168,8 +168,6 @@ def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> No
         writer.sums("block sums", entries * ceil_div(n, block), entries * n)
 
 
-
-
 def _block(
     q: Any, k: Any, v: Any, places: Any, rows: slice, *,
     causal: bool, width: Any = None, values: Any = None, block: int = 1, start: Any = 0,
@@ -202,7 +200,7 @@ def _keys_of(sample: Any, k: Any, v: Any) -> tuple[Any, Any]:
 
 
 def _selected(x: Any, places: Any) -> Any:
-    """Return rows (g, r, d) of x (g, m, d) at places (r), head by head: torch copies whole slices."""
+    """Return rows (g, r, d) of x (g, m, d) at places (r), head by head: slices are copied whole."""
     g, _, d = x.shape
     out = x.new_empty(g, places.shape[0], d)
     for head in each(x, 0, g):

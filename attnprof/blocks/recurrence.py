@@ -198,7 +198,7 @@ def _grads(
 
 
 def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, list[Any]]) -> None:
-    """Write the gradients of a chunk's tokens; ``later``, that of the end state, becomes the start's."""
+    """Write the gradients of a chunk's tokens; ``later``, of the end state, becomes the start's."""
     part, (to_q, to_k, to_v, to_g, to_beta) = to
     factors = c.factors()
     keys_seen = c.keys_seen(factors)
@@ -299,8 +299,8 @@ def _end_grad(c: Chunk, state: Any, later: Any, keys_grad: Any) -> Any:
 def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
     """Return gradient (batch, c, ·) of the gates.
 
-    exp(G_i) multiplies queries and keys that read, exp(-G_i) keys that are read: so the gradient of G
-    is that of queries and keys times their values. A gate moves G from its token on.
+    exp(G_i) multiplies queries and keys that read, exp(-G_i) keys that are read: the gradient of
+    G is that of queries and keys times their values. A gate moves G from its token on.
     """
     keys = -right if left is None else left - right
     of_sums = (c.q * q_grad).add_(keys.mul_(c.k))

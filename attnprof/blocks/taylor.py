@@ -3,10 +3,10 @@
 Rows, boxes, maps and ratios each save less than autograd would. Sums are causal by a scan over
 chunks, or over all tokens.
 
-The products of two rows' features are TaylorShift's weights. Features are all pairs of entries, or each
-once. Symmetric features hold x_i·x_j once where x ⊠ x holds it twice. They lie feature by feature,
-(b, d(d+1)/2 + d + 1, c): the products x_i·x_{i+s} are then one multiplication of whole blocks a
-shift s, with i + s going round.
+The product of two rows' features is a weight of TaylorShift. Features are all pairs of entries, or
+each once. Symmetric features hold x_i·x_j once where x ⊠ x holds it twice. They lie feature by
+feature, (b, d(d+1)/2 + d + 1, c): the products x_i·x_{i+s} are then one multiplication of whole
+blocks a shift s, with i + s going round.
 """
 
 import math

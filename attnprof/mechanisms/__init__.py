@@ -1,1 +1,1 @@
-"""The mechanisms: a file each or a family, or a folder with ``spec.py`` and a torch ``module.py``."""
+"""The mechanisms: a file a family, or a folder with ``spec.py`` and, of torch, ``module.py``."""

@@ -177,7 +177,7 @@ class Recurrence(Mechanism):
     wide_entries = Mechanism.state_entries
 
     def layer_entries(self, workload: Workload) -> Number:
-        """Return entries of the latest rows of each convolution, all but the first part of a state."""
+        """Return entries of each convolution's latest rows: all parts of a state but the first."""
         return sum(kept(self, workload, "layer").entries[1:])
 
     # -- the definition ----------------------------------------------------------------------

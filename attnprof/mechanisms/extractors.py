@@ -200,7 +200,6 @@ class Extractor(Mechanism):
             f"build it with seq_len={n}"
         )
 
-
     # -- the definition ----------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define direct sums over t tokens for row t (002, Tables 3 to 6)."""

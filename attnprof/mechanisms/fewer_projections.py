@@ -120,7 +120,6 @@ class Super(Efficient):
         super().define_core(writer, w)
 
 
-
 def _check_length(weights: Any, length: Any, *, at_most: bool = False) -> None:
     """Raise RequestError if the input has another length than the map over tokens."""
     built = weights.mixing.shape[-1]

@@ -33,7 +33,7 @@ from attnprof.workload import Workload, pairs, rows
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed(Mechanism):
-    """Attention of a row to the tokens that an indexer ranks highest; its subclasses are two layers.
+    """Attention of a row to the tokens that an indexer ranks highest: plain or latent.
 
     ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
     row's own block, and the earlier blocks of highest score, ``top`` tokens in all. That
@@ -70,7 +70,7 @@ class Indexed(Mechanism):
         return max(1, self.top // self.index_block)
 
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
-        """Return maps of the indexer: queries (from ``source`` entries), a key, the heads' shares."""
+        """Return maps of the indexer: queries (of ``source`` entries), a key, the heads' shares."""
         if self.continues:
             return {}
         return {
@@ -105,7 +105,7 @@ class Indexed(Mechanism):
         return layer.o_proj(self._outputs(layer, y))
 
     def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Return queries (b, h, n, ·), and keys and values (b, g, n, ·), in a step of all tokens."""
+        """Return queries (b, h, n, ·), keys and values (b, g, n, ·); in a step of all tokens."""
         raise NotImplementedError
 
     def scaling(self, sizes: LayerSizes) -> dict[str, Any]:
@@ -152,11 +152,9 @@ class Indexed(Mechanism):
             return cache(1, self.index_dim)
         return cache.block_sums(1, self.index_dim, self.index_block)
 
-
     def row_width(self, w: Workload) -> Number:
         """Return cached entries a token, without its key of the indexer."""
         raise NotImplementedError
-
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of a step: the rows that it picks, and the whole cache of the indexer."""

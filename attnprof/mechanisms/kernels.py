@@ -65,7 +65,6 @@ class KernelAttention(Mechanism):
         top, total = numerators(read(state, flat(q), maps), self.floor)
         return (top / total).view(b, h, 1, -1), state
 
-
     def wide_entries(self, workload: Workload) -> Number:
         """Return the entries of the sums, without the scale."""
         w = workload

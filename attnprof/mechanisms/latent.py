@@ -138,7 +138,7 @@ class Latent(Mechanism):
         return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
 
     def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
-        """Return plain and rotary queries (b, h, n, ·), latents (b, n, c), rotary keys (b, n, ·)."""
+        """Return plain and rotary queries (b, h, n, ·), latents and rotary keys (b, n, ·)."""
         c, width, _ = self.widths(layer.sizes.head_dim)
         q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
         heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim)
@@ -230,7 +230,6 @@ class Latent(Mechanism):
         """Return a mask (s, m), True for new rows after a row's own; None for one row."""
         s, m = x.shape[1], cached.shape[1]
         return None if s == 1 else x.new_ones(s, m, dtype=bool).triu_(m - s + 1)
-
 
     def choice(self, workload: Workload) -> str:
         """Return a sentence on the form that ``auto`` takes; "" for another ``impl``."""

@@ -29,8 +29,8 @@ class BlockState(KeyValueState):
 class BlockMixture(Mechanism):
     """A row attends to its own block of ``block`` tokens and to ``top`` - 1 blocks before it.
 
-    Each head picks blocks whose mean key has the largest product with its query (Lu et al. 2025), of
-    equal ones the earlier. Causal by nature, so ``causal`` changes nothing. Choosing has no
+    Each head picks blocks whose mean key has the largest product with its query (Lu et al. 2025),
+    of equal ones the earlier. Causal by nature, so ``causal`` changes nothing. Choosing has no
     gradient. ``impl=gathered`` copies the picked keys and multiplies only these, ``dense-mask``
     masks the products of all.
     """
@@ -92,7 +92,6 @@ class BlockMixture(Mechanism):
         """Return rows of keys that a sequence's heads pick, at most all of them."""
         seen = self.pairs(w.with_(phase="decode"))
         return minimum(w.num_heads * seen, w.kv_heads * w.seq_len)
-
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of the rows that a step reads, and of all sums."""

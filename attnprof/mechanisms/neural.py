@@ -154,7 +154,6 @@ class Neural(Mechanism):
         x = x.softmax(-1)
         return x.bmm(seen[..., width:]).view(q.shape), state
 
-
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define Eq 5 to 10 pair by pair: every layer of the network reads its whole input."""

@@ -229,7 +229,6 @@ class TaylorEfficient(Taylor):
     )
     allowed: ClassVar[dict[str, Any]] = {"impl": ("boxed", "symmetric"), "chunk": 1}
 
-
     @property
     def features(self) -> RowFeatures:
         """Features of a row: d² + d + 1, or d(d+1)/2 + d + 1 with each pair of entries once."""

@@ -130,7 +130,6 @@ class Neighbours(Mechanism):
         """Return how many tokens the new token number t sees: global ones, and its window."""
         return in_sight(t, self.first, self.reach + 1)
 
-
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:
         """Return query-key pairs of the definition: band, global columns, global rows."""

@@ -114,7 +114,7 @@ def row_added(name: str, x: T, row: T) -> T:
 
 
 def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
-    """Return the product with a tensor that broadcasts or a number; gradients need both operands."""
+    """Return the product with a tensor that broadcasts or a number; gradients need both."""
     if not isinstance(other, Base):
         return scaled(name, x, TIMES, into)
     shapes = x.shape, other.shape

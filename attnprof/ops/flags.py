@@ -1,7 +1,7 @@
 """Simplify flags: expressions that are 1 or 0, as the sizes decide.
 
-Memory that two tensors hold under conditions a and b is alive where 1 - (1 - a)*(1 - b) is 1. A flag
-to any power is itself, so a sum of products of flags needs few terms. Entry point: :func:`as_flag`.
+Memory that two tensors hold under conditions a and b is alive where 1 - (1 - a)*(1 - b) is 1. A
+flag to any power is itself, so a sum of products has few terms. Entry point: :func:`as_flag`.
 """
 
 from functools import lru_cache

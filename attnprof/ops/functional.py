@@ -118,7 +118,7 @@ def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -
 
 
 def _reaches_into_next(to: Any) -> bool:
-    """Return whether a matrix's rows reach into the next matrix, in a format of oneDNN's products."""
+    """Return whether a matrix's rows reach into the next matrix, in a format of oneDNN."""
     half = to.dim() == 3 and to.is_cpu and to.element_size() < 4
     return bool(half and to.shape[1] * to.stride(1) > to.stride(0))
 

@@ -86,8 +86,8 @@ def _not_empty(rest: Any) -> Any:
     return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
 
 
-#: Names of two turns, the first and last whole block, which stand for half of the whole blocks each:
-#: work is linear in a block's place.
+#: Names of two turns, the first and last whole block, which stand for half of these each: work is
+#: linear in a block's place.
 _HALVES = ("first of whole blocks", "last of whole blocks")
 
 

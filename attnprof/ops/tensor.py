@@ -15,10 +15,10 @@ def _function(
     name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
     saves: str = "result", **made: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Return a method that computes each entry from one entry of each operand; numbers cost nothing.
+    """Return a method that computes each entry from those of its operands; numbers cost nothing.
 
-    The stage has that name. The gradient costs ``grad_cost`` an entry, and is made from the operand or
-    the result, as ``saves`` says; without a cost there is no gradient.
+    The stage has that name. The gradient costs ``grad_cost`` an entry; ``saves`` says whether it is
+    made from the operand or the result. Without a cost there is none.
     """
 
     def method(self: "Tensor", *others: Any, **_numbers: float | None) -> "Tensor":

@@ -156,7 +156,7 @@ class Reformer(Mechanism):
         state.rows.view(-1, 2 * d).index_copy_(0, bucket * length + rank % length, rows)
 
     def _hide(self, scores: Any, rank: Any) -> None:
-        """Hide tokens older than the chunk before the token's own, and the token unless it is alone."""
+        """Hide tokens older than the chunk before the token's; itself unless it is alone."""
         size = self.bucket_size
         age = (rank - arange(rank, 2 * size)).remainder_(2 * size)
         reach = rank.minimum(rank % size + size)
