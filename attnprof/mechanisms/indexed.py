@@ -32,8 +32,8 @@ from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexed(Mechanism):
-    """Attention of a row to the tokens that an indexer ranks highest: plain or latent.
+class Indexed:
+    """A mixin of mechanisms whose rows attend to the tokens that an indexer ranks highest.
 
     ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
     row's own block, and the earlier blocks of highest score, ``top`` tokens in all. That
@@ -202,7 +202,7 @@ class IndexedState(KeyValueState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(Indexed):
+class TopK(Indexed, Mechanism):
     """A row attends to the ``top`` tokens of highest score, which are the same for all heads.
 
     Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k),

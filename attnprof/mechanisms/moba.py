@@ -79,8 +79,9 @@ class BlockMixture(Mechanism):
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Return empty caches."""
+        keys, values = empty_rows(sizes, cache)
         sums = cache.block_sums(sizes.num_kv_heads, sizes.head_dim, self.block)
-        return BlockState(*empty_rows(sizes, cache), sums)
+        return BlockState(keys, values, sums)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to its own block and the blocks that each head picks."""
@@ -95,7 +96,7 @@ class BlockMixture(Mechanism):
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of the rows that a step reads, and of all sums."""
-        w, (_, _, *sums) = workload, kept(self, workload, "core").entries
+        w, (_keys, _values, *sums) = workload, kept(self, workload, "core").entries
         read = w.batch_size * self.rows_read(w) * (w.head_dim + w.value_width)
         return w.item_size * (read + sum(sums))
 
