@@ -88,11 +88,8 @@ class Recurrence(Mechanism):
         """Return channels of each convolution, by letter (q, k, v); {} without convolutions."""
         if self.conv is None:
             return {}
-        channels = {"q": sizes.head_dim, "k": sizes.head_dim, "v": sizes.value_head_dim}
-        for letter, width in channels.items():
-            heads = self.projected_heads(letter)
-            channels[letter] = width * (sizes.num_heads if heads is None else heads)
-        return channels
+        maps = self.layer_maps(sizes)
+        return {letter: maps[f"{letter}_proj"][1] for letter in "qkv"}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return the filters of each convolution, one per channel."""

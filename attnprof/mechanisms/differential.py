@@ -28,7 +28,7 @@ class Differential(Sdpa):
 
     bias: bool = False
     depth: int = 0
-    impl: str = "subtracted"  # type: ignore[misc]  # a parameter, where the base has a constant
+    impl: str = "subtracted"
 
     name: ClassVar[str] = "differential"
     title: ClassVar[str] = "Differential attention"

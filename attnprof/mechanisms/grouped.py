@@ -26,7 +26,7 @@ class GroupedQuery(Sdpa):
     bias: bool = False
     num_kv_heads: int | None = None
     gate: str = "none"
-    impl: str = "fused"  # type: ignore[misc]  # a parameter, where the base has a constant
+    impl: str = "fused"
     qk_norm: bool = False
 
     name: ClassVar[str] = "gqa"

@@ -65,6 +65,12 @@ class KernelAttention(Mechanism):
         top, total = numerators(read(state, flat(q), maps), self.floor)
         return (top / total).view(b, h, 1, -1), state
 
+    def state_entries(self, workload: Workload) -> Number:
+        """Return sums of φ(k)vᵀ and of φ(k), and the largest scale where there is one."""
+        w = workload
+        heads = w.batch_size * w.num_heads
+        return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
+
     def wide_entries(self, workload: Workload) -> Number:
         """Return the entries of the sums, without the scale."""
         w = workload

@@ -124,7 +124,7 @@ class Sdpa(Standard):
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
     printed: ClassVar[tuple[Published, ...]] = ()  # of the fused kernel no document of ours
-    impl: ClassVar[str] = "fused"
+    impl = "fused"  # not annotated: subclasses have a parameter of this name at its own place
 
     @property
     def flat(self) -> bool:  # type: ignore[override]

@@ -265,7 +265,7 @@ class Weights:
 
 
 def kept(spec: "Mechanism", w: Workload, scope: str) -> CountedCaches:
-    """Return the maker of a decoding state, with entries and bytes of its parts as they were made."""
+    """Return the maker of a decoding state, which lists entries and bytes of its parts."""
     caches = CountedCaches(Counter(w.item_size), w)
     _first_state(spec, LayerSizes.of(w), caches, scope)
     return caches
