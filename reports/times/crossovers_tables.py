@@ -14,7 +14,6 @@ import torch
 from rows import table
 
 from attnprof.device.calibration import Calibration
-from attnprof.measure.environment import device_name
 from attnprof.units import plural
 
 
