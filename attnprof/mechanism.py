@@ -212,8 +212,9 @@ class Mechanism:
         They are those of :meth:`init_state`, or of keys and values if these parameters have none.
         """
         w = workload
+        tokens = w if w.kv_seq_len is None else w.with_(seq_len=w.kv_seq_len)
         try:
-            return sum(kept(self, w.with_(seq_len=w.keys), "core").entries)
+            return sum(kept(self, tokens, "core").entries)
         except RequestError:
             return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 

@@ -212,7 +212,7 @@ class IndexedState(KeyValueState):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Indexed, Mechanism):
-    """A row attends to the ``top`` tokens of highest score, which are the same for all heads.
+    """A row attends to the ``top`` tokens of highest score, the same ones for all heads.
 
     Scores are those of an indexer with heads of its own and one key a token, Σ_j w_j relu(q_j · k),
     of q, k and w mapped from x. Equal scores go to the earlier token. ``impl=gathered`` copies the

@@ -225,7 +225,7 @@ def test_what_code_of_ours_raises_is_told_unless_torch_lacks_the_format(monkeypa
         def run(*_):
             raise RuntimeError(text)
 
-        monkeypatch.setattr(correctness.SmallModule, "ran", run)
+        monkeypatch.setattr(correctness.SmallModule, "run", run)
         return correctness._verdict(request("linear")).wrong
 
     assert "shapes do not match" in raising("shapes do not match")
