@@ -11,7 +11,6 @@ from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
-from attnprof.cli.options import working
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import (
@@ -211,7 +210,7 @@ def crossover(
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
         _check_model_request(what.kind, metrics, flags)
-        with working(f"comparing in {what.model}"):
+        with opt.working(f"comparing in {what.model}"):
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
@@ -222,7 +221,7 @@ def crossover(
     if TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
-    with working(f"comparing {first.name} and {second.name}"):
+    with opt.working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, what, fixed, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)

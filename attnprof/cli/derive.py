@@ -19,7 +19,6 @@ from typer import Argument, Option
 
 from attnprof import registry
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.record.files import JOURNAL_LIMIT, read_bytes, read_json, write_whole
@@ -105,12 +104,12 @@ def _derived_report(
 
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
-        with working(f"calling {target}"):
+        with opt.working(f"calling {target}"):
             subject = target_of(target, modules.args, modules.inputs, **how)
         notes += subject.notes
         for line in notes:
             opt.note(line)
-        with working(f"deriving {target}: {', '.join(phases)}"):
+        with opt.working(f"deriving {target}: {', '.join(phases)}"):
             derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
         import torch
 

@@ -9,7 +9,6 @@ from typer import Argument
 import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import working
 from attnprof.mechanism import Mechanism
 
 
@@ -51,7 +50,7 @@ def explore(
         names = list(USUAL)
     conditions = request.Conditions(causal=causal, settings=settings)
     sides = request.targets_of(names, conditions, modules)
-    with working("writing the page's formulas"):
+    with opt.working("writing the page's formulas"):
         scripts, ours = Scripts(), [side for side in sides if isinstance(side, Mechanism)]
         subjects = [mechanism_subject(mechanism, scripts) for mechanism in ours]
         for name, side in zip(names, sides, strict=True):

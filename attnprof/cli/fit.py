@@ -8,7 +8,6 @@ from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size
 from attnprof.errors import RequestError
 
@@ -133,7 +132,7 @@ def fit_(
         **vars(formats), **vars(ranks),
     }  # fmt: skip
     options = _options(common, training)
-    with working(f"laying out {config}"):
+    with opt.working(f"laying out {config}"):
         model = fit_model(config, swaps_of(swap or (), parse_set(settings)), common["seq_len"])
         report = training_report(model, options) if training.train else fit_report(model, options)
         if on is not None and not training.train and not swap:

@@ -8,7 +8,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
@@ -120,7 +119,7 @@ def heatmap(
         causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
         dtype=conditions.dtype,
     )  # fmt: skip
-    with working("counting the cells of the heatmap"):
+    with opt.working("counting the cells of the heatmap"):
         report = heatmap_report(wanted, opt.environment())
     _note_missing(report)
     to.deliver(report, *targets)

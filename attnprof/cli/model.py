@@ -13,7 +13,6 @@ from typer import Argument
 import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
@@ -185,7 +184,7 @@ def report_on(
     )  # fmt: skip
     if (report := kept.read()) is not None:
         return report
-    with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
+    with redirect_stdout(sys.stderr), opt.working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 
         from attnprof.models.engine import seen_as
@@ -221,7 +220,7 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
     opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
-    with redirect_stdout(sys.stderr), working(f"counting {config}"):
+    with redirect_stdout(sys.stderr), opt.working(f"counting {config}"):
         sizes = sizes_of(config)
         where = opt.environment()
     report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)

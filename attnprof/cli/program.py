@@ -57,10 +57,8 @@ SECTIONS = {
 }
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 #: Commands that are defined in another command's file.
-FILES = {
-    "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
-    "calibrate": "profile", "plot": "sweep", "baseline": "check", "history": "check",
-}  # fmt: skip
+FILES = {"compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
+         "baseline": "check", "history": "check"}  # fmt: skip
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
 
 Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.

@@ -9,7 +9,6 @@ from typing import Any
 from typer import Argument
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
@@ -128,7 +127,7 @@ def asked_for(
 
 
 def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Report:
-    with working("replaying"):
+    with opt.working("replaying"):
         report = replay.replay(request.claims, environment=opt.environment())
     number, more = request.documents[0], {}
     if request.table is not None:
@@ -147,7 +146,7 @@ def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str
     """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
-        with working(f"drawing the figures of {number}"):
+        with opt.working(f"drawing the figures of {number}"):
             missing = write_document(number, report, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
     write_whole(folder / "reproduction.md", reproduce_page(report, linked=True))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from attnprof import registry
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import head_shape, parse_names, parse_set, parse_size, some_of
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report
@@ -170,7 +169,7 @@ def _compare(
     chosen = what.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
     where = describe_environment(terms.device, seed)
     where["threads"] = 1 if budget else where["threads"]
-    with working("comparing"):
+    with opt.working("comparing"):
         return tradeoff_report(chosen, inputs, terms, budget, where)
 
 
@@ -188,7 +187,7 @@ def _distill(
 
     scale = QUICK if quick else FULL
     where = describe_environment("cpu", seed) | {"threads": 1}
-    with working("distilling") as progress:
+    with opt.working("distilling") as progress:
         done = 0
 
         def tell(_step: int, _of: int, what: str) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from typer import Argument
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
@@ -63,7 +62,7 @@ class WholeModelFormula:
             raise RequestError("give --model or a target, not both")
         phase = opt.one_of(phase or "train", PHASES, "--phase")
         n = parse_size(self.seq or "4096", "--seq")
-        with redirect_stdout(sys.stderr), working(f"counting {self.of_model}"):
+        with redirect_stdout(sys.stderr), opt.working(f"counting {self.of_model}"):
             sizes = sizes_of(self.of_model)
             report = model_formula_report(
                 sizes, row.formula, phase, n, row.where, opt.environment()
@@ -148,7 +147,7 @@ def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
     if unused:
         opt.note(f"{table}: not read are the columns {', '.join(unused)}")
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
-    with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
+    with redirect_stdout(sys.stderr), opt.working(f"verifying: {targets}"):
         records = verified(rows)
     counts = Counter(record.verdict for record in records)
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None],

@@ -1,8 +1,8 @@
 """The report of ``crossover``: rows of all sources of a cost, the answer, and a figure's curves.
 
 Published, formula and derived costs are solved; peaks of memory and times are searched. Each of
-these finders answers with a :class:`Finding`; ``crossover_report`` makes the rows of them, and
-:func:`crossover_answer` plain sentences of the rows.
+these finders returns a :class:`Finding`. :func:`crossover_report`, the entry point, turns findings
+into rows, and :func:`crossover_answer` turns rows into plain sentences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,8 +52,8 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
     alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(shown, key=lambda row: row.given):
         rows = list(group)
-        what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
-        alike.setdefault(tuple(what), []).extend(rows)
+        key = tuple(t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above)))
+        alike.setdefault(key, []).extend(rows)
     sizes = sorted({row.given for row in records})
     sentences = [*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)]
     noise = dict.fromkeys(row.noisy for row in valid if row.noisy)
@@ -75,7 +75,7 @@ def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
 
 
 def _result(row: CrossoverRecord) -> str:
-    """Return what a row says: a crossing, or that one side is always faster."""
+    """Return a row's result in words: a crossing, or which side is always faster."""
     if row.verdict == "crosses" and row.crossover_value is not None:
         return f"a crossing at {amount(row.over, round(row.crossover_value))}"
     if row.verdict == "several":
@@ -102,23 +102,23 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
     """Return who needs less from where on, metric by metric."""
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
-        some = list(group)
-        one, (less, _, what) = some[0], words_of(metric)
+        metric_rows = list(group)
+        one, (less, _, noun) = metric_rows[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
-        where = f"{_from_where(some)}{_limits(some)}"
+        where = f"{_from_where(metric_rows)}{_limits(metric_rows)}"
         if above is None:
-            clauses.append(f"both need the same {what} {where}")
+            clauses.append(f"both need the same {noun} {where}")
         elif before == (above, other):
-            clauses.append(f"{less} {what} {where}")
+            clauses.append(f"{less} {noun} {where}")
         else:
-            clauses.append(f"{above} needs {less} {what} than {other} {where}")
+            clauses.append(f"{above} needs {less} {noun} than {other} {where}")
         before = (above or "", other)
     return ", and ".join(clauses)
 
 
 def _from_where(rows: Sequence[CrossoverRecord]) -> str:
-    """Return from which value on; of several given sizes for the first and the last."""
+    """Return the value from which on it holds; of several given sizes, the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
         return everywhere(rows)
@@ -128,18 +128,19 @@ def _from_where(rows: Sequence[CrossoverRecord]) -> str:
     if least.first_value == most.first_value:
         same = least.method == "solved" and least.crossover_value == least.first_value
         return f"beyond {value_text}{several}" if same else f"from {value_text} on{several}"
-    of = list[str]()
+    given_texts = list[str]()
     for end in (least, most):
         sizes = [row.given for row in rows if row.first_value == end.first_value]
         if over == "seq":
-            of.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
+            given_texts.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
         else:
-            of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
-    return f"from {value_text} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+            given_texts.append(f"(at {joined(f'{size:,}' for size in sizes)})")
+    first, last = given_texts
+    return f"from {value_text} {first} to {most.first_value:,} {last} on{several}"
 
 
 def _limits(rows: Sequence[CrossoverRecord]) -> str:
-    """Return where derived formulas end, and that totals of code leave something out."""
+    """Return the last value of derived formulas, and whether totals of code are lower bounds."""
     ends = {row.searched[-1][1] for row in rows if row.kind == "derived" and row.searched}
     last = ends.pop() if len(ends) == 1 else None
     end = f", up to {amount(rows[0].over, last)}" if last is not None else ""
@@ -171,7 +172,7 @@ class Finder(Protocol):
 
     @property
     def contests(self) -> Sequence[Contest]:
-        """Return what is compared, a row each."""
+        """Return the pairs of costs that are compared, a row each."""
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the crossings; raise a refusal that says why there is no answer."""
@@ -188,7 +189,7 @@ class FormulaFinder:
     contests: Sequence[Contest]
 
     def find(self, contest: Contest, given: int) -> Finding:
-        """Return what polynomials or a search over integers say."""
+        """Return the crossings, by polynomials or by a search over integers."""
         solution, form = solved(self.meeting, contest, given)
         domain = contest.lengths(given, self.meeting.axis)
         doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
@@ -238,7 +239,7 @@ def crossover_report(
             is_sorted = True
             environment = {**environment, **getattr(finder, "environment", {})}
             made_of = getattr(finder, "made_of", made_of)
-    if is_sorted:  # the kinds of one question beside each other
+    if is_sorted:  # the kinds of one metric next to each other
         metric, kind = ALL_METRICS.index, ALL_KINDS.index
         rows.sort(key=lambda row: (row.given, metric(row.metric), kind(row.kind)))
     summary |= {"answer": crossover_answer(rows), **made_of}
@@ -293,7 +294,7 @@ def _check_times(kinds: Sequence[str], terms: Any) -> None:
 def _row(
     meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
 ) -> CrossoverRecord:
-    """Return one row; a refusal is one, too, says why, and is kept in ``refused``."""
+    """Return one row; of a refusal a row with the reason, which is also added to ``refused``."""
     empty = _blank(meeting, contest, given)
     try:
         finding = finder.find(contest, given)
@@ -315,7 +316,7 @@ def _row(
 
 
 def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
-    """Return a row that says only what was asked."""
+    """Return a row with the request alone, and no answer."""
     w, axis = meeting.workload, meeting.axis
     sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
     sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}
