@@ -55,33 +55,33 @@ def calibrate(
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import device_name
 
-    where = resolve_device(device)
-    wanted = formats or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
+    torch_device = resolve_device(device)
+    formats = formats or (["float32"] if torch_device == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    before = None if to.force else load(device_name(where), torch.get_num_threads(), path)
+    before = None if to.force else load(device_name(torch_device), torch.get_num_threads(), path)
     with opt.working("calibrating"):
-        measured = run(where, wanted, seconds, contended=contended, before=before)
+        measured = run(torch_device, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)
     opt.note(f"kept in {path}")
-    to.deliver(_ceilings_report(measured, wanted, path))
+    to.deliver(_ceilings_report(measured, formats, path))
 
 
-def _ceilings_report(calibration: Calibration, wanted: list[str], path: Path) -> Report:
-    """Return a row a number format, and what else is known of the device."""
+def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -> Report:
+    """Return a row a number format, and facts of the whole device as summary."""
     from attnprof.measure.environment import describe_environment
 
-    known = calibration.ceilings
+    ceilings = calibration.ceilings
     records = [
         CalibrationRecord(
-            device=calibration.device, device_name=known.name, threads=calibration.threads,
-            dtype=name, flops_per_s=rate, bytes_per_s=known.bytes_per_s, source=known.source,
+            device=calibration.device, device_name=ceilings.name, threads=calibration.threads,
+            dtype=name, flops_per_s=rate, bytes_per_s=ceilings.bytes_per_s, source=ceilings.source,
             operations=sum(len(table.seconds) for table in calibration.tables[name].values()),
             repeatability=calibration.repeatability,
         )
-        for name, rate in known.flops_per_s.items()
+        for name, rate in ceilings.flops_per_s.items()
     ]  # fmt: skip
-    missing = [name for name in wanted if name not in known.flops_per_s]
+    missing = [name for name in formats if name not in ceilings.flops_per_s]
     summary = {
         "file": str(path), "not_multiplied": missing, "cpu_share": calibration.cpu_share,
         "fault_s_per_byte": calibration.fault_s,

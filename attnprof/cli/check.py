@@ -1,4 +1,8 @@
-"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes."""
+"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes.
+
+``check`` judges counts and times in :mod:`attnprof.gate.check`; here are its options, the files
+that it writes besides the result, and a new baseline if ``--update`` accepts the differences.
+"""
 
 import errno
 import os
@@ -128,7 +132,7 @@ def _compare_sides(
                 report = check_baseline(cases, stored, head, terms, str(baseline))
         _write_outputs(report, flags)
         to.deliver(report, verbose=flags.verbose)
-        if flags.update and baseline is not None:  # what was shown is accepted
+        if flags.update and baseline is not None:  # the differences were shown, and are accepted
             with working("recording"):
                 recorded = record_baseline(cases, head, terms)
             recorded.save(baseline)
@@ -155,7 +159,7 @@ def _write_outputs(report: Report, flags: CheckFlags) -> None:
     path = Path(step)  # other programs write to it as well; a failure is a note
     try:
         if path.exists() and (kind := kind_of_file(path.stat().st_mode)):
-            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
+            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - noted below
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(check_page(report))

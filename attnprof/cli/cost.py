@@ -46,12 +46,11 @@ class SharedTokens:
     def report(
         self, mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], **shown: Any
     ) -> Report:
-        """Return what ranks send each other; RequestError for what only other reports show."""
+        """Return the bytes that ranks send; RequestError if an option of other reports is typed."""
         from attnprof.closed_form.context_parallel import Link, rank_records
         from attnprof.device.ceilings import device_named
 
-        wrong = [flag for flag, typed in shown.items() if typed]
-        if wrong:
+        if wrong := [flag for flag, typed in shown.items() if typed]:
             raise RequestError(f"{wrong[0]} is of costs, not of --ranks: leave one of them out")
         counts = request.parse_sizes(self.ranks or "", "--ranks")
         link, summary = None, dict[str, Any]()

@@ -53,14 +53,11 @@ class Over:
         "LOW:HIGH", "Values looked at, for another --over than seq.", "--range"
     )
 
-    def asked(
-        self,
-        d: str | None,
-        heads: str | None,
-        conditions: request.Conditions,
+    def axis_and_sizes(
+        self, d: str | None, heads: str | None, conditions: request.Conditions,
         free: dict[str, int],
-    ) -> tuple[CrossoverAxis, Workload, list[int]]:
-        """Return the axis, the sizes of all rows, and each row's own: a head width or a length."""
+    ) -> tuple[CrossoverAxis, Workload, list[int]]:  # fmt: skip
+        """Return the axis, the sizes that all rows share, and the head width or length of each."""
         typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
         if {**typed, "batch": batch}.get(self.over):
@@ -214,7 +211,7 @@ def crossover(
             report = _model_report(what.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
-    axis, workload, fixed = over.asked(d, heads, conditions, free.sizes)
+    axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
     if TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
@@ -302,7 +299,7 @@ def _model_report(
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, report: Report) -> str:
-    """Return why a document's memory differs from the code's, if both are shown."""
+    """Return the reason why a document's memory differs from the code's, if both are shown."""
     rows = [row for row in report.of(CrossoverRecord) if row.metric == "memory"]
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):

@@ -51,10 +51,10 @@ def explore(
     conditions = request.Conditions(causal=causal, settings=settings)
     sides = request.targets_of(names, conditions, modules)
     with opt.working("writing the page's formulas"):
-        scripts, ours = Scripts(), [side for side in sides if isinstance(side, Mechanism)]
-        subjects = [mechanism_subject(mechanism, scripts) for mechanism in ours]
+        scripts, registered = Scripts(), [side for side in sides if isinstance(side, Mechanism)]
+        subjects = [mechanism_subject(mechanism, scripts) for mechanism in registered]
         for name, side in zip(names, sides, strict=True):
-            if side not in ours:
+            if side not in registered:
                 subjects.append(_code(name, side, causal, modules, scripts))
         subjects += [_model(name, scripts) for name in models]
         data = page_data(subjects, scripts, request.parse_set(settings), causal=causal)

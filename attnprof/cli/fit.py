@@ -76,8 +76,8 @@ def _options(common: dict[str, Any], training: Training) -> Any:
 
     if not training.train and (flags := [*opt.typed(training)]):
         raise RequestError(f"{flags[0]} is of training: type --train, too")
-    how = {name: x for name, x in vars(training).items() if name != "train"}
-    return TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+    options = {name: x for name, x in vars(training).items() if name != "train"}
+    return TrainingOptions(**common, **options) if training.train else FitOptions(**common)
 
 
 def fit_(

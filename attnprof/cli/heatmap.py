@@ -50,7 +50,7 @@ class Written:
         if self.no_plot and figures:
             raise RequestError(f"--no-plot writes no figure: leave it out, or {figures[0]}")
         unnamed = self.plot is self.output is None and self.fmt in (None, opt.Format.TABLE)
-        if alone := unnamed and not self.no_plot:
+        if by_default := unnamed and not self.no_plot:
             figures = [FIGURE]
         data = None if is_figure_path(self.output) else self.output
         tables = [figure.with_suffix(".csv") for figure in figures]
@@ -61,14 +61,14 @@ class Written:
             for path in tables:
                 opt.ensure_writable(path, force=self.force, flag="the cells,")
         except RequestError as error:
-            more = ", or type --plot FILE, or --no-plot for the table alone" if alone else ""
-            raise RequestError(f"{error}{more}") from error
+            hint = ", or type --plot FILE, or --no-plot for the table alone" if by_default else ""
+            raise RequestError(f"{error}{hint}") from error
         if data not in tables or self.fmt not in (None, opt.Format.CSV):  # else it is that table
             opt.ensure_writable(data, force=self.force)
         return figures, data
 
     def deliver(self, report: Report, figures: Sequence[Path], data: Path | None) -> None:
-        """Draw the report, write its cells beside each figure, and print it."""
+        """Draw the report, write its cells next to each figure, and print it."""
         from attnprof.render.formats import render_csv
 
         for path in figures:

@@ -33,7 +33,8 @@ def _choice(
     return opt.flag(metavar, words, flag, default=default, callback=opt.among(flag, possible))
 
 
-def _time(seconds: float) -> float:
+def _limit(seconds: float) -> float:
+    """Return the seconds of ``--limit``, or raise :class:`RequestError`."""
     if not 0 <= seconds < inf:
         raise RequestError(f"--limit {seconds}: give seconds, from 0 (no formulas) on")
     return seconds
@@ -90,7 +91,7 @@ class ModelFlags:
     )
     limit: float = opt.flag(
         "SECONDS", "Processor time: numbers come first, formulas get what is left (0: no "
-        "formulas).", default=180.0, callback=_time,
+        "formulas).", default=180.0, callback=_limit,
     )  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """The flags that commands share, as ``Annotated`` types and groups of them; and where results go.
 
-A group is a dataclass whose fields are flags. A command takes it as one parameter, and
-:mod:`attnprof.cli.parameters` shows Typer the fields, in the panels that are said there.
-List-valued flags arrive as text and are read by :mod:`attnprof.cli.request`. Data goes to stdout or
-a file, notes to stderr.
+A group is a dataclass whose fields are flags. A command takes it as one parameter, whose fields
+:mod:`attnprof.cli.parameters` declares to Typer, panel by panel. Lists arrive as text, which
+:mod:`attnprof.cli.request` parses. Data goes to stdout or a file, notes to stderr.
 """
 
 import contextlib
@@ -59,8 +58,8 @@ def switch(names: str, words: str, *, default: bool | None = False) -> Any:
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
-        what = flag.removeprefix("--").replace("-", " ")
-        raise RequestError(f"{flag} {value}: unknown {what}; {closest(value, list(possible))}")
+        noun = flag.removeprefix("--").replace("-", " ")
+        raise RequestError(f"{flag} {value}: unknown {noun}; {closest(value, list(possible))}")
     return value
 
 
@@ -97,16 +96,16 @@ def declared(annotation: Any, default: Any) -> Any:
 
 
 def typed(group: Any) -> dict[str, Any]:
-    """Return those values of a group that are not the defaults, by their flags."""
+    """Return the values of a group that differ from the defaults, by flag."""
     values: dict[str, Any] = {}
     hints = get_type_hints(type(group), include_extras=True)
     for item in fields(group):
         default: Any = item.default
         info = declared(hints[item.name], default)
-        usual = info.default if info is default else default
+        default = info.default if info is default else default
         flags = [one for one in (info.default, *(info.param_decls or ())) if str(one)[:2] == "--"]
         flag = str(flags[0]).partition("/")[0] if flags else f"--{item.name.replace('_', '-')}"
-        if (value := getattr(group, item.name)) not in (usual, []):
+        if (value := getattr(group, item.name)) not in (default, []):
             values[flag] = value
     return values
 
@@ -196,7 +195,7 @@ class Modules:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Return where a report was made; callers add the versions of what they loaded."""
+    """Return a report's environment: versions and platform; callers add those of libraries."""
     return {
         "attnprof": attnprof.__version__,
         "python": platform.python_version(),
@@ -210,8 +209,8 @@ def ensure_writable(
 ) -> None:
     """Refuse an output that cannot or must not be written, before any work is done.
 
-    A file is overwritten only if attnprof wrote it, or with ``force``; one that this command
-    reads never is. An ``extended`` one is added to and may exist.
+    A file is overwritten only if attnprof wrote it, or with ``force``, and never if this command
+    reads it. An ``extended`` file is added to and may exist.
     """
     if path is None:
         return
@@ -277,7 +276,7 @@ class Output(ToStdout):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOutput(Output):
-    """Flags for a result with a figure beside it."""
+    """Flags for a result that can also be drawn as a figure."""
 
     plot: PlotOption = None
     size: SizeOption = "page"
@@ -297,7 +296,7 @@ class DrawnOutput(Output):
 
 
 def draw(report: Report, path: Path, size: str) -> None:
-    """Draw a report; a terminal shows a line while that takes a second or two."""
+    """Draw a report; a terminal shows a line meanwhile."""
     with working(f"drawing {path}"):
         from attnprof.render.plots import plot_report
 
@@ -305,7 +304,7 @@ def draw(report: Report, path: Path, size: str) -> None:
 
 
 def answering() -> contextlib.AbstractContextManager[None]:
-    """Print the body's output to stdout as the answer; other prints of user code go to stderr."""
+    """Print the body's output to stdout as the answer; prints of user code go to stderr."""
     supervision = sys.modules.get("attnprof.processes.supervision")
     return supervision.answering() if supervision else contextlib.nullcontext()
 
@@ -338,7 +337,7 @@ def write(text: str, output: Path | None) -> None:
 def working(text: str) -> Iterator[Progress]:
     """Show ``text`` on stderr while the body runs, or the progress that its code reports.
 
-    Within another ``working`` it is a step of that.
+    Inside another ``working`` the text is a step of its progress.
     """
     if (outer := waited_for()) is not None:
         with outer.saying(text):

@@ -60,35 +60,35 @@ def plot(
     if not any(report.of(ProfileRecord) for report in reports):
         raise RequestError(f"{', '.join(map(str, results))}: no measured points; {DRAWN}")
     reports = _select_points(reports, where)
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if kind == "growth":
         from attnprof.measure.sweep import curve_crossings
 
-        known = {"crossings": curve_crossings(reports)}
+        facts = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
-        known = {"ceilings": _ceilings(reports, ceilings)}
+        facts = {"ceilings": _ceilings(reports, ceilings)}
     with opt.working(f"drawing {output}"):
-        style.plot(output, partial(draw_results, **known), reports, kind, size=size)
+        style.plot(output, partial(draw_results, **facts), reports, kind, size=size)
     opt.note(f"wrote {output}")
 
 
 def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
-    """Return reports with those points whose fields or parameters have the asked values."""
-    kept = list(reports)
+    """Return the reports with only the points whose fields or parameters have these values."""
+    selected = list(reports)
     for name, value in parse_set(where, "--where").items():
         wanted = {text.strip().lower() for text in value.split(",")}
-        there: dict[str, None] = {}
-        for place, report in enumerate(kept):
+        present: dict[str, None] = {}
+        for place, report in enumerate(selected):
             texts = {id(r): str(r.params.get(name, getattr(r, name, "unknown")))
                     for r in report.of(ProfileRecord)}  # fmt: skip
-            there |= dict.fromkeys(texts.values())
+            present |= dict.fromkeys(texts.values())
             records = [r for r in report.records if texts.get(id(r), "").lower() in wanted]
-            kept[place] = replace(report, records=records)
-        if not any(report.records for report in kept):
+            selected[place] = replace(report, records=records)
+        if not any(report.records for report in selected):
             raise RequestError(
-                f"--where {name}={value}: no result has that; {name} is {' or '.join(there)} here"
+                f"--where {name}={value}: no result has that; {name} is {' or '.join(present)} here"
             )
-    return kept
+    return selected
 
 
 def load(path: Path) -> Report:

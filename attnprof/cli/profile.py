@@ -54,8 +54,9 @@ def profile(
     from attnprof.device.calibration import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
-    how = {"scope": scope, "device": conditions.device, **measurement.terms()}
-    points = plan_points(*requests, **how)
+    points = plan_points(
+        *requests, scope=scope, device=conditions.device, **measurement.terms()
+    )
     if predict_only:
         return _predict(points, to)
     with opt.working("measuring"):
@@ -64,12 +65,12 @@ def profile(
     return 0 if report.summary["measured"] else CannotRunError.exit_code
 
 
-def _predict(points: Any, to: opt.Output, **how: Any) -> int:
+def _predict(points: Any, to: opt.Output, **options: Any) -> int:
     """Write the prediction of planned points; return the exit code."""
     from attnprof.device.prediction import predict_points
 
     with opt.working("predicting"):
-        report = predict_points(points, **how)
+        report = predict_points(points, **options)
     to.deliver(report)
     return 0 if report.summary["predicted"] else CannotRunError.exit_code
 

@@ -66,7 +66,7 @@ def reproduce(
         make_folder(reports, "--reports ")
         for path in existing_files(reports, request.documents):
             opt.ensure_writable(path, force=to.force, flag="--reports")
-    with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
+    with ExitStack() as stack:  # inside, with --measure, measurements are made anew
         again = request.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
         report = _replay_claims(request, plot, size)
@@ -87,7 +87,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What to replay: documents and claims; at most one table or figure of one document.
+    """The documents and claims to replay; at most one table or figure of one document.
 
     ``by_name``: claims, a table or a figure were named; otherwise whole documents are replayed.
     """
@@ -173,11 +173,11 @@ def _finish(report: Report, failed: dict[str, str]) -> int:
     """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
-    without = {"a check that works": "errors", "a verdict that ships": "not_committed"}
-    for what, key in without.items():
+    missing = {"a check that works": "errors", "a verdict that ships": "not_committed"}
+    for words, key in missing.items():
         if names := report.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            opt.note(f"without {what}: {', '.join(names[:NAMED])}{more}")
+            opt.note(f"without {words}: {', '.join(names[:NAMED])}{more}")
     if changed := report.summary["changed"]:
         raise CheckFailedError(
             f"{len(changed)} of {len(report.records)} verdicts are not the committed ones: "

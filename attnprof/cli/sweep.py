@@ -96,6 +96,7 @@ def sweep(
 def _run(
     tasks: "list[Task]", files: "_Files", options: "SweepOptions", executor: "Executor"
 ) -> Report:
+    """Measure the tasks that the journal lacks; return the report of all, with notes on stderr."""
     from attnprof.measure.sweep import load_results
     from attnprof.measure.sweep import sweep as run_sweep
 
@@ -128,16 +129,16 @@ def _run(
 
 
 class _Files:
-    """A sweep's journal and, if asked for, a CSV beside it: whole, and seconds behind at most."""
+    """A sweep's journal and, if asked for, a CSV with it: whole, and seconds behind at most."""
 
     def __init__(self, output: Path, *, force: bool) -> None:
         from attnprof.measure.journal import check_journal
 
-        self.wanted = output if output.suffix.lower() == ".csv" else None
-        self.journal = output.with_suffix(".jsonl") if self.wanted else output
+        self.csv = output if output.suffix.lower() == ".csv" else None
+        self.journal = output.with_suffix(".jsonl") if self.csv else output
         self._written = time.monotonic()
         opt.ensure_writable(self.journal, force=force, extended=True)
-        opt.ensure_writable(self.wanted, force=force)
+        opt.ensure_writable(self.csv, force=force)
         self.overwritten = force and not is_journal(self.journal)
         if not self.overwritten:
             check_journal(self.journal)
@@ -149,7 +150,7 @@ class _Files:
 
     def write(self, at_most_every_s: float = 0.0) -> None:
         """Write the CSV from the journal, unless it was written within ``at_most_every_s``."""
-        if self.wanted is None or time.monotonic() - self._written < at_most_every_s:
+        if self.csv is None or time.monotonic() - self._written < at_most_every_s:
             return
         from attnprof.measure.sweep import load_results
         from attnprof.render.formats import render_csv
@@ -157,5 +158,5 @@ class _Files:
         if self.journal.exists():
             with reading_back():
                 results = load_results(self.journal)
-            write_whole(self.wanted, render_csv(results))
+            write_whole(self.csv, render_csv(results))
         self._written = time.monotonic()

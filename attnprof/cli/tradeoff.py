@@ -55,14 +55,13 @@ class Compared:
         """Return (batch, heads, tokens, width) of drawn inputs; None if no flag has a size."""
         if not any((self.seq, self.d_model, self.heads, self.d, self.batch)):
             return None
-        known = self.d_model is not None
-        heads, d = self.heads or (None if known else HEADS), self.d or (None if known else WIDTH)
-        count, width = head_shape(self.d_model, heads, d)
+        defaults = (HEADS, WIDTH) if self.d_model is None else (None, None)
+        count, width = head_shape(self.d_model, self.heads or defaults[0], self.d or defaults[1])
         batch = parse_size(self.batch or "1", "--batch")
         return batch, count, parse_size(self.seq or SEQ, "--seq"), width
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
-        """Return the drawn inputs, by structure and row lengths, and those of files."""
+        """Return the inputs: drawn ones by structure and row lengths, then the files'."""
         from attnprof.measure.tradeoff_inputs import (
             READERS,
             STRUCTURES,
@@ -77,8 +76,8 @@ class Compared:
         made = [name for name in sources or STRUCTURES if name not in files]
         for name in made:
             if name not in STRUCTURES:
-                known = closest(name, list(STRUCTURES))
-                raise RequestError(f"--input {name}: {known}; or a file ({', '.join(READERS)})")
+                near = closest(name, list(STRUCTURES))
+                raise RequestError(f"--input {name}: {near}; or a file ({', '.join(READERS)})")
         if shape is not None and not made:
             raise RequestError(
                 f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d "

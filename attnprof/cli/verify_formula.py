@@ -51,7 +51,7 @@ class WholeModelFormula:
         return self.of_model is not None
 
     def answer(self, row: "Printed", phase: str | None, to: opt.Output) -> None:
-        """Write what the formula gets wrong, term by term."""
+        """Compare the formula with the model's FLOPs term by term, and write the differences."""
         from attnprof.models.conventions import PHASES
         from attnprof.models.mfu_sizes import sizes_of
         from attnprof.verify.model_formula import model_formula_report
@@ -136,6 +136,7 @@ def verify_formula(
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
+    """Write the verdict on a formula, or on each row of a table; raise if one differs."""
     from attnprof.verify.printed import rows_of
     from attnprof.verify.verification import ERRATUM, answer, verified
 
