@@ -180,7 +180,7 @@ def crossover(
     over: Over,
     free: request.FreeSizes,
     conditions: request.Conditions,
-    what: ComparedCosts,
+    costs: ComparedCosts,
     modules: opt.Modules,
     timing: Timing,
     to: opt.DrawnOutput,
@@ -198,17 +198,17 @@ def crossover(
       attnprof crossover standard linear --kind predicted,measured
       attnprof crossover --model config.json linear
     """
-    metrics = _metrics(what, conditions.phase)
+    metrics = _metrics(costs, conditions.phase)
     names = request.names_of((mechanism_a, mechanism_b), attention)
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
-    if what.model is not None:
-        sizes = {"--d": d, "--heads": heads, "--scope": what.scope}
+    if costs.model is not None:
+        sizes = {"--d": d, "--heads": heads, "--scope": costs.scope}
         flags = [flag for flag, value in sizes.items() if value is not None]
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
-        _check_model_request(what.kind, metrics, flags)
-        with opt.working(f"comparing in {what.model}"):
-            report = _model_report(what.model, names, conditions, metrics, **how)
+        _check_model_request(costs.kind, metrics, flags)
+        with opt.working(f"comparing in {costs.model}"):
+            report = _model_report(costs.model, names, conditions, metrics, **how)
         to.deliver(report)
         return
     axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
@@ -219,7 +219,7 @@ def crossover(
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with opt.working(f"comparing {first.name} and {second.name}"):
-        report = _pair_report(first, second, workload, what, fixed, metrics, axis=axis, **how)
+        report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **how)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
@@ -240,7 +240,7 @@ def _pair(
 
 
 def _pair_report(
-    first: Any, second: Any, workload: Workload, what: ComparedCosts, sizes: list[int],
+    first: Any, second: Any, workload: Workload, costs: ComparedCosts, sizes: list[int],
     metrics: list[str], *, axis: CrossoverAxis, **how: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
@@ -249,8 +249,8 @@ def _pair_report(
     kinds = kinds if set(metrics) - {TIME} else []
     if TIME in metrics:
         kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
-    kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
-    scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
+    kinds = request.some_of(costs.kind, ALL_KINDS, "--kind") if costs.kind else kinds
+    scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = Meeting(first, second, workload, scope, axis=axis)
     if TIME in metrics:
         return _report_with_times(meeting, sizes, kinds, metrics, **how)
@@ -309,19 +309,19 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, report: Report
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 
 
-def _metrics(what: ComparedCosts, phase: str) -> list[str]:
+def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     """Return the metrics of ``--metric`` or ``--quantity``, else all that the kinds have."""
-    if what.metric is not None and what.quantity is not None:
+    if costs.metric is not None and costs.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
-    if what.metric is not None:
-        return request.some_of(what.metric, ALL_METRICS, "--metric")
-    if what.quantity is not None:
-        quantities = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
+    if costs.metric is not None:
+        return request.some_of(costs.metric, ALL_METRICS, "--metric")
+    if costs.quantity is not None:
+        quantities = request.some_of(costs.quantity, tuple(METRIC_OF), "--quantity")
         return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
-    kinds = set(request.some_of(what.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
+    kinds = set(request.some_of(costs.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
     counted = [] if kinds == {PREDICTED} else list(METRICS)
     if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not
         counted = [name for name in counted if name != METRICS[0]]
-    if phase == "decode" and what.model is None and kinds & set(KINDS):
+    if phase == "decode" and costs.model is None and kinds & set(KINDS):
         counted.append(STATE)
     return [*counted, *[TIME] * (PREDICTED in kinds)]

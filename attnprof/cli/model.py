@@ -119,7 +119,7 @@ def model(
         help="A config.json or its folder, a name (list --models, a type, the Hub's), a .toml "
         "file, or my.py:factory.",
     ),
-    what: ModelFlags,
+    flags: ModelFlags,
     utilisation: Mfu,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -137,31 +137,31 @@ def model(
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     if utilisation.mfu:
-        flags = [*opt.typed(what), *["--plot"] * (to.plot is not None)]
-        if wrong := [flag for flag in flags if flag not in INDIFFERENT]:
+        typed = [*opt.typed(flags), *["--plot"] * (to.plot is not None)]
+        if wrong := [flag for flag in typed if flag not in INDIFFERENT]:
             raise RequestError(f"{wrong[0]} and --mfu are two questions: leave one of them out")
-        _flops_per_token(config, what.seq, utilisation, to)
+        _flops_per_token(config, flags.seq, utilisation, to)
         return
     if without := [*opt.typed(utilisation)]:
         raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
-    phases = some_of(what.phase, ("prefill", *PHASES), "--phase")
-    most = parse_bytes(what.memory, "--memory")
-    texts = {"B": ("--batch", what.batch), "N": ("--seq", what.seq),
-             "M": ("--target-seq", what.target_seq)}  # fmt: skip
+    phases = some_of(flags.phase, ("prefill", *PHASES), "--phase")
+    most = parse_bytes(flags.memory, "--memory")
+    texts = {"B": ("--batch", flags.batch), "N": ("--seq", flags.seq),
+             "M": ("--target-seq", flags.target_seq)}  # fmt: skip
     sizes = {name: parse_size(text, flag) for name, (flag, text) in texts.items()
              if text is not None}  # fmt: skip
     how: dict[str, Any] = {
-        "swaps": swaps_of(what.swap or (), parse_set(what.settings)), "limit": what.limit,
-        **{name: getattr(what, name)
+        "swaps": swaps_of(flags.swap or (), parse_set(flags.settings)), "limit": flags.limit,
+        **{name: getattr(flags, name)
            for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
     }  # fmt: skip
-    others = [name for text in what.compare or () for name in text.split(",") if name]
+    others = [name for text in flags.compare or () for name in text.split(",") if name]
     check_names(config, *others)
     if not others:
         report = report_on(config, phases, sizes, **how)
         to.deliver(report if most is None else with_memory(report, most))
         return
-    if what.phase != USUAL_PHASES or most is not None:
+    if flags.phase != USUAL_PHASES or most is not None:
         flag = "--memory" if most is not None else "--phase"
         raise RequestError(f"{flag} is for one model: leave it or --compare out")
     from attnprof.models.comparison import PHASES as COMPARED

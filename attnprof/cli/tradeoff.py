@@ -104,7 +104,7 @@ def _split_names(texts: Sequence[str] | None, flag: str) -> list[str]:
 
 def tradeoff(
     *,
-    what: Compared,
+    choice: Compared,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",
     distill: bool = opt.switch(
@@ -141,7 +141,7 @@ def tradeoff(
     """
     if distill:
         others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
-        flags = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
+        flags = [*opt.typed(choice), *(flag for flag, value in others.items() if value)]
         _distill(flags, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:
@@ -151,21 +151,21 @@ def tradeoff(
     from attnprof.measure.request import Budget
 
     budget = Budget(samples, 0.0, max_time, warmup_s=0.05, least=min(3, samples)) if time else None
-    report = _compare(what, dtype, device, seeds or 3, seed, budget)
+    report = _compare(choice, dtype, device, seeds or 3, seed, budget)
     to.deliver(replace(report, summary={**report.summary, "over": over}))
 
 
 def _compare(
-    what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
+    choice: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
 ) -> Report:
     """Return the report of every mechanism on every input."""
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
     from attnprof.measure.tradeoff import Terms, tradeoff_report
 
-    terms = Terms(what.causal, dtype, resolve_device(device), seeds, seed, what.longest)
-    inputs = what.inputs(seed)
-    chosen = what.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
+    terms = Terms(choice.causal, dtype, resolve_device(device), seeds, seed, choice.longest)
+    inputs = choice.inputs(seed)
+    chosen = choice.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
     where = describe_environment(terms.device, seed)
     where["threads"] = 1 if budget else where["threads"]
     with opt.working("comparing"):
@@ -189,10 +189,10 @@ def _distill(
     with opt.working("distilling") as progress:
         done = 0
 
-        def tell(_step: int, _of: int, what: str) -> None:
+        def tell(_step: int, _of: int, text: str) -> None:
             nonlocal done
             done += 1
-            progress.tell(what, done, seeds * scale.total_steps)
+            progress.tell(text, done, seeds * scale.total_steps)
 
         report = distill_report(scale, seed, seeds, where, tell, opt.note, timed=timed)
     to.deliver(report)

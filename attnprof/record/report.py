@@ -1,4 +1,7 @@
-"""A command's result as one value, saved as JSON; loading checks each value by its field's type."""
+"""A command's result as one value (:class:`Report`), saved as JSON and shown in a notebook.
+
+Loading checks each value by its field's type, so that a damaged file is refused with the place.
+"""
 
 import json
 import math
@@ -111,7 +114,7 @@ class Report:
 
 
 def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
-    """Return the records of reports; if several devices are among them, named by device."""
+    """Return the records of reports; if these are of several devices, with each device's name."""
     names = [str(report.environment.get("device_name") or "") for report in reports]
     pairs = [
         (r, name) for report, name in zip(reports, names, strict=True) for r in report.of(kind)
@@ -199,8 +202,8 @@ def type_text(hint: Any) -> str:
     if kind in (UnionType, Union):
         return " or ".join(dict.fromkeys(type_text(one) for one in inner))
     words = _WORDS.get(kind, "a value")
-    of = inner[-1] if kind in (list, dict) else Any
-    return words if of is Any else f"{words} of which each is {type_text(of)}"
+    item = inner[-1] if kind in (list, dict) else Any
+    return words if item is Any else f"{words} of which each is {type_text(item)}"
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
