@@ -1,4 +1,8 @@
-"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool."""
+"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool.
+
+:func:`run_apart` forks once. A :class:`Pool` keeps a server that has imported torch, and forks it
+for every order. Both return how the process ended (:class:`attnprof.processes.forks.Ended`).
+"""
 
 import contextlib
 import json
@@ -153,7 +157,7 @@ class Pool:
         while True:
             self._read(end, limit_s)
             line, _, self._rest = self._rest.partition(b"\n")
-            with contextlib.suppress(ValueError):  # what somebody's code has written there
+            with contextlib.suppress(ValueError):  # user code has written there
                 message = json.loads(line)
                 if isinstance(message, dict) and message.get("id") == (
                     self.runs if number is None else number
