@@ -1,4 +1,8 @@
-"""Render a report in the asked format: terminal tables, JSON, CSV, Markdown or HTML."""
+"""Render a report in the asked format (:func:`render`): tables, JSON, CSV, Markdown or HTML.
+
+JSON and CSV are the records as they are. Tables, pages and notes are made by a module of ``tables``
+for each command (:data:`MODULES`).
+"""
 
 import csv
 import io
@@ -50,7 +54,7 @@ def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
 
 
 def notes(report: Report) -> Iterable[str]:
-    """Return the lines that a command prints to stderr beside its tables."""
+    """Return the lines that a command prints to stderr besides its tables."""
     view, shown = _prepared(report)
     lines: Iterable[str] = view("notes", lambda _: ())(shown)
     return lines
@@ -140,6 +144,7 @@ def markdown_table(
 
 
 def _used(report: Report, name: str) -> bool:
+    """Return whether a field has a value in any record; True for no records."""
     values = [getattr(record, name) for record in report.records]
     return not values or any(v is not None and v not in ("", {}, []) for v in values)
 
@@ -151,7 +156,7 @@ def _markdown(value: Any, fmt: str) -> str:
 
 
 def filled(template: str, filters: Mapping[str, Any], **values: Any) -> str:
-    """Return a file of ``templates`` with these values; those of HTML are escaped."""
+    """Return a file of ``templates`` with these values, which are escaped in HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,6 +1,7 @@
-"""Write a replay as files: a folder a document, and an HTML page.
+"""Write a replay as files: a folder a document (:func:`write_document`), and an HTML page.
 
-The page has claims as sentences, what surprises first, matches folded.
+The page (:func:`reproduction_html`) has claims as sentences, the most surprising first, matches
+folded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +71,7 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
 
 
 def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
-    """Yield a document's claims: those furthest off, then by verdict, matches last and folded."""
+    """Yield a document's claims: the furthest off, then by verdict, matches last and folded."""
     first = surprises(records)
     of_verdict = {name: [r for r in records if r.verdict == name] for name in WORDS}
     of_verdict["erratum"].sort(key=lambda r: -distance(r.published, r.ours))
@@ -79,9 +80,9 @@ def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
         yield Fold("What surprises most", [_entry(r, "-first") for r in first], open=True)
     titles = {**{name: title for title, name, _ in SECTIONS}, "match": "Match"}
     for verdict, title in titles.items():
-        if those := of_verdict[verdict]:
-            few = verdict != "match" and not (brief and verdict == "erratum")
-            yield Fold(f"{title} ({len(those)})", [_entry(record) for record in those], open=few)
+        if claims := of_verdict[verdict]:
+            is_open = verdict != "match" and not (brief and verdict == "erratum")
+            yield Fold(f"{title} ({len(claims)})", [*map(_entry, claims)], open=is_open)
 
 
 def _entry(record: ReproduceRecord, suffix: str = "") -> Entry:
@@ -111,19 +112,20 @@ def _value_html(value: Any) -> Any:
 
 
 def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
+    """Yield a document's recomputed tables and figures, each kind in a fold."""
     tables = [_table_block(table_values(name, table)) for name, table in made.tables.items()]
     figures: list[Any] = []
     for name, (figure, data) in made.figures.items():
         values = figure_values(name, figure, data)
         figures += _described_block(values, picture(number, name, data))
-    for what, blocks in (("table", tables), ("figure", figures)):
-        if blocks:
-            count = len(getattr(made, f"{what}s"))
-            yield Fold(f"{plural(count, what)} made again", blocks)
+    if tables:
+        yield Fold(f"{plural(len(made.tables), 'table')} made again", tables)
+    if figures:
+        yield Fold(f"{plural(len(made.figures), 'figure')} made again", figures)
 
 
 def _table_block(values: Mapping[str, Any]) -> PageTable:
-    """Return a recomputed table; ours is a badge beside what is printed where they differ."""
+    """Return a recomputed table; where ours differs it is a badge after the printed value."""
     names, rows = values["columns"], values["rows"]
     right = [all(isinstance(printed_of(row[name]), int | float) for row in rows) for name in names]
     cells = [[_cell_html(row[name]) for name in names] for row in rows]
@@ -140,7 +142,7 @@ def _cell_html(cell: Any) -> Any:
 
 
 def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Iterator[Any]:
-    """Yield a figure, if it was drawn, and a table of what the document says of it."""
+    """Yield a figure, if it was drawn, and a table of the document's statements on it."""
     title, texts = f"Figure {values['name']}: {values['title']}", described_rows(values)
     if drawn:
         seen = "; ".join(f"{what}: {ours}" for what, _, ours, _ in texts)

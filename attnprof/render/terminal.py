@@ -1,4 +1,8 @@
-"""Tables on the terminal: sober, numbers right-aligned, units in the header."""
+"""Tables on the terminal: sober, numbers right-aligned, units in the header.
+
+:func:`record_table` makes a :class:`FittedTable` of records, which folds and splits to the width.
+:func:`print_tables` writes tables and texts to stdout, :func:`render_text` to a string.
+"""
 
 import os
 import re
@@ -27,7 +31,7 @@ GAP = 2
 FOLDED = 20
 #: A word with the space after it; a number is one with its unit.
 _WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
-#: The parts of a word that is longer than a line: they begin with a capital, a dot, after a sign.
+#: The parts of a word that is longer than a line: they begin with a capital or dot, or after a sign.
 _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
 
 
@@ -61,8 +65,8 @@ class FittedTable:
 
     def shown_columns(self) -> list[int]:
         """Return the places of the keys, and of the columns that have a text."""
-        filled = (not its or {t.strip() for t in its} - {"", MISSING} for its in self.texts())
-        return [place for place, some in enumerate(filled) if place < self.keys or some]
+        filled = (not texts or {t.strip() for t in texts} - {"", MISSING} for texts in self.texts())
+        return [place for place, has_text in enumerate(filled) if place < self.keys or has_text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
@@ -83,8 +87,9 @@ class FittedTable:
             for line in self._draw_part(part, names if fits else wrapped, widths):
                 yield from line.render(console, end="\n")
             yield Text()
-        if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
-            yield Hanging(Text(f"No row has a value for {', '.join(none)}.\n", "dim"), 0)
+        empty = [names[n] for n, texts in enumerate(cells) if n not in places and MISSING in texts]
+        if empty:
+            yield Hanging(Text(f"No row has a value for {', '.join(empty)}.\n", "dim"), 0)
         if self.caption:
             yield Hanging(Text(f"{self.caption}\n", "dim"), 0)
 
@@ -207,7 +212,7 @@ def _wrap_heading(heading: str, width: int) -> str:
 def _share_width(
     part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int
 ) -> list[int]:
-    """Return the widths of a part's columns; spare room goes evenly to those that want more."""
+    """Return the widths of a part's columns; spare room goes evenly to columns that want more."""
     widths = {place: least[place] for place in part}
     left = room - _total_width([*widths.values()])
     while left > 0 and (short := [place for place in part if widths[place] < most[place]]):

@@ -1,7 +1,7 @@
 """Draw measured results by kind: over width and heads, under a roofline, error against cost.
 
-Error against cost is also the figure of ``tradeoff``, a panel an input, and of document 003's
-experiment.
+:func:`draw_results` is the entry point for ``plot``. Error against cost is also the figure of
+``tradeoff``, a panel an input, and of document 003's experiment (:func:`draw_tradeoff`).
 """
 
 import math
@@ -30,11 +30,11 @@ from attnprof.units import format_rate
 Ceiling = Mapping[str, Any]
 
 
-def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
+def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) -> style.Figure:
     """Return one figure of profile or sweep reports; several devices each by its name.
 
-    ``known`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
-    Raises :class:`attnprof.errors.RequestError` for results that lack what the kind shows.
+    ``facts`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
+    Raises :class:`attnprof.errors.RequestError` if the results lack the fields of this kind.
     """
     records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
@@ -45,7 +45,7 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
                 f"two results for one point ({record.mechanism}, {shared([record])}): "
                 "plot files that do not repeat points, each file in a figure of its own"
             )
-    return _DRAW[kind](records, **known)
+    return _DRAW[kind](records, **facts)
 
 
 def _width(records: Records) -> style.Figure:
@@ -70,8 +70,8 @@ def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> A
     """Return FLOPs by width, in rows by length; NaN where a point is missing."""
     import numpy as np
 
-    known = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
-    return np.array([[known.get((n, w), math.nan) for w in widths] for n in lengths])
+    flops = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
+    return np.array([[flops.get((n, w), math.nan) for w in widths] for n in lengths])
 
 
 def _surface(records: Records) -> style.Figure:
@@ -79,7 +79,8 @@ def _surface(records: Records) -> style.Figure:
     import numpy as np
 
     known = _with_flops(records, _AXES)
-    base, *others = sorted(series_of(known, "seq_len"), key=lambda its: its.mechanism != "standard")
+    curves = series_of(known, "seq_len")
+    base, *others = sorted(curves, key=lambda curve: curve.mechanism != "standard")
     series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
                 "standard,linear, or type --kind surface3d")  # fmt: skip
     if any(curve.mechanism == base.mechanism for curve in others):
@@ -91,10 +92,10 @@ def _surface(records: Records) -> style.Figure:
     titles, tables = [], []
     for title, shown in facets(known, *_AXES):
         for curve in others:
-            values, its = (
-                _table(of.within(shown).records, lengths, widths) for of in (curve, base)
+            values, base_values = (
+                _table(each.within(shown).records, lengths, widths) for each in (curve, base)
             )
-            tables.append(values / its)
+            tables.append(values / base_values)
             titles.append(", ".join(filter(None, (curve.label, title))))
     grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
     scale = Scale.of(np.array(tables))
@@ -188,8 +189,8 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
         rate = ceiling["flops_per_s"][dtype]
         xs = [ends[0], rate / speed, max(ends[1], 2 * rate / speed)]
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
-        said = f"{figure_text(dtype)} {format_rate(rate)}"
-        style.write_beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
+        text = f"{figure_text(dtype)} {format_rate(rate)}"
+        style.write_beside(axes, text, (xs[2], rate), (0, 3), ha="right", color=grey)
 
 
 def _pareto(records: Records) -> style.Figure:
@@ -230,7 +231,7 @@ def draw_pareto(
     inexact = [value for value in errors if value > EXACT]
     low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
     strip = low / (high / low) ** 0.2
-    exact = math.sqrt(strip * low)  # the height at which these stand
+    exact = math.sqrt(strip * low)  # the height of points without an error
     for curves, (axes,) in drawn.parts:
         axes.axhspan(strip, low, color="0.93", zorder=0)
         best: list[tuple[float, float]] = []
@@ -245,15 +246,15 @@ def draw_pareto(
             axes.plot(*zip(*points, strict=True), **{**curve.look, "linewidth": 0.6, **fill})
             for point, record in zip(points, shown, strict=True) if named else ():
                 values = [record.params.get(name) for name in settings[record.mechanism]]
-                said = figure_text(", ".join(str(value) for value in values if value is not None))
-                style.write_beside(axes, said, point, (3, 3), color=curve.look["color"])
+                text = figure_text(", ".join(str(value) for value in values if value is not None))
+                style.write_beside(axes, text, point, (3, 3), color=curve.look["color"])
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]
     series.value_axes(first, ticks.with_prefix(unit), ticks.plain)
-    some = ticks.round_numbers(low, high, lambda its: len(its) < 5) if inexact else []
+    marks = ticks.round_numbers(low, high, lambda numbers: len(numbers) < 5) if inexact else []
     first.set_ylim(strip, high)
-    first.set_yticks([exact, *some], ["exact", *map(ticks.plain, some)])
+    first.set_yticks([exact, *marks], ["exact", *map(ticks.plain, marks)])
     drawn.grid.label(label, "distance")
     numbers = "; ".join(
         f"{name}: {', '.join(params)}" for name, params in settings.items() if params

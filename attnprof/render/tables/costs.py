@@ -1,4 +1,7 @@
-"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``."""
+"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``.
+
+``NAME_tables(report)`` is the entry point of each; :mod:`attnprof.render.formats` calls it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -55,7 +58,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
 
 
 def _compared_cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
-    """Return a value, marked if it is the lowest and differs from the others as shown."""
+    """Return a value, marked if it is the lowest and the shown values differ."""
     text = quantity_value(getattr(row, name), name)
     others = {quantity_value(getattr(r, name), name) for r in rows}
     won = name in row.wins.split(",") and len(others) > 1
@@ -122,7 +125,7 @@ SENT = (
 
 
 def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
-    """Yield a table a workload and number of ranks, or the closed forms; then what is counted."""
+    """Yield a table a workload and number of ranks, or the closed forms; then their meaning."""
     link = report.summary
     columns = ["sent", "steps", *(("time", "tokens for overlap") if link else ())]
     for _, group in groupby(
@@ -170,7 +173,7 @@ def _numbers(
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
                  for r in totals)  # fmt: skip
         yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
-    # a printed formula's value, with what it counts: not comparable with ours
+    # a printed formula's value, with its convention: not comparable with ours
     for row in rows:
         if row.source:
             value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
@@ -201,7 +204,7 @@ def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
-            several = len({its.part for its in rows if its.part}) > 1
+            several = len({r.part for r in rows if r.part}) > 1
             stage = f"{row.part}: {row.stage}" if row.part and several else row.stage
             name = quantity_text(row.quantity) + (f"\n({row.source})" if row.source else "")
             form = FormulaText(row.expression or "no closed form")
@@ -231,8 +234,8 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     yield from answer_line(report)
     rows = report.of(HeadsRecord)
     for quantity in dict.fromkeys(row.quantity for row in rows):
-        some = [row for row in rows if row.quantity == quantity]
-        yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", some)
+        counted = [row for row in rows if row.quantity == quantity]
+        yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
     yield _optima(report)
     optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
     if optima:
@@ -374,13 +377,13 @@ def _exponent(record: GrowthRecord) -> str:
 
 
 def _notes(name: str, records: dict[str, GrowthRecord]) -> Iterator[str]:
-    """Yield why a mechanism grows faster, and how far and where torch counts otherwise."""
+    """Yield notes on a mechanism that grows faster, or that torch counts otherwise or in part."""
     for record in records.values():
         if record.verdict == "grows faster":
-            known = "" if record.expected else " (and does not say so)"
+            hidden = "" if record.expected else " (and does not say so)"
             because = f": {record.reason}" if record.reason else ""
-            what = f"{name}, {quantity_text(record.quantity)}"
-            yield f"{what}: grows faster than claimed{known}{because}"
+            quantity = quantity_text(record.quantity)
+            yield f"{name}, {quantity}: grows faster than claimed{hidden}{because}"
     counted = records["matmul_flops"]
     if counted.equals_formula is False:
         yield f"{name}: torch counts other products than the closed form"
