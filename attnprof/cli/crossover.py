@@ -11,20 +11,9 @@ from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
+from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import (
-    ALL_KINDS,
-    ALL_METRICS,
-    DERIVED,
-    KINDS,
-    MEASURED,
-    METRICS,
-    PREDICTED,
-    STATE,
-    TIME,
-    Meeting,
-)  # fmt: skip
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
@@ -122,7 +111,8 @@ class Over:
 #: The metric of each quantity.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
-    "state_bytes": STATE, "time_s": TIME, "matmul_flops": "matmul", "step_bytes": "bytes",
+    "state_bytes": sides.STATE, "time_s": sides.TIME, "matmul_flops": sides.MATMUL,
+    "step_bytes": sides.BYTES,
 }  # fmt: skip
 
 
@@ -167,12 +157,10 @@ class Timing:
 
 
 def crossover(
-    mechanism_a: str | None = Argument(
-        None, metavar="A", help="Mechanism (default taylor-direct)."
-    ),
-    mechanism_b: str | None = Argument(
-        None, metavar="B", help="Mechanism (default taylor-efficient)."
-    ),
+    mechanism_a: str | None = Argument(None, metavar="A",
+                                       help="Mechanism (default taylor-direct)."),
+    mechanism_b: str | None = Argument(None, metavar="B",
+                                       help="Mechanism (default taylor-efficient)."),
     *,
     attention: opt.AttentionOption = None,
     d: str | None = opt.flag("SIZES", "Head widths: a list 8,16 or a range 8:128:x2 (default 64)."),
@@ -213,9 +201,9 @@ def crossover(
         return
     axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
-    if TIME not in metrics and (flags := [*opt.typed(timing)]):
+    if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
-    if TIME in metrics:
+    if sides.TIME in metrics:
         how |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with opt.working(f"comparing {first.name} and {second.name}"):
@@ -245,14 +233,15 @@ def _pair_report(
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
     foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = list(KINDS) if not foreign else [DERIVED if axis.name == "seq" else MEASURED]
-    kinds = kinds if set(metrics) - {TIME} else []
-    if TIME in metrics:
-        kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
-    kinds = request.some_of(costs.kind, ALL_KINDS, "--kind") if costs.kind else kinds
+    of_code = sides.DERIVED if axis.name == "seq" else sides.MEASURED
+    kinds = [of_code] if foreign else list(sides.KINDS)
+    kinds = kinds if set(metrics) - {sides.TIME} else []
+    if sides.TIME in metrics:
+        kinds += [sides.PREDICTED] if how["timing"].on else [sides.PREDICTED, sides.MEASURED]
+    kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind") if costs.kind else kinds
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
-    meeting = Meeting(first, second, workload, scope, axis=axis)
-    if TIME in metrics:
+    meeting = sides.Meeting(first, second, workload, scope, axis=axis)
+    if sides.TIME in metrics:
         return _report_with_times(meeting, sizes, kinds, metrics, **how)
     return crossover_report(meeting, sizes, kinds, metrics, **how)
 
@@ -274,11 +263,11 @@ def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
     """Raise RequestError for kinds, metrics and flags of single layers."""
-    if kind not in (None, DERIVED):
+    if kind not in (None, sides.DERIVED):
         raise RequestError(
             f"--kind {kind}: costs of a whole model are derived from its code: leave --kind out"
         )
-    if other := {*metrics} - {*METRICS}:
+    if other := {*metrics} - {*sides.METRICS}:
         raise RequestError(f"--metric {min(other)}: whole models have flops and memory: type one")
     if flags:
         raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
@@ -293,8 +282,8 @@ def _model_report(
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
-    meeting = Meeting(first, second, workload, "model")
-    report = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
+    meeting = sides.Meeting(first, second, workload, "model")
+    report = crossover_report(meeting, [workload.head_dim], [sides.DERIVED], metrics, **how)
     return replace(report, summary={"model": source, **report.summary})
 
 
@@ -314,14 +303,14 @@ def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     if costs.metric is not None and costs.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
     if costs.metric is not None:
-        return request.some_of(costs.metric, ALL_METRICS, "--metric")
+        return request.some_of(costs.metric, sides.ALL_METRICS, "--metric")
     if costs.quantity is not None:
         quantities = request.some_of(costs.quantity, tuple(METRIC_OF), "--quantity")
         return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
-    kinds = set(request.some_of(costs.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
-    counted = [] if kinds == {PREDICTED} else list(METRICS)
-    if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not
-        counted = [name for name in counted if name != METRICS[0]]
-    if phase == "decode" and costs.model is None and kinds & set(KINDS):
-        counted.append(STATE)
-    return [*counted, *[TIME] * (PREDICTED in kinds)]
+    kinds = set(request.some_of(costs.kind or ",".join(sides.KINDS), sides.ALL_KINDS, "--kind"))
+    counted = [] if kinds == {sides.PREDICTED} else list(sides.METRICS)
+    if not kinds - {sides.PREDICTED, sides.MEASURED}:  # bytes are measured, operations are not
+        counted = [name for name in counted if name != sides.METRICS[0]]
+    if phase == "decode" and costs.model is None and kinds & set(sides.KINDS):
+        counted.append(sides.STATE)
+    return [*counted, *[sides.TIME] * (sides.PREDICTED in kinds)]

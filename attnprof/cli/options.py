@@ -27,12 +27,11 @@ from attnprof.processes.progress import Progress, Step, waited_for, waiting
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import is_stream, note_output
-from attnprof.render import progress
+from attnprof.render import progress as display
 from attnprof.render.plots.style import WIDTHS, check_figure_path
-from attnprof.render.progress import shown
 from attnprof.workload import DTYPES, SCOPES
 
-note = progress.note
+note = display.note
 
 
 class Format(StrEnum):
@@ -110,29 +109,25 @@ def typed(group: Any) -> dict[str, Any]:
     return values
 
 
-AttentionOption = Annotated[
-    str | None,
-    Option("--attention", "-a", metavar="NAMES",
-           help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas."),
-]  # fmt: skip
-SeqOption = Annotated[
-    str | None,
-    Option(metavar="SIZES",
-           help="Tokens: one size, a list 128,256 or a range 128:16384:x2, 100:1000:+100."),
-]  # fmt: skip
+AttentionOption = Annotated[str | None, Option(
+    "--attention", "-a", metavar="NAMES",
+    help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas.",
+)]  # fmt: skip
+SeqOption = Annotated[str | None, Option(
+    metavar="SIZES",
+    help="Tokens: one size, a list 128,256 or a range 128:16384:x2, 100:1000:+100.",
+)]  # fmt: skip
 BatchOption = Annotated[str, Option(metavar="SIZE", help="Batch size.")]
 ScopeOption = Annotated[str, scope("core (what follows q, k, v) or layer (with projections).")]
 OwnScopeOption = Annotated[
     str | None, scope("Of a mechanism: core (what follows q, k, v), or layer (the default).")
 ]
-PhaseOption = Annotated[
-    str,
-    Option(metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode."),
-]
-KindOption = Annotated[
-    str | None,
-    Option(metavar="KINDS", help="published (printed in the papers) or formula (our closed form)."),
-]
+PhaseOption = Annotated[str, Option(
+    metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode.",
+)]  # fmt: skip
+KindOption = Annotated[str | None, Option(
+    metavar="KINDS", help="published (printed in the papers) or formula (our closed form).",
+)]  # fmt: skip
 QuantityOption = Annotated[
     str | None, Option(metavar="NAMES", help="Only these quantities, like flops,peak_bytes.")
 ]
@@ -196,12 +191,8 @@ class Modules:
 
 def environment(**more: Any) -> dict[str, Any]:
     """Return a report's environment: versions and platform; callers add those of libraries."""
-    return {
-        "attnprof": attnprof.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **more,
-    }
+    return {"attnprof": attnprof.__version__, "python": platform.python_version(),
+            "platform": platform.platform(), **more}  # fmt: skip
 
 
 def ensure_writable(
@@ -344,5 +335,5 @@ def working(text: str) -> Iterator[Progress]:
             yield outer
         return
     progress = Progress(Step(text))
-    with waiting(progress), shown(progress):
+    with waiting(progress), display.shown(progress):
         yield progress

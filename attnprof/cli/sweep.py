@@ -80,12 +80,8 @@ def sweep(
         grids, counts=running.counts, error=running.error, limit_s=running.limit,
         **measurement.terms(),
     )  # fmt: skip
-    options = SweepOptions(
-        not running.in_process,
-        running.limit,
-        parse_bytes(running.memory_limit, "--memory-limit"),
-        running.try_all,
-    )
+    memory_limit = parse_bytes(running.memory_limit, "--memory-limit")
+    options = SweepOptions(not running.in_process, running.limit, memory_limit, running.try_all)
     elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
     executor = elsewhere if running.workers or running.scheduler else here
     report = _run(tasks_of(planned, running.processes), files, options, executor)

@@ -34,12 +34,8 @@ QUANTITIES = {
 PHASES = ("forward", "train", "decode")
 DTYPES = ("float32", "bfloat16", "float16")
 #: The page's sizes, with their names and the most that can be chosen.
-SIZES = {
-    "N": ("tokens", 2**24),
-    "d": ("head width", 1024),
-    "h": ("heads", 256),
-    "B": ("batch", 4096),
-}
+SIZES = {"N": ("tokens", 2**24), "d": ("head width", 1024), "h": ("heads", 256),
+         "B": ("batch", 4096)}  # fmt: skip
 START = {"N": 4096, "d": 128, "h": 32, "B": 1, "phase": "forward", "dtype": "bfloat16",
          "on": "H100", "q": "flops"}  # fmt: skip
 #: Mechanisms on the page by default: those that people choose between, and their baseline.
@@ -199,12 +195,9 @@ def code_subject(
 
 
 def page_data(
-    subjects: Sequence[PageSubject],
-    scripts: Scripts,
-    settings: Mapping[str, Any],
-    *,
+    subjects: Sequence[PageSubject], scripts: Scripts, settings: Mapping[str, Any], *,
     causal: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the page's data: subjects, devices, choices, functions, and the first choice."""
     if not subjects:
         raise RequestError("nothing to explore: type --attention standard,linear")

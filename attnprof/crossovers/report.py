@@ -11,22 +11,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from attnprof.closed_form.answers import words_of
+from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES
-from attnprof.crossovers.sides import (
-    ALL_KINDS,
-    ALL_METRICS,
-    DERIVED,
-    KINDS,
-    MEASURED,
-    METRICS,
-    PREDICTED,
-    TIME,
-    Contest,
-    Meeting,
-    contests,
-    curves_of,
-    ratios,
-)
+from attnprof.crossovers.sides import Contest, Meeting
 from attnprof.crossovers.solve import solved
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.mechanism import Mechanism
@@ -211,12 +198,12 @@ class FormulaFinder:
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterable[dict[str, Any]]:
         """Return both costs around the crossings, at all lengths."""
         meeting = replace(self.meeting, axis=replace(self.meeting.axis, every=1))
-        return curves_of(meeting, self.contests, records)
+        return sides.curves_of(meeting, self.contests, records)
 
 
 def crossover_report(
-    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = KINDS,
-    metrics: Sequence[str] = METRICS, *, terms: Any = None, with_curves: bool = False,
+    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = sides.KINDS,
+    metrics: Sequence[str] = sides.METRICS, *, terms: Any = None, with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """Return the report, with a figure's curves if wanted; raise if every row is refused.
@@ -240,11 +227,11 @@ def crossover_report(
             environment = {**environment, **getattr(finder, "environment", {})}
             made_of = getattr(finder, "made_of", made_of)
     if is_sorted:  # the kinds of one metric next to each other
-        metric, kind = ALL_METRICS.index, ALL_KINDS.index
+        metric, kind = sides.ALL_METRICS.index, sides.ALL_KINDS.index
         rows.sort(key=lambda row: (row.given, metric(row.metric), kind(row.kind)))
     summary |= {"answer": crossover_answer(rows), **made_of}
     if with_curves:
-        summary |= {"curves": curves, "ratios": ratios(curves)}
+        summary |= {"curves": curves, "ratios": sides.ratios(curves)}
     return Report("crossover", rows, summary, environment)
 
 
@@ -252,41 +239,42 @@ def _finders(
     meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
 ) -> Iterator[Finder]:
     """Yield finders for the rows asked for; RequestError if nothing can be compared."""
-    counted = [metric for metric in metrics if metric != TIME]
-    others = [kind for kind in kinds if kind != PREDICTED or TIME not in metrics]
-    closed = [kind for kind in others if kind != MEASURED]
-    if TIME in metrics:
+    counted = [metric for metric in metrics if metric != sides.TIME]
+    others = [kind for kind in kinds if kind != sides.PREDICTED or sides.TIME not in metrics]
+    closed = [kind for kind in others if kind != sides.MEASURED]
+    if sides.TIME in metrics:
         _check_times(kinds, terms)
     if counted and others:
         if not closed and "memory" not in counted:
             raise RequestError("only memory is measured to an exact length: use --metric memory")
-        if DERIVED in closed and meeting.axis.name != "seq":
+        if sides.DERIVED in closed and meeting.axis.name != "seq":
             raise RequestError(
                 f"--kind derived goes over the length: leave --over {meeting.axis.name} out, or "
                 "ask for other kinds"
             )
         meeting.check_steps()
         if closed:
-            yield FormulaFinder(meeting, contests(meeting, closed, counted))
-        if MEASURED in others and "memory" in counted:
+            yield FormulaFinder(meeting, sides.contests(meeting, closed, counted))
+        if sides.MEASURED in others and "memory" in counted:
             from attnprof.crossovers.peaks import PeakFinder
 
             yield PeakFinder(meeting)
-    if TIME in metrics:
+    if sides.TIME in metrics:
         from attnprof.crossovers.timed import TimeFinder
 
         meeting.check_steps()
-        yield TimeFinder(meeting, terms, [kind for kind in (PREDICTED, MEASURED) if kind in kinds])
+        timed = [kind for kind in (sides.PREDICTED, sides.MEASURED) if kind in kinds]
+        yield TimeFinder(meeting, terms, timed)
 
 
 def _check_times(kinds: Sequence[str], terms: Any) -> None:
     """Raise :class:`RequestError` for kinds that have no times, or times of a remote device."""
-    if not {PREDICTED, MEASURED} & set(kinds):
+    if not {sides.PREDICTED, sides.MEASURED} & set(kinds):
         raise RequestError(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
             "--kind predicted,measured"
         )
-    if terms.on and MEASURED in kinds:
+    if terms.on and sides.MEASURED in kinds:
         raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
 
 
@@ -333,6 +321,6 @@ def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
         mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=params(meeting.a),
         params_b=params(meeting.b), over=axis.name,
         dtype=None if contest.kind == "published" else w.dtype,
-        method=contest.kind if contest.kind in (PREDICTED, MEASURED) else None,
+        method=contest.kind if contest.kind in (sides.PREDICTED, sides.MEASURED) else None,
         scope=meeting.scope, phase=w.phase, causal=w.causal, verdict="", **sizes,
     )  # fmt: skip

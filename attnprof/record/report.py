@@ -53,12 +53,10 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: NaN and infinities become null, integers stay exact."""
         return {
-            "schema": self.schema,
-            "command": self.command,
-            "environment": _json_ready(self.environment),
-            "summary": _json_ready(self.summary),
+            "schema": self.schema, "command": self.command,
+            "environment": _json_ready(self.environment), "summary": _json_ready(self.summary),
             "records": [_json_ready(asdict(record)) for record in self.records],
-        }
+        }  # fmt: skip
 
     def to_json(self) -> str:
         """Return the JSON text, with a newline at its end."""

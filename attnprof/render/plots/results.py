@@ -14,16 +14,6 @@ from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
-from attnprof.render.plots.series import (
-    FIELDS,
-    Multiples,
-    PanelGrid,
-    Records,
-    facets,
-    fewer,
-    series_of,
-    shared,
-)
 from attnprof.render.tables.measured import SETTINGS
 from attnprof.units import format_rate
 
@@ -39,23 +29,24 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) 
     records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
     for record in records:
-        point = (record.mechanism, str(record.params), *(getattr(record, f, None) for f in FIELDS))
+        conditions = (getattr(record, field, None) for field in series.FIELDS)
+        point = (record.mechanism, str(record.params), *conditions)
         if points.setdefault(point, record) is not record:
             raise RequestError(
-                f"two results for one point ({record.mechanism}, {shared([record])}): "
+                f"two results for one point ({record.mechanism}, {series.shared([record])}): "
                 "plot files that do not repeat points, each file in a figure of its own"
             )
     return _DRAW[kind](records, **facts)
 
 
-def _width(records: Records) -> style.Figure:
+def _width(records: series.Records) -> style.Figure:
     """Return FLOPs over the model width: document 000's Figure 2."""
     known = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix())}
     return series.draw_over(known, "d_model", "model width d_model", "FLOPs", panels)
 
 
-def _heads(records: Records) -> style.Figure:
+def _heads(records: series.Records) -> style.Figure:
     """Return FLOPs, time and memory over the number of heads, as in TaylorShift's Table 6."""
     known = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
     unit, memory = series.peak_memory(known, "peak_bytes_measured")
@@ -66,7 +57,7 @@ def _heads(records: Records) -> style.Figure:
     return series.draw_over(known, "num_heads", "number of heads", what, panels)
 
 
-def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
+def _table(records: series.Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
     """Return FLOPs by width, in rows by length; NaN where a point is missing."""
     import numpy as np
 
@@ -74,12 +65,12 @@ def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> A
     return np.array([[flops.get((n, w), math.nan) for w in widths] for n in lengths])
 
 
-def _surface(records: Records) -> style.Figure:
+def _surface(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width as multiples of the first mechanism's, a panel each."""
     import numpy as np
 
     known = _with_flops(records, _AXES)
-    curves = series_of(known, "seq_len")
+    curves = series.series_of(known, "seq_len")
     base, *others = sorted(curves, key=lambda curve: curve.mechanism != "standard")
     series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
                 "standard,linear, or type --kind surface3d")  # fmt: skip
@@ -90,14 +81,14 @@ def _surface(records: Records) -> style.Figure:
                            f"choose one, like --where {name}={value}")  # fmt: skip
     lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
     titles, tables = [], []
-    for title, shown in facets(known, *_AXES):
+    for title, shown in series.facets(known, *_AXES):
         for curve in others:
             values, base_values = (
                 _table(each.within(shown).records, lengths, widths) for each in (curve, base)
             )
             tables.append(values / base_values)
             titles.append(", ".join(filter(None, (curve.label, title))))
-    grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
+    grid = series.PanelGrid(titles, period=len(others), less=series.fewer(known, *_AXES))
     scale = Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
@@ -107,19 +98,21 @@ def _surface(records: Records) -> style.Figure:
     style.title(grid.figure, f"FLOPs of {series.pass_text(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
-    fewer_here = f"hatched: fewer than {base.label}" * scale.hatched(panels)
-    style.caption(grid.figure, shared(known), "FLOPs by the closed forms", fewer_here, missing)
+    hatched = f"hatched: fewer than {base.label}" * scale.hatched(panels)
+    style.caption(
+        grid.figure, series.shared(known), "FLOPs by the closed forms", hatched, missing
+    )
     return grid.figure
 
 
-def _surface3d(records: Records) -> style.Figure:
+def _surface3d(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
     import numpy as np
 
     known = _with_flops(records, _AXES)
     lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
     x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
-    drawn = Multiples(known, *_AXES, least=2.3, projection="3d", computed_zorder=False)
+    drawn = series.Multiples(known, *_AXES, least=2.3, projection="3d", computed_zorder=False)
     logs = [math.log10(r.flops_formula) for r in known]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
@@ -141,7 +134,7 @@ def _surface3d(records: Records) -> style.Figure:
 _AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 
-def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
+def _with_flops(records: series.Records, axes: Mapping[str, str]) -> series.Records:
     """Return records that have FLOPs; RequestError unless each axis has several values."""
     known = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
     series.need(known, f"no record has FLOPs and {' and '.join(axes)}")
@@ -151,7 +144,7 @@ def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
     return known
 
 
-def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
+def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
     """Return FLOP/s against FLOPs a byte, a point a length, under the device's ceilings.
 
     ``ceilings`` have ``device``, ``flops_per_s`` by format, ``bytes_per_s`` and ``source``.
@@ -161,7 +154,7 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
                            "calibrate there, then plot")  # fmt: skip
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
-    drawn, reach = Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
+    drawn, reach = series.Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
     one = len({record.device for record in known}) == 1  # whose name records need not have
     for curves, (axes,) in drawn.parts:
         for curve in curves:
@@ -193,7 +186,7 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
         style.write_beside(axes, text, (xs[2], rate), (0, 3), ha="right", color=grey)
 
 
-def _pareto(records: Records) -> style.Figure:
+def _pareto(records: series.Records) -> style.Figure:
     """Return error against time, each point labelled with its parameters."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
@@ -217,7 +210,7 @@ COSTS = {
 
 
 def draw_pareto(
-    records: Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
+    records: series.Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
     hollow: Callable[[Any], bool] = lambda _: False, captions: Sequence[str] = (),
 ) -> style.Figure:  # fmt: skip
     """Return error over cost, a panel a facet, a line a mechanism through its settings.
@@ -226,7 +219,7 @@ def draw_pareto(
     ``captions`` are more parts of the caption.
     """
     field, label, unit = cost
-    drawn, settings = Multiples(records, by_params=False), series.varying_params(records)
+    drawn, settings = series.Multiples(records, by_params=False), series.varying_params(records)
     errors = [getattr(r, error) for r in records]
     inexact = [value for value in errors if value > EXACT]
     low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
@@ -281,8 +274,8 @@ def draw_tradeoff(report: Report) -> style.Figure:
     if report.command != "tradeoff":
         return _draw_distilled(report)
     cost = COSTS[report.summary.get("over", "flops")]
-    records = [r for r in report.of(TradeoffRecord) if r.skipped is None]
-    records = [r for r in records if getattr(r, cost[0]) is not None]
+    records = [r for r in report.of(TradeoffRecord)
+               if r.skipped is None and getattr(r, cost[0]) is not None]  # fmt: skip
     series.need(records, "no mechanism was compared, or none was timed")
     others = [r for r in records if r.relation in ("another", "untrained")]
     return draw_pareto(

@@ -71,11 +71,8 @@ USUAL = {
     "flops": ("flops", "matmul_flops", "bytes_moved", "peak_bytes"),
     "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
 }
-TITLES = {
-    "peak_bytes": "held",
-    "peak_entries": "held (entries)",
-    "state_entries": "decoding state (entries)",
-}
+TITLES = {"peak_bytes": "held", "peak_entries": "held (entries)",
+          "state_entries": "decoding state (entries)"}  # fmt: skip
 RULES = {
     "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
     "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
@@ -86,13 +83,9 @@ RULES = {
 
 
 def cost_tables(
-    report: Report,
-    quantities: Sequence[str] = (),
-    *,
-    symbolic: bool = False,
-    domain: Callable[[CostRecord], str] | None = None,
-    latex: bool = False,
-) -> Iterator[RenderableType]:
+    report: Report, quantities: Sequence[str] = (), *, symbolic: bool = False,
+    domain: Callable[[CostRecord], str] | None = None, latex: bool = False,
+) -> Iterator[RenderableType]:  # fmt: skip
     """Yield one block a mechanism and length: stages, then totals and published forms."""
     if report.command == "cost --ranks":
         yield from _ranks(report, symbolic=symbolic)

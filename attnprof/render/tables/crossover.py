@@ -85,11 +85,6 @@ def _sizes(row: CrossoverRecord) -> list[str]:
     return [*batch, sizes, f"over {NAMES.get(row.over, row.over)}"]
 
 
-def _fixed_size_text(row: CrossoverRecord) -> str:
-    """Return a row's fixed size for remarks and closed forms: ``d=64``, or ``N=1024``."""
-    return f"{'d' if row.over == 'seq' else 'N'}={row.given}"
-
-
 def _sides_sentence(rows: list[CrossoverRecord]) -> str:
     """Return who is cheaper below and above, if it is the same in every row; else ""."""
     pairs = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
@@ -196,7 +191,8 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """Return remarks below the table: several crossings, refusals, ranges, formulas' sources."""
     remarks, ranges = [], dict[str, list[str]]()
     for row in rows:
-        name = f"{_fixed_size_text(row)} {_metric_label(row.metric, row.kind)}"
+        letter = "d" if row.over == "seq" else "N"
+        name = f"{letter}={row.given} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""

@@ -37,13 +37,10 @@ PEAK = "peak over what was live before the call"
 #: Memory columns that only some phases or devices have, with a note for the caption.
 PARTS = {
     "activations_bytes": "activations: what the forward pass leaves, its output included",
-    "gradients_bytes": "",
-    "optimizer_bytes": "AdamW's moments by arithmetic, no part of the peak",
-    "kv_cache_bytes": "decoding state with its caches' room to grow",
-    "state_bytes": "",
-    "reserved_bytes": "",
-    "workspace_bytes": "",
-}
+    "gradients_bytes": "", "optimizer_bytes": "AdamW's moments by arithmetic, no part of the peak",
+    "kv_cache_bytes": "decoding state with its caches' room to grow", "state_bytes": "",
+    "reserved_bytes": "", "workspace_bytes": "",
+}  # fmt: skip
 TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensity")
 ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 

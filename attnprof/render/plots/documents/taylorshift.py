@@ -138,14 +138,10 @@ def _sampling(rows: Rows) -> str:
 
 #: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
 PANELS = (
-    (
-        "time_s",
-        "time [s]",
-        1,
-        {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"},
-    ),
+    ("time_s", "time [s]", 1,
+     {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"}),
     ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
-)
+)  # fmt: skip
 #: Predicted marks are dashed and hollow, measured ones solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
