@@ -118,7 +118,7 @@ def cost(
     records = _records(mechanisms, workloads, scope, selection)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
     shown = costs.in_domain(records) if shorter else records
-    forms = [its.choice(workload) for its in mechanisms for workload in workloads]
+    forms = [mechanism.choice(workload) for mechanism in mechanisms for workload in workloads]
     choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
     report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,

@@ -188,7 +188,7 @@ def crossover(
     """
     metrics = _metrics(costs, conditions.phase)
     names = request.names_of((mechanism_a, mechanism_b), attention)
-    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
+    options: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if costs.model is not None:
         sizes = {"--d": d, "--heads": heads, "--scope": costs.scope}
         flags = [flag for flag, value in sizes.items() if value is not None]
@@ -196,7 +196,7 @@ def crossover(
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
         _check_model_request(costs.kind, metrics, flags)
         with opt.working(f"comparing in {costs.model}"):
-            report = _model_report(costs.model, names, conditions, metrics, **how)
+            report = _model_report(costs.model, names, conditions, metrics, **options)
         to.deliver(report)
         return
     axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
@@ -204,10 +204,10 @@ def crossover(
     if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if sides.TIME in metrics:
-        how |= {"timing": timing, "device": conditions.device}
+        options |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
     with opt.working(f"comparing {first.name} and {second.name}"):
-        report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **how)
+        report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **options)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
@@ -229,7 +229,7 @@ def _pair(
 
 def _pair_report(
     first: Any, second: Any, workload: Workload, costs: ComparedCosts, sizes: list[int],
-    metrics: list[str], *, axis: CrossoverAxis, **how: Any,
+    metrics: list[str], *, axis: CrossoverAxis, **options: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
     foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
@@ -237,16 +237,16 @@ def _pair_report(
     kinds = [of_code] if foreign else list(sides.KINDS)
     kinds = kinds if set(metrics) - {sides.TIME} else []
     if sides.TIME in metrics:
-        kinds += [sides.PREDICTED] if how["timing"].on else [sides.PREDICTED, sides.MEASURED]
+        kinds += [sides.PREDICTED] if options["timing"].on else [sides.PREDICTED, sides.MEASURED]
     kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind") if costs.kind else kinds
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = sides.Meeting(first, second, workload, scope, axis=axis)
     if sides.TIME in metrics:
-        return _report_with_times(meeting, sizes, kinds, metrics, **how)
-    return crossover_report(meeting, sizes, kinds, metrics, **how)
+        return _report_with_times(meeting, sizes, kinds, metrics, **options)
+    return crossover_report(meeting, sizes, kinds, metrics, **options)
 
 
-def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _report_with_times(*request: Any, timing: Timing, device: str, **options: Any) -> Report:
     """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
@@ -258,7 +258,7 @@ def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return crossover_report(*request, terms=terms, **how)
+        return crossover_report(*request, terms=terms, **options)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
@@ -274,8 +274,9 @@ def _check_model_request(kind: str | None, metrics: list[str], flags: list[str])
 
 
 def _model_report(
-    source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
-) -> Report:
+    source: str, names: list[str], conditions: request.Conditions, metrics: list[str],
+    **options: Any,
+) -> Report:  # fmt: skip
     """Return the report for two mechanisms in all layers of a model."""
     from attnprof.crossovers.derived import rivals
 
@@ -283,7 +284,7 @@ def _model_report(
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
     meeting = sides.Meeting(first, second, workload, "model")
-    report = crossover_report(meeting, [workload.head_dim], [sides.DERIVED], metrics, **how)
+    report = crossover_report(meeting, [workload.head_dim], [sides.DERIVED], metrics, **options)
     return replace(report, summary={"model": source, **report.summary})
 
 

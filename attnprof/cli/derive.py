@@ -74,19 +74,19 @@ def derive(
     (check_place if is_place(target) else registry.derivable)(target)
     phases = some_of(phase or "forward,backward", PHASES, "--phase")
     numbers = parse_named_sizes(at, "--at")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip
     more = {"in_steps": to.fmt == opt.Format.MARKDOWN, "with_curves": to.fmt == opt.Format.HTML}
     texts = modules.args, modules.inputs, modules.config
-    kept = KeptReport(target, texts, phase, numbers, quantity, how, more)
+    kept = KeptReport(target, texts, phase, numbers, quantity, options, more)
     report = kept.read()
     for line in kept.notes:
         opt.note(line)
     if report is None:
         derivation, report = _derived_report(
             target, modules, phases, numbers, forward_at_least=phase is None,
-            quantity=quantity, notes=kept.notes, how=how, more=more,
+            quantity=quantity, notes=kept.notes, options=options, more=more,
         )  # fmt: skip
         if list(derivation.phases) == phases:  # else a note was printed that would be lost
             kept.write(report, modules.config)
@@ -95,7 +95,7 @@ def derive(
 
 def _derived_report(
     target: str, modules: Any, phases: list[str], numbers: Any, *, forward_at_least: bool,
-    quantity: str | None, notes: list[str], how: Any, more: Any,
+    quantity: str | None, notes: list[str], options: Any, more: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Derive the target and return it with its report; guesses are noted."""
     from attnprof.trace.events import QUANTITIES
@@ -105,7 +105,7 @@ def _derived_report(
     with redirect_stdout(sys.stderr):  # prints of user code are no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
         with opt.working(f"calling {target}"):
-            subject = target_of(target, modules.args, modules.inputs, **how)
+            subject = target_of(target, modules.args, modules.inputs, **options)
         notes += subject.notes
         for line in notes:
             opt.note(line)
@@ -114,7 +114,7 @@ def _derived_report(
         import torch
 
         where = opt.environment(torch=torch.__version__)
-        report = report_of(derivation, quantities, environment=where, **more, **how)
+        report = report_of(derivation, quantities, environment=where, **more, **options)
     return derivation, report
 
 

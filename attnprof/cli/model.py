@@ -150,7 +150,7 @@ def model(
              "M": ("--target-seq", flags.target_seq)}  # fmt: skip
     sizes = {name: parse_size(text, flag) for name, (flag, text) in texts.items()
              if text is not None}  # fmt: skip
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "swaps": swaps_of(flags.swap or (), parse_set(flags.settings)), "limit": flags.limit,
         **{name: getattr(flags, name)
            for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
@@ -158,7 +158,7 @@ def model(
     others = [name for text in flags.compare or () for name in text.split(",") if name]
     check_names(config, *others)
     if not others:
-        report = report_on(config, phases, sizes, **how)
+        report = report_on(config, phases, sizes, **options)
         to.deliver(report if most is None else with_memory(report, most))
         return
     if flags.phase != USUAL_PHASES or most is not None:
@@ -168,7 +168,7 @@ def model(
     from attnprof.models.comparison import comparison
 
     sizes = {"N": 1024, **sizes}
-    reports = [report_on(name, list(COMPARED), sizes, **how) for name in (config, *others)]
+    reports = [report_on(name, list(COMPARED), sizes, **options) for name in (config, *others)]
     to.deliver(comparison(reports, reports[0].environment))
 
 

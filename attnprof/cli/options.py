@@ -250,9 +250,9 @@ class ToStdout:
     force: ForceOption = False
     exact: ExactOption = False
 
-    def deliver(self, report: Report, **how: Any) -> None:
-        """Write the report, to a file if one was named; ``how`` is for its tables."""
-        deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **how)
+    def deliver(self, report: Report, **options: Any) -> None:
+        """Write the report, to a file if one was named; ``options`` is for its tables."""
+        deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,14 +276,14 @@ class DrawnOutput(Output):
         super().__post_init__()
         ensure_figure(self.plot, force=self.force)
 
-    def deliver(self, report: Report, **how: Any) -> None:
+    def deliver(self, report: Report, **options: Any) -> None:
         """Draw the report if asked, and write it, even if drawing fails."""
         try:
             if self.plot is not None:
                 draw(report, self.plot, self.size)
                 note(f"wrote {self.plot}")
         finally:
-            super().deliver(report, **how)
+            super().deliver(report, **options)
 
 
 def draw(report: Report, path: Path, size: str) -> None:
@@ -300,15 +300,15 @@ def answering() -> contextlib.AbstractContextManager[None]:
     return supervision.answering() if supervision else contextlib.nullcontext()
 
 
-def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
-    """Write a report in a format, to stdout or a file; ``how`` is for its tables."""
+def deliver(report: Report, fmt: str, output: Path | None, **options: Any) -> None:
+    """Write a report in a format, to stdout or a file; ``options`` is for its tables."""
     from attnprof.render.formats import notes, print_tables, render
 
     if fmt == Format.TABLE and output is None:
         with answering():
-            print_tables(report, **how)
+            print_tables(report, **options)
     else:
-        write(render(report, fmt, **how), output)
+        write(render(report, fmt, **options), output)
     if fmt == Format.TABLE:  # the other formats have them in the records
         for line in notes(report):
             note(line)

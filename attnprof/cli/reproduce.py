@@ -11,7 +11,7 @@ from typer import Argument
 from attnprof.cli import options as opt
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
-from attnprof.papers import documents as known
+from attnprof.papers import documents as papers
 from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
 from attnprof.papers.documents import fresh, ship
@@ -105,24 +105,24 @@ def asked_for(
     """Return the request; :class:`RequestError` suggests names close to an unknown one."""
     if sum(item is not None for item in (claim, table, figure)) > 1:
         raise RequestError("ask for one of --claim, --table and --figure")
-    numbers = [its.number for its in known.find_documents(names)]
+    numbers = [document.number for document in papers.find_documents(names)]
     if claim is not None:
-        ids = known.find_claims(parse_names(claim, "--claim"))
-        theirs = [known.claims()[name].document for name in ids]
-        for name, number in zip(ids, theirs, strict=True):
+        ids = papers.find_claims(parse_names(claim, "--claim"))
+        of_claims = [papers.claims()[name].document for name in ids]
+        for name, number in zip(ids, of_claims, strict=True):
             if number not in numbers:
                 raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
-        return ReplayRequest(sorted(set(theirs)), ids)
+        return ReplayRequest(sorted(set(of_claims)), ids)
     if (table or figure) is not None and len(numbers) != 1:
         flag = f"--figure {figure}" if table is None else f"--table {table}"
         raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
     if table is not None:
-        key, _ = known.find_table(numbers[0], table)
-        return ReplayRequest(numbers, known.claims_of_table(numbers[0], key), table=key)
+        key, _ = papers.find_table(numbers[0], table)
+        return ReplayRequest(numbers, papers.claims_of_table(numbers[0], key), table=key)
     if figure is not None:
-        key, _ = known.find_figure(numbers[0], figure)
-        return ReplayRequest(numbers, known.claims_of_figure(numbers[0], key), figure=key)
-    ids = [name for name, its in known.claims().items() if its.document in numbers]
+        key, _ = papers.find_figure(numbers[0], figure)
+        return ReplayRequest(numbers, papers.claims_of_figure(numbers[0], key), figure=key)
+    ids = [name for name, check in papers.claims().items() if check.document in numbers]
     return ReplayRequest(numbers, ids, by_name=False)
 
 
@@ -131,9 +131,9 @@ def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Repo
         report = replay.replay(request.claims, environment=opt.environment())
     number, more = request.documents[0], {}
     if request.table is not None:
-        more["table"] = table_values(request.table, known.find_table(number, request.table)[1]())
+        more["table"] = table_values(request.table, papers.find_table(number, request.table)[1]())
     if request.figure is not None:
-        _, figure = known.find_figure(number, request.figure)
+        _, figure = papers.find_figure(number, request.figure)
         data = figure.data()
         more["figure"] = figure_values(request.figure, figure, data)
         if plot is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, seen_curves
+from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, searched_curves
 from attnprof.crossovers.solve import roots_of_formulas, solved
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
@@ -197,9 +197,9 @@ class PeakFinder:
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield the peaks that were measured."""
-        what = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
+        fields = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
         for given, search in self._searches.items():
-            yield from seen_curves(self.meeting, given, search.costs, **what)
+            yield from searched_curves(self.meeting, given, search.costs, **fields)
 
     def _guess(self, head_dim: int) -> int:
         """Return the first length from the closed forms' crossing on."""

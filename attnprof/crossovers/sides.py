@@ -271,27 +271,27 @@ def curves_of(
         for n, (source, points) in product(places, zip(contest.at(given), both, strict=True)):
             with suppress(RequestError):  # a value that the mechanism refuses
                 points[n] = source.cost(*meeting.at(n, given))
-        what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        yield from side_curves(meeting, given, both, **what)
+        fields = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
+        yield from side_curves(meeting, given, both, **fields)
 
 
 def side_curves(
-    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **what: Any
+    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield each side's costs at values of the axis, as a figure takes them."""
+    """Yield each side's costs at values of the axis as a figure takes them, with ``fields``."""
     x = "seq_len" if meeting.axis.name == "seq" else "at"
     for side, points in zip((meeting.a, meeting.b), both, strict=True):
         if points:
             values = {x: list(points), "value": list(points.values())}
-            yield {**what, "mechanism": side.name, meeting.axis.given: given, **values}
+            yield {**fields, "mechanism": side.name, meeting.axis.given: given, **values}
 
 
-def seen_curves(
-    meeting: Meeting, given: int, seen: Mapping[int, Sequence[Any]], **what: Any
+def searched_curves(
+    meeting: Meeting, given: int, costs: Mapping[int, Sequence[Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield both sides' costs at the places that a search looked at."""
-    both = [{n: seen[n][place] for n in sorted(seen)} for place in (0, 1)]
-    return side_curves(meeting, given, both, **what)
+    """Yield both sides' costs at the places that a search tried."""
+    both = [{n: costs[n][side] for n in sorted(costs)} for side in (0, 1)]
+    return side_curves(meeting, given, both, **fields)
 
 
 def _lengths(marks: Sequence[float], domain: Lengths) -> list[int]:

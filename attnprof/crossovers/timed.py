@@ -20,7 +20,7 @@ from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.peaks import request_of
 from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
+from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, searched_curves
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.operations import operations_of
@@ -87,10 +87,10 @@ class TimeFinder:
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield both times at the values that were looked at."""
-        what = {"metric": TIME, "unit": "s"}
+        fields = {"metric": TIME, "unit": "s"}
         for given, pair in self._pairs.items():
-            for kind, seen in pair.times.items():
-                yield from seen_curves(self.meeting, given, seen, **what, kind=kind)
+            for kind, times in pair.times.items():
+                yield from searched_curves(self.meeting, given, times, **fields, kind=kind)
 
     @property
     def made_of(self) -> dict[str, str]:

@@ -351,7 +351,7 @@ def _names(changes: Sequence[Change]) -> list[str]:
 def _path(line: str, case: str) -> str:
     """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
     file, _, number = line.rpartition(":")
-    named, there, _ = case.partition(".py:")
-    path = Path(f"{named}.py")
+    stem, is_file, _ = case.partition(".py:")
+    path = Path(f"{stem}.py")
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{number}" if there and file == path.name else line
+    return f"{path}:{number}" if is_file and file == path.name else line

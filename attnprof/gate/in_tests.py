@@ -110,10 +110,10 @@ class TestGate:
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations
-                here, there = fingerprint("cpu"), self.baseline.fingerprint
+                now, before = fingerprint("cpu"), self.baseline.fingerprint
                 lines += [
-                    f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
-                    for name in ("torch", "attnprof") if here[name] != there.get(name)
+                    f"  the file was recorded with {name} {before.get(name)}, here is {now[name]}"
+                    for name in ("torch", "attnprof") if now[name] != before.get(name)
                 ]  # fmt: skip
                 lines.append(_ACCEPT)
             raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *lines]))

@@ -55,7 +55,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as an element, its caption, and ``alt``, a description for readers who cannot see."""
+    """A figure as an element, its caption, and ``alt``, the text for readers who cannot see it."""
 
     caption: str
     element: str

@@ -40,15 +40,15 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     head, right = ["document", *texts.COUNTED.values()], [False, *[True] * len(texts.COUNTED)]
     counts = PageTable("Claims by verdict", head, texts.count_rows(documents, texts.COUNTED), right)
     sections = [Section("", [counts])]
-    for number, its in documents.items():
+    for number, document in documents.items():
         blocks: list[Any] = [_table_block(summary["table"])] if "table" in summary else []
         blocks += _described_block(summary["figure"]) if "figure" in summary else []
         blocks += _claim_folds([record for record in records if record.document == number])
         if number in made:
             blocks += _made_folds(number, made[number])
-        sections.append(Section(f"{number} {its['title']}", blocks))
-    there = {record.verdict for record in records}
-    verdicts = {name: words for name, words in texts.WORDS.items() if name in there}
+        sections.append(Section(f"{number} {document['title']}", blocks))
+    present = {record.verdict for record in records}
+    verdicts = {name: words for name, words in texts.WORDS.items() if name in present}
     return page(report, "reproduce", f"{summary['answer']}.", sections, verdicts)
 
 
@@ -91,7 +91,7 @@ def _entry(record: ReproduceRecord, suffix: str = "") -> Entry:
 def _value_html(value: Any) -> Any:
     """Return a value with its formulas set; a mapping's entries are lines."""
     if isinstance(value, Mapping):
-        lines = (Markup("{}: {}").format(name, _value_html(its)) for name, its in value.items())
+        lines = (Markup("{}: {}").format(name, _value_html(item)) for name, item in value.items())
         return Markup("<br>").join(lines)
     return value_html(texts.value_text(value))
 

@@ -31,7 +31,7 @@ GAP = 2
 FOLDED = 20
 #: A word with the space after it; a number is one with its unit.
 _WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
-#: The parts of a word that is longer than a line: they begin with a capital or dot, or after a sign.
+#: The parts of a word that is longer than a line; they begin with a capital, a dot, after a sign.
 _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
 
 
@@ -296,12 +296,12 @@ def shown_value(value: Any, fmt: str) -> str:
 
 def record_table(
     records: Sequence[Record], columns: Sequence[str] | Mapping[str, Cell],
-    right: Iterable[str] = (), **how: Any,
+    right: Iterable[str] = (), **options: Any,
 ) -> FittedTable:  # fmt: skip
     """Return records as a table of fields, under their titles or a mapping's headings.
 
     A mapping's values are fields or functions that write a cell. Numeric fields and the headings
-    in ``right`` are right-aligned; ``how`` are options of the table.
+    in ``right`` are right-aligned; ``options`` are options of the table.
     """
     fields = {name: meta for one in records[:1] for name, meta in one.columns()}
     if not isinstance(columns, Mapping):
@@ -315,7 +315,7 @@ def record_table(
         [field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
         for r in records
     )
-    return FittedTable(*columns, rows=rows, right=numeric.union(right), **how)
+    return FittedTable(*columns, rows=rows, right=numeric.union(right), **options)
 
 
 def _title(field: Mapping[str, Any]) -> str:
@@ -359,8 +359,8 @@ def print_tables(renderables: Iterable[RenderableType]) -> None:
 
     A plain string is a line to be copied: it is never wrapped.
     """
-    known = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
-    _draw(new_console(width=None if known else FILE_WIDTH), renderables)
+    has_width = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
+    _draw(new_console(width=None if has_width else FILE_WIDTH), renderables)
 
 
 def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) -> str:
@@ -376,9 +376,9 @@ class _Terminal(Console):
         raise BrokenPipeError
 
 
-def new_console(**how: Any) -> Console:
+def new_console(**options: Any) -> Console:
     """Return a console that shows text verbatim: brackets are no markup, ``:name:`` no emoji."""
-    console = _Terminal(highlight=False, markup=False, emoji=False, **how)
+    console = _Terminal(highlight=False, markup=False, emoji=False, **options)
     if console.width < LEAST_WIDTH:  # noqa: PLR1730 - else it follows a terminal that is resized
         console.width = LEAST_WIDTH
     return console

@@ -23,7 +23,7 @@ def draw_model(report: Report) -> style.Figure:
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
         phases = summary.get("phases", {}).values()
-        why = [phase["missing"] for phase in phases if phase.get("missing") and "N" in summary["at"]]
+        why = [x["missing"] for x in phases if x.get("missing") and "N" in summary["at"]]
         raise RequestError(
             f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
             f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"

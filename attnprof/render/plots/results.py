@@ -41,20 +41,20 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) 
 
 def _width(records: series.Records) -> style.Figure:
     """Return FLOPs over the model width: document 000's Figure 2."""
-    known = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
+    valid = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix())}
-    return series.draw_over(known, "d_model", "model width d_model", "FLOPs", panels)
+    return series.draw_over(valid, "d_model", "model width d_model", "FLOPs", panels)
 
 
 def _heads(records: series.Records) -> style.Figure:
     """Return FLOPs, time and memory over the number of heads, as in TaylorShift's Table 6."""
-    known = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
-    unit, memory = series.peak_memory(known, "peak_bytes_measured")
+    valid = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
+    unit, memory = series.peak_memory(valid, "peak_bytes_measured")
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix()),
               "median time": ("median_s", 1.0, ticks.with_prefix("s")),
               memory: ("peak_bytes_measured", unit, ticks.plain)}  # fmt: skip
     what = "FLOPs, time and memory"
-    return series.draw_over(known, "num_heads", "number of heads", what, panels)
+    return series.draw_over(valid, "num_heads", "number of heads", what, panels)
 
 
 def _table(records: series.Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
@@ -69,38 +69,38 @@ def _surface(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width as multiples of the first mechanism's, a panel each."""
     import numpy as np
 
-    known = _with_flops(records, _AXES)
-    curves = series.series_of(known, "seq_len")
+    valid = _with_flops(records, _AXES)
+    curves = series.series_of(valid, "seq_len")
     base, *others = sorted(curves, key=lambda curve: curve.mechanism != "standard")
     series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
                 "standard,linear, or type --kind surface3d")  # fmt: skip
     if any(curve.mechanism == base.mechanism for curve in others):
-        name = series.varying_params(known)[base.mechanism][0]
+        name = series.varying_params(valid)[base.mechanism][0]
         value = base.records[0].params.get(name)
         raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
                            f"choose one, like --where {name}={value}")  # fmt: skip
-    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
+    lengths, widths = (sorted({getattr(r, f) for r in valid}) for f in _AXES)
     titles, tables = [], []
-    for title, shown in series.facets(known, *_AXES):
+    for title, shown in series.facets(valid, *_AXES):
         for curve in others:
             values, base_values = (
                 _table(each.within(shown).records, lengths, widths) for each in (curve, base)
             )
             tables.append(values / base_values)
             titles.append(", ".join(filter(None, (curve.label, title))))
-    grid = series.PanelGrid(titles, period=len(others), less=series.fewer(known, *_AXES))
+    grid = series.PanelGrid(titles, period=len(others), less=series.fewer(valid, *_AXES))
     scale = Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
     panels = [axes for (axes,) in grid.panels]
     colour_bar(panels, mesh, scale)
-    style.title(grid.figure, f"FLOPs of {series.pass_text(known)} relative to {base.label}, over "
+    style.title(grid.figure, f"FLOPs of {series.pass_text(valid)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
     hatched = f"hatched: fewer than {base.label}" * scale.hatched(panels)
     style.caption(
-        grid.figure, series.shared(known), "FLOPs by the closed forms", hatched, missing
+        grid.figure, series.shared(valid), "FLOPs by the closed forms", hatched, missing
     )
     return grid.figure
 
@@ -109,11 +109,11 @@ def _surface3d(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
     import numpy as np
 
-    known = _with_flops(records, _AXES)
-    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
+    valid = _with_flops(records, _AXES)
+    lengths, widths = (sorted({getattr(r, f) for r in valid}) for f in _AXES)
     x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
-    drawn = series.Multiples(known, *_AXES, least=2.3, projection="3d", computed_zorder=False)
-    logs = [math.log10(r.flops_formula) for r in known]
+    drawn = series.Multiples(valid, *_AXES, least=2.3, projection="3d", computed_zorder=False)
+    logs = [math.log10(r.flops_formula) for r in valid]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
     for curves, (axes,) in drawn.parts:
@@ -136,12 +136,12 @@ _AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 def _with_flops(records: series.Records, axes: Mapping[str, str]) -> series.Records:
     """Return records that have FLOPs; RequestError unless each axis has several values."""
-    known = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
-    series.need(known, f"no record has FLOPs and {' and '.join(axes)}")
+    valid = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
+    series.need(valid, f"no record has FLOPs and {' and '.join(axes)}")
     for field, example in axes.items():
-        if len({getattr(r, field) for r in known}) < 2:
+        if len({getattr(r, field) for r in valid}) < 2:
             raise RequestError(f"the results have one {field} only: sweep several, like {example}")
-    return known
+    return valid
 
 
 def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
@@ -152,10 +152,10 @@ def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> styl
     if not ceilings:
         raise RequestError("no ceilings known for the device of these results: run attnprof "
                            "calibrate there, then plot")  # fmt: skip
-    known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
-    series.need(known, "no record has a rate")
-    drawn, reach = series.Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
-    one = len({record.device for record in known}) == 1  # whose name records need not have
+    valid = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
+    series.need(valid, "no record has a rate")
+    drawn, reach = series.Multiples(valid, "seq_len"), [r.arithmetic_intensity for r in valid]
+    one = len({record.device for record in valid}) == 1  # whose name records need not have
     for curves, (axes,) in drawn.parts:
         for curve in curves:
             points = curve.points("arithmetic_intensity", "flops_per_s")
@@ -188,9 +188,9 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
 
 def _pareto(records: series.Records) -> style.Figure:
     """Return error against time, each point labelled with its parameters."""
-    known = [r for r in records if r.median_s and r.error is not None]
-    series.need(known, "no record has an error beside its time")
-    return draw_pareto(known, COSTS["time"], "error")
+    valid = [r for r in records if r.median_s and r.error is not None]
+    series.need(valid, "no record has an error beside its time")
+    return draw_pareto(valid, COSTS["time"], "error")
 
 
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {

@@ -70,13 +70,13 @@ class PanelGrid:
 
     Facets are columns and quantities rows, in as many blocks as the width needs; a single facet
     has its quantities side by side. Rows end after a multiple of ``period``, by default the number
-    of values of the field that varies last. ``how`` is for 3-D panels.
+    of values of the field that varies last. ``options`` is for 3-D panels.
     Raises RequestError if a page does not hold them, with ``less`` as an example of fewer.
     """
 
     def __init__(
         self, titles: Sequence[str], quantities: int = 1, *, less: str, period: int = 0,
-        least: float = LEAST, square: bool = False, **how: Any,
+        least: float = LEAST, square: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         count, one = len(titles) * quantities, len(titles) == 1
         last = period or len({title.rpartition(", ")[2] for title in titles})
@@ -85,11 +85,11 @@ class PanelGrid:
             columns = style.abreast(len(titles), NARROWEST)
         columns = columns // last * last or columns
         rows = -(-count // columns) if one else -(-len(titles) // columns) * quantities
-        low = LOWEST_3D if how else LOWEST
+        low = LOWEST_3D if options else LOWEST
         style.check_rows(rows, low, less)
         self.figure = style.new_figure(0.35)
         side = self.figure.get_figwidth() / columns
-        most = min(3.2, 0.8 * side) if square else 2.6 if one or how else ROW
+        most = min(3.2, 0.8 * side) if square else 2.6 if one or options else ROW
         height = max(low, min(most, 8.5 / rows))
         self.figure.set_figheight(0.35 + rows * height)
         spec = self.figure.add_gridspec(rows, columns)
@@ -99,7 +99,7 @@ class PanelGrid:
             for place in range(len(titles))
         ]  # fmt: skip
         self.panels: list[list[style.Axes]] = [
-            [self.figure.add_subplot(spec[spot], **how) for spot in spots] for spots in places
+            [self.figure.add_subplot(spec[spot], **options) for spot in spots] for spots in places
         ]
         first = self.panels[0]
         taken = {spot for spots in places for spot in spots}
@@ -109,9 +109,9 @@ class PanelGrid:
             whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
             panels[0].set_title(style.in_lines(whole, letters), fontsize=style.SMALL)
             lines = max(lines, panels[0].get_title().count("\n"))
-            for (row, column), axes, model in zip(spots, panels, first * (not how), strict=False):
+            for (row, column), axes, top in zip(spots, panels, first * (not options), strict=False):
                 axes.sharex(first[0])
-                axes.sharey(model)
+                axes.sharey(top)
                 axes.grid(visible=True)
                 below = (row + 1, column) in taken
                 axes.tick_params(length=2, labelbottom=not below, labelleft=one or column == 0)
@@ -235,16 +235,17 @@ def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 
 class Multiples:
     """Small multiples of curves, a facet for every field that varies and is no axis.
 
-    ``parts`` pairs each facet's part of the curves with its panels; ``how`` is for the panels.
+    ``parts`` pairs each facet's part of the curves with its panels; ``options`` is for the panels.
     """
 
     def __init__(
-        self, records: Records, *axes: str, quantities: int = 1, by_params: bool = True, **how: Any
-    ) -> None:
+        self, records: Records, *axes: str, quantities: int = 1, by_params: bool = True,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.records, shown = records, facets(records, *axes)
         self.curves = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
         less = fewer(records, *axes)
-        self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **how)
+        self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **options)
         inside = ([curve.within(facet) for curve in self.curves] for _, facet in shown)
         self.parts = list(zip(inside, self.grid.panels, strict=True))
 

@@ -125,12 +125,12 @@ def check_rows(rows: int, low: float, less: str) -> None:
         raise RequestError(f"no page holds {rows} rows of panels: ask for less, like {less}{wider}")
 
 
-def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Axes]:
+def split(figure: Figure, count: int, least: float = 2.0, **options: Any) -> list[Axes]:
     """Return panels in reading order, each at least so wide; ``figure`` is as high as one row."""
     columns = abreast(count, least)
     rows = -(-count // columns)
     figure.set_figheight(figure.get_figheight() * rows)
-    panels = list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
     return panels[:count]
@@ -236,7 +236,7 @@ def grow(figure: Figure, lines: int) -> None:
     figure.set_figheight(figure.get_figheight() + 0.14 * lines)
 
 
-def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -> None:
+def legend(figure: Figure, looks: Sequence[Look], title: str = "", **options: Any) -> None:
     """Write the title and one legend above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
@@ -246,11 +246,11 @@ def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -
              for look, label in zip(looks, labels, strict=True)]  # fmt: skip
     # besides its letters an entry has its line and the gap between columns
     letters = [max(map(len, label.split("\n"))) + 9 for label in labels]
-    how["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
-    grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
+    options["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
+    grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // options["ncols"]))
     if title:
-        how |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
-    drawn = figure.legend(handles=marks, loc="outside upper center", **how)
+        options |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
+    drawn = figure.legend(handles=marks, loc="outside upper center", **options)
     drawn.get_title().set_multialignment("center")
 
 

@@ -1,7 +1,7 @@
-"""The table of ``attnprof crossover`` (:func:`crossover_tables`), closed forms and remarks below it.
+"""The table of ``attnprof crossover`` (:func:`crossover_tables`), with remarks below it.
 
-A row is a fixed size (head width or length), a metric and a kind. Text that is the same in every row
-stands once, above.
+A row is a fixed size (head width or length), a metric and a kind. Words that all rows share stand
+once, above.
 """
 
 from collections.abc import Iterator

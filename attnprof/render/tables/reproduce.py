@@ -32,10 +32,10 @@ COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
 def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
     """Return the counts of claims by verdict, a row a document; of several, the sums last."""
-    rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
-            for n, its in documents.items()]  # fmt: skip
+    rows = [[f"{number} {counts['title']}", *(str(counts[key]) for key in keys)]
+            for number, counts in documents.items()]  # fmt: skip
     if len(rows) > 1:
-        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
+        rows.append(["all", *(str(sum(x[key] for x in documents.values())) for key in keys)])
     return rows
 
 
@@ -48,7 +48,7 @@ def value_text(value: Any, *, inside: bool = False) -> str:
     if isinstance(value, (int, float)):
         return format_number(value)
     if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {value_text(its, inside=True)}" for name, its in value.items())
+        text = ", ".join(f"{name}: {value_text(item, inside=True)}" for name, item in value.items())
         return f"{{{text}}}" if inside else text
     if isinstance(value, (list, tuple)):
         text = ", ".join(value_text(item, inside=True) for item in value) or "none"
@@ -282,7 +282,7 @@ def reproduce_page(
     """
     filters = {
         "table": lambda rows, *heads: _table(heads, rows), "row": _row,
-        "counts": lambda its: _table(["document", *COUNTED.values()], count_rows(its, COUNTED)),
+        "counts": lambda x: _table(["document", *COUNTED.values()], count_rows(x, COUNTED)),
         "read": lambda record: [
             f"`{record.claim}`", place_text(record.place), WORDS[record.verdict],
             ". ".join(dict.fromkeys((record.how, record.why))),
