@@ -95,6 +95,7 @@ class Over:
         return CrossoverAxis(name, first, last, width)
 
     def _range(self) -> tuple[int, int | None]:
+        """Return the ends of ``--range``; from 1 to no end without it."""
         if self.span is None:
             return 1, None
         low, colon, high = self.span.partition(":")

@@ -74,10 +74,12 @@ def _options(common: dict[str, Any], training: Training) -> Any:
     """Return the options of serving, or with ``--train`` of a training step."""
     from attnprof.models.fit_layout import FitOptions, TrainingOptions
 
-    if not training.train and (flags := [*opt.typed(training)]):
+    if training.train:
+        options = {name: x for name, x in vars(training).items() if name != "train"}
+        return TrainingOptions(**common, **options)
+    if flags := [*opt.typed(training)]:
         raise RequestError(f"{flags[0]} is of training: type --train, too")
-    options = {name: x for name, x in vars(training).items() if name != "train"}
-    return TrainingOptions(**common, **options) if training.train else FitOptions(**common)
+    return FitOptions(**common)
 
 
 def fit_(

@@ -138,6 +138,7 @@ def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
 
 
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:
+    """Return the quantity to compare; RequestError if the convention does not go with it."""
     if convention == "flops":
         return quantity or "flops"
     if kind == "published":

@@ -14,7 +14,6 @@ from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as papers
 from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.documents import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
@@ -68,7 +67,7 @@ def reproduce(
             opt.ensure_writable(path, force=to.force, flag="--reports")
     with ExitStack() as stack:  # inside, with --measure, measurements are made anew
         again = request.documents if measure else []
-        made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
+        made = {number: stack.enter_context(papers.fresh(number, opt.note)) for number in again}
         report = _replay_claims(request, plot, size)
         failed = _write_reports(report, request.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
@@ -127,6 +126,7 @@ def asked_for(
 
 
 def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Report:
+    """Return the report of the claims; recompute, and draw, the table or figure asked for."""
     with opt.working("replaying"):
         report = replay.replay(request.claims, environment=opt.environment())
     number, more = request.documents[0], {}
@@ -165,7 +165,7 @@ def _commit_results(report: Report, made: dict[str, dict[str, Any]]) -> None:
             from attnprof.measure.environment import describe_environment
 
             where = describe_environment("cuda" if torch.cuda.is_available() else "cpu")
-            for path in ship(number, values, where):
+            for path in papers.ship(number, values, where):
                 opt.note(f"wrote {path}")
 
 

@@ -62,31 +62,25 @@ class Compared:
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
         """Return the inputs: drawn ones by structure and row lengths, then the files'."""
-        from attnprof.measure.tradeoff_inputs import (
-            READERS,
-            STRUCTURES,
-            is_file,
-            structured,
-            supplied,
-        )
+        from attnprof.measure import tradeoff_inputs as inputs
 
         norms = some_of(self.norms, ("sphere", "spread"), "--norms")
         sources, shape = _split_names(self.source, "--input"), self.shape()
-        files = [name for name in sources if is_file(name)]
-        made = [name for name in sources or STRUCTURES if name not in files]
-        for name in made:
-            if name not in STRUCTURES:
-                near = closest(name, list(STRUCTURES))
-                raise RequestError(f"--input {name}: {near}; or a file ({', '.join(READERS)})")
-        if shape is not None and not made:
+        files = [name for name in sources if inputs.is_file(name)]
+        structures = [name for name in sources or inputs.STRUCTURES if name not in files]
+        for name in structures:
+            if name not in inputs.STRUCTURES:
+                near = closest(name, list(inputs.STRUCTURES))
+                raise RequestError(f"--input {name}: {near}; or a file ({', '.join(inputs.READERS)})")
+        if shape is not None and not structures:
             raise RequestError(
                 f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d "
                 "and --batch"
             )
         sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
-        drawn = [structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
-                 for lengths in norms for name in made]  # fmt: skip
-        return [*drawn, *map(supplied, files)]
+        drawn = [inputs.structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
+                 for lengths in norms for name in structures]  # fmt: skip
+        return [*drawn, *map(inputs.supplied, files)]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
         """Return every mechanism with every value of the parameters that tune it."""

@@ -65,6 +65,7 @@ class PredictedSearch(OrderSearch):
         self.time_crossings = [self._crossing(low, high) for low, high in brackets]
 
     def _grid(self) -> Iterator[int]:
+        """Yield lengths, each twice the one before, until calls or predictions take too long."""
         place, before = self.shortest, 0.0
         while place <= self.longest and (length := self.usual(place)) is not None:
             start = time.process_time()

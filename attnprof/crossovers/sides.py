@@ -12,14 +12,7 @@ from itertools import product
 from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
-from attnprof.closed_form.quantities import (
-    STEP_BYTES,
-    comparable,
-    quantity_in,
-    quantity_of,
-    speaking,
-    state_bytes,
-)
+from attnprof.closed_form import quantities
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
@@ -95,7 +88,7 @@ PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
 COUNTED_AS = {
     "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"),
-    MATMUL: ("matmul_flops", "flops"), BYTES: (STEP_BYTES, "bytes"),
+    MATMUL: ("matmul_flops", "flops"), BYTES: (quantities.STEP_BYTES, "bytes"),
     STATE: ("state_entries", "bytes"), TIME: ("time_s", "s"),
 }  # fmt: skip
 
@@ -222,8 +215,8 @@ def _printed(
         return None
     w = meeting.workload
     heads = ANY_NUMBER if meeting.axis.name == "heads" else (w.num_heads,)
-    pairs = speaking(
-        comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
+    pairs = quantities.speaking(
+        quantities.comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
     )
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
 
@@ -238,12 +231,12 @@ def _closed_form(
     side = sides[place]
     sizes = [*vars(workload).values(), *vars(side).values()]
     variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
-    if variable is None or quantity == STEP_BYTES:
-        cost = quantity_of(side, workload, scope, quantity)
+    if variable is None or quantity == quantities.STEP_BYTES:
+        cost = quantities.quantity_of(side, workload, scope, quantity)
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
-        cost = quantity_in(table, quantity)
-    return state_bytes(side, workload, cost) if quantity == "state_entries" else cost
+        cost = quantities.quantity_in(table, quantity)
+    return quantities.state_bytes(side, workload, cost) if quantity == "state_entries" else cost
 
 
 #: Points of a curve; the factor by which it goes beyond crossings; its length without one.

@@ -64,6 +64,7 @@ def _verdict_without_counts(
 def _metric_record(
     case: str, name: str, baseline: Counted, current: Counted, changes: Sequence[Change]
 ) -> CheckRecord:
+    """Return the record of one metric: its counts, the verdict, and the changes that explain it."""
     before, now = baseline.metrics.get(name), current.metrics.get(name)
     unit = "B" if name in _BYTES else ""
     record = CheckRecord(
@@ -152,6 +153,7 @@ def spelled(expression: Any) -> str:
 
 
 def _term(term: Any) -> str:
+    """Return a term of a sum with its sign: ``− 2·B·N²``."""
     factor, rest = term.as_coeff_Mul()
     sign, size = "−" if factor.is_negative else "+", abs(factor)
     powers = sorted(rest.as_powers_dict().items(), key=lambda pair: str(pair[0]))
@@ -179,6 +181,7 @@ _WORDS = {1: "more", 0: "the same", -1: "fewer"}
 
 
 def _formula_record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+    """Return the record of one closed form: its texts, their difference, the verdict."""
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = rules.OK, ""
     if now is None:

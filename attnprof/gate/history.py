@@ -103,6 +103,7 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
 
 
 def _run(path: Path) -> SavedResult:
+    """Return a saved report of check or baseline with its date, commit, machine and values."""
     report = Report.load(path, REPORT_LIMIT)
     if report.command not in ("check", "baseline"):
         raise RequestError(f"a report of {report.command}, not of check or baseline")

@@ -125,6 +125,7 @@ class TestGate:
         return records
 
     def _record_case(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+        """Count a case for :meth:`write`; return its records against the counts before."""
         other = self.updated.get(case.name)
         if other is not None and other.request != case.request.to_dict():
             raise RequestError(

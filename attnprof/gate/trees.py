@@ -337,6 +337,7 @@ class RunningTree:
             self._ended()
 
     def _ask(self, do: str, request: PointRequest, **more: Any) -> None:
+        """Send an order to a fresh process, which runs the worker's function ``do``."""
         order = {"do": do, "request": request.to_dict(), **more}
         try:
             with self._failing():

@@ -63,6 +63,7 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
 
 
 def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
+    """Fork a keeper that runs the work in a fork of its own and writes the end of it to a file."""
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads

@@ -217,6 +217,7 @@ def render_annotations(report: Report) -> str:
 
 
 def _annotation(cause: rules.Cause) -> str:
+    """Return a workflow command that shows a cause at its line."""
     title = f"attnprof {cause.verdict}: {_phrase(cause) or plural(len(cause.cases), 'case')}"
     file, _, line = cause.place.rpartition(":")
     properties = {"file": file, "line": line} if file and line.isdigit() else {}
@@ -276,7 +277,8 @@ def render_chart(report: Report) -> str:
     """Return the chart's block, a bar a metric by case, worst first; "" if no ratio is known."""
     drawn = []
     for case, records in by_case(report).items():
-        if bars := [_bar(record) for record in records if _is_drawn(record)]:
+        changed = (r for r in records if r.metric == rules.TIME or r.verdict != rules.OK)
+        if bars := [_bar(r) for r in changed if r.metric in CHARTED and r.ratio]:
             name = _plain(case)
             cut = len(name) > MOST_LETTERS
             drawn.append((f"{name[:MOST_LETTERS]}…" if cut else name, bars))
@@ -289,11 +291,6 @@ def render_chart(report: Report) -> str:
     rest = f" {plural(more, 'more case')} below." if more else ""
     caption = f"Bars reach from 1 to the ratio; those of time are its interval.{rest}"
     return f"```mermaid\n{head}{chart}```\n\n{caption}"
-
-
-def _is_drawn(record: CheckRecord) -> bool:
-    changed = record.metric == rules.TIME or record.verdict != rules.OK
-    return changed and record.metric in CHARTED and bool(record.ratio)
 
 
 def _bar(record: CheckRecord) -> str:

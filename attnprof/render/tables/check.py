@@ -15,14 +15,7 @@ from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecor
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import (
-    Cell,
-    FittedTable,
-    Hanging,
-    quantity_value,
-    record_table,
-    shown_value,
-)
+from attnprof.render.terminal import FittedTable, Hanging, quantity_value, record_table, shown_value
 from attnprof.units import plural
 
 #: Columns of ``--verbose``; of a self-test; of the page's changes by metric.
@@ -181,15 +174,15 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(sentence if rows else f"Nothing changed: {sentence}", "bold")
     yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
-    columns: dict[str, Cell] = {
-        "metric": lambda r: f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
-        "since": lambda r: r.at[:16].replace("T", " "), "commit": lambda r: r.commit or r.file,
-        "level": lambda r: shown_value(r.level, {"s": "time", "B": "bytes"}.get(r.unit, "count")),
-        "ratio": "ratio",
-    }  # fmt: skip
+    names, formats = ("metric", "since", "commit", "level", "ratio"), {"s": "time", "B": "bytes"}
     for case in dict.fromkeys(row.case for row in rows):
-        levels = [row for row in rows if row.case == case]
-        yield record_table(levels, columns, right=["level"], title=case)
+        cells = (
+            [f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
+             r.at[:16].replace("T", " "), r.commit or r.file,
+             shown_value(r.level, formats.get(r.unit, "count")), shown_value(r.ratio, "ratio")]
+            for r in rows if r.case == case
+        )  # fmt: skip
+        yield FittedTable(*names, rows=cells, title=case, right=("level", "ratio"))
 
 
 def history_page(report: Report, **_how: object) -> str:

@@ -155,6 +155,7 @@ def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
 def _numbers(
     rows: list[CostRecord], quantities: Sequence[str], convention: str
 ) -> Iterator[RenderableType]:
+    """Yield a table of stages, one of totals, and a line a printed formula."""
     counted = [row for row in rows if row.kind == "formula"]
     stages = [row for row in counted if row.stage != TOTAL]
     if any(row.stage != TOTAL for row in rows):
@@ -174,6 +175,7 @@ def _numbers(
 
 
 def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
+    """Return a row a stage, a column a quantity; with a heading for each of several parts."""
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings)
     several = len({row.part for row in rows}) > 1

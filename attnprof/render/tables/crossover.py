@@ -100,9 +100,11 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
+    """Return the cells of a row of the table."""
     unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
+    given = str(row.given) if row.over == "seq" else format_count(row.given)
     if row.skipped:
-        return [_fixed_size_cell(row), unit, row.kind, "skipped", *[MISSING] * 3]
+        return [given, unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
     if row.crossover_value is not None:
@@ -111,11 +113,7 @@ def _cells(row: CrossoverRecord) -> list[str]:
             at = _interval_text(row)
     first = MISSING if row.first_value is None else format_count(row.first_value)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
-    return [_fixed_size_cell(row), unit, row.kind, at, first, *sides]
-
-
-def _fixed_size_cell(row: CrossoverRecord) -> str:
-    return str(row.given) if row.over == "seq" else format_count(row.given)
+    return [given, unit, row.kind, at, first, *sides]
 
 
 def _interval_text(row: CrossoverRecord) -> str:

@@ -297,6 +297,7 @@ def _short_formula(formula: str | None, most: int = READABLE) -> FormulaText:
 
 
 def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
+    """Return a row a formula: where it is printed, both formulas in brief, the verdict."""
     placed = any(record.place for record in records)
     several = ["quantity"] * (len({record.quantity for record in records}) > 1)
     names = ["row", "place" if placed else "of", *several, "printed", "ours", "verdict"]

@@ -153,6 +153,7 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _operations(records: Sequence[PredictRecord]) -> RenderableType:
+    """Return a row for each of the slowest operations of every point."""
     most = SHOWN if len(records) == 1 else FEW
     cells = (
         [record.mechanism, format_count(record.seq_len), row["name"],
@@ -267,6 +268,7 @@ def tradeoff_page(report: Report, **_how: object) -> str:
 
 
 def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
+    """Return the table of one input, the smallest error first."""
     done, first = named_results(rows), rows[0]
     norms = f", norms: {first.norms}" if first.norms else ""
     sizes = f"batch {first.batch_size}, seq {first.seq_len:,}, {plural(first.num_heads, 'head')} "

@@ -155,6 +155,7 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[st
 
 
 def _method_lines(fields: Mapping[str, Any], view: str) -> Iterator[str]:
+    """Yield a phase's domain, uncounted operations, least traffic and notes."""
     if "missing" in fields:
         yield f"no formulas: {fields['missing']}"
     else:
@@ -329,6 +330,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _limits(summary: Mapping[str, Any]) -> FittedTable:
+    """Return the longest context, the largest batch, and the bytes that decide them."""
     bytes_of = ("cache_bytes_per_token", "bytes_sent_per_step")
     table = FittedTable("quantity", "value", title="what fits", right=["value"])
     for name, label in {
