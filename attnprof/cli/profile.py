@@ -54,9 +54,7 @@ def profile(
     from attnprof.device.calibration import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 
-    points = plan_points(
-        *requests, scope=scope, device=conditions.device, **measurement.terms()
-    )
+    points = plan_points(*requests, scope=scope, device=conditions.device, **measurement.terms())
     if predict_only:
         return _predict(points, to)
     with opt.working("measuring"):

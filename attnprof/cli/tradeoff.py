@@ -70,8 +70,8 @@ class Compared:
         structures = [name for name in sources or inputs.STRUCTURES if name not in files]
         for name in structures:
             if name not in inputs.STRUCTURES:
-                near = closest(name, list(inputs.STRUCTURES))
-                raise RequestError(f"--input {name}: {near}; or a file ({', '.join(inputs.READERS)})")
+                near, suffixes = closest(name, list(inputs.STRUCTURES)), ", ".join(inputs.READERS)
+                raise RequestError(f"--input {name}: {near}; or a file ({suffixes})")
         if shape is not None and not structures:
             raise RequestError(
                 f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d "

@@ -41,7 +41,7 @@ def crossover_report(widths=(16, 32)):
                         metric=metric, unit=unit, kind=kind, source=None, head_dim=d,
                         mechanism_a="taylor-direct", mechanism_b="taylor-efficient", scope="core",
                         phase="forward", causal=False, crossover_seq_len=meets,
-                        verdict="crosses" if meets else "never", all_crossings=[meets] * bool(meets),
+                        all_crossings=[meets] * bool(meets), verdict="crosses" if meets else "never",
                     )
                 )  # fmt: skip
     return Report("crossover", records, {"curves": curves, "ratios": ratios(curves)})

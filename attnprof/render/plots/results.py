@@ -99,9 +99,7 @@ def _surface(records: series.Records) -> style.Figure:
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
     hatched = f"hatched: fewer than {base.label}" * scale.hatched(panels)
-    style.caption(
-        grid.figure, series.shared(valid), "FLOPs by the closed forms", hatched, missing
-    )
+    style.caption(grid.figure, series.shared(valid), "FLOPs by the closed forms", hatched, missing)
     return grid.figure
 
 
