@@ -55,13 +55,14 @@ def calibrate(
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import device_name
 
-    torch_device = resolve_device(device)
-    formats = formats or (["float32"] if torch_device == "cpu" else ["float32", "bfloat16"])
+    place = resolve_device(device)
+    formats = formats or (["float32"] if place == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    before = None if to.force else load(device_name(torch_device), torch.get_num_threads(), path)
+    with reading_back():
+        before = None if to.force else load(device_name(place), torch.get_num_threads(), path)
     with opt.working("calibrating"):
-        measured = run(torch_device, formats, seconds, contended=contended, before=before)
+        measured = run(place, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)
     opt.note(f"kept in {path}")
     to.deliver(_ceilings_report(measured, formats, path))
