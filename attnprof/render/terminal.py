@@ -1,7 +1,6 @@
 """Tables on the terminal: sober, numbers right-aligned, units in the header.
 
-:func:`record_table` makes a :class:`FittedTable` of records, which folds and splits to the width.
-:func:`print_tables` writes tables and texts to stdout, :func:`render_text` to a string.
+:func:`record_table` makes a :class:`FittedTable`, :func:`print_tables` writes tables to stdout.
 """
 
 import os
@@ -87,8 +86,7 @@ class FittedTable:
             for line in self._draw_part(part, names if fits else wrapped, widths):
                 yield from line.render(console, end="\n")
             yield Text()
-        empty = [names[n] for n, texts in enumerate(cells) if n not in places and MISSING in texts]
-        if empty:
+        if empty := [names[n] for n, x in enumerate(cells) if n not in places and MISSING in x]:
             yield Hanging(Text(f"No row has a value for {', '.join(empty)}.\n", "dim"), 0)
         if self.caption:
             yield Hanging(Text(f"{self.caption}\n", "dim"), 0)
@@ -311,10 +309,8 @@ def record_table(
         if isinstance(cell, str) and is_numeric(fields[cell]["format"])
         and not any(isinstance(getattr(record, cell), str) for record in records)
     }  # fmt: skip
-    rows = (
-        [field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
-        for r in records
-    )
+    rows = ([field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
+            for r in records)  # fmt: skip
     return FittedTable(*columns, rows=rows, right=numeric.union(right), **options)
 
 
