@@ -127,6 +127,7 @@ OPERATIONS = 100_000
 
 if TYPE_CHECKING:
     from attnprof.trace.report.derivation import PhaseForms
+    from attnprof.trace.request.target import Target
 
 _TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
 
@@ -172,21 +173,15 @@ def _counts_of_run(request: PointRequest) -> Counted:
 def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
     """Return the counts with closed forms over the request's sizes, or why there are none.
 
-    Forms are derived for the branch that the code takes at these sizes; if some are missing, again
-    with sizes of 1 as numbers.
+    If some are missing, they are derived again with sizes of 1 as numbers.
     """
-    from attnprof.trace.solve.derive import derived
-
-    phase = request.phase
     ones = {name: size for name, size in counts.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
     for sizes in ({}, ones) if ones else ({},):
         try:
             target = target_of(request).fixed(**sizes)
-            above_one = {n: counts.sizes[n] for n in target.symbols if counts.sizes[n] > 1}
-            forms = derived(target, [phase], above_one).phases[phase]
-            new, left = _agreeing_formulas(forms, counts)
+            new, left = _agreeing_formulas(_forms(target, counts.sizes, request.phase), counts)
         except CannotRunError as error:  # nor is there a form with fewer sizes free
             reasons.append(str(error))
             break
@@ -202,6 +197,14 @@ def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
         formulas={name: formulas[name] for name in QUANTITIES if name in formulas},
         no_formula=f"{missing}: {'; '.join(dict.fromkeys(reasons))}" if missing else "",
     )
+
+
+def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForms":
+    """Derive closed forms for the branch that code takes at these sizes."""
+    from attnprof.trace.solve.derive import derived
+
+    sizes_above_one = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
+    return derived(target, [phase], sizes_above_one).phases[phase]
 
 
 def _agreeing_formulas(forms: "PhaseForms", counts: Counted) -> tuple[dict[str, str], list[str]]:
