@@ -40,7 +40,7 @@ _MAMBA = "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel ful
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of transformers: the traits that it must have, and others that it may have.
+    """A type of transformers: the traits that it needs, and those that it takes.
 
     ``write`` returns the fields that the type spells otherwise; :data:`GONE` drops a field.
     ``common``: sizes that most types have. ``note``: how the type's layers differ from the

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.models.borders import derived_beside, reached
+from attnprof.models.borders import derived_near, extended
 from attnprof.models.costs import LayerKind, by_kind, kind_of_layer
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.forms import ModelForms, Repeated, UnlikeError, forms_of_all_layers, repeated
 from attnprof.models.memory import HeldWeights, held_weights
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
@@ -195,17 +195,17 @@ def _derived(
     try:
         if not run.trace.has_loops:  # loops over tokens make such runs too long
             run = replace(run, trace=count(target, numbers, phase), held=is_patient())
-        forms, near, known = derived_beside(run.ran, run.ran, phase, numbers)
+        forms, near, known = derived_near(run.ran, run.ran, phase, numbers)
 
         def meets(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
             closed = {x: formula.expression for x, formula in forms.formulas.items()}
             return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
-        forms = reached(forms, near, known, numbers, meets)
+        forms = extended(forms, near, known, numbers, meets)
     except (AttnprofError, TooLongError) as error:
         return replace(run, missing=str(error))
-    return replace(run, forms=of_whole(forms, model.places, model.kinds))
+    return replace(run, forms=forms_of_all_layers(forms, model.places, model.kinds))
 
 
 def _confirmed(
