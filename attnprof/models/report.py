@@ -173,7 +173,7 @@ def _runs(
         tell(f"running {subject.name}: {phase}")
         try:
             runs.append(
-                run_of(subject, phase, sizes, limit_s, shown=runs[0].trace if runs else None)
+                run_of(subject, phase, sizes, limit_s, other_phase=runs[0].trace if runs else None)
             )
         except AttnprofError as error:
             failed[phase] = error
