@@ -12,7 +12,7 @@ from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.models.borders import derived_near, extended, on_symbols
-from attnprof.models.costs import LayerKind, by_part, all_layer_places, place_of
+from attnprof.models.costs import LayerKind, all_layer_places, by_part, place_of
 from attnprof.models.few_layers import layer_walk, min_layers, stitched_peak
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
