@@ -373,7 +373,7 @@ _LATE = 2**24
 
 
 def _swapped_cache(one: Any) -> LayerCache:
-    """Return the cache of a swapped mechanism; ``index``: entries of rows besides keys and values."""
+    """Return the cache of a swapped mechanism; ``index``: row entries besides keys and values."""
     sizes = one.mechanism.sizes
     heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
     (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
