@@ -170,7 +170,8 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
     If there are fewer heads than ranks, a head's rows go to several ranks. Raises RequestError if
     heads cannot be divided.
     """
-    counts = [heads for heads, _ in _by_head(mechanism, w)]
+    tensors = _by_head(mechanism, w)
+    counts = [heads for heads, _ in tensors]
     if is_plain(ranks, *counts):
         if w.num_heads % ranks:
             raise RequestError(f"{ranks} ranks do not divide {w.num_heads} heads")
@@ -178,7 +179,7 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
             if heads % ranks and ranks % heads:
                 raise RequestError(f"{ranks} ranks do not divide {heads} heads of keys")
     entries: Number = 0
-    for heads, width in _by_head(mechanism, w):
+    for heads, width in tensors:
         if is_plain(heads, ranks):
             share = max(heads // ranks, 1)
         elif heads is w.num_heads:

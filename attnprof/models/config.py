@@ -18,14 +18,11 @@ from attnprof.errors import NotFoundError, RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.record.files import read_toml
 
-KINDS = ("encoder", "decoder", "encoder-decoder")
-EMBEDDINGS = ("tokens", "patches", "cnn", "rows")
-POSITIONS = ("none", "learned", "sinusoidal", "rotary")
-NORMS, NORM_TYPES = ("pre", "post"), ("layer", "rms")
-ACTIVATIONS = ("gelu", "relu", "swiglu")
+#: Fields with a choice of names.
 _CHOICES = {
-    "kind": KINDS, "embedding": EMBEDDINGS, "positions": POSITIONS, "norm": NORMS,
-    "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
+    "kind": ("encoder", "decoder", "encoder-decoder"), "norm": ("pre", "post"),
+    "norm_type": ("layer", "rms"), "positions": ("none", "learned", "sinusoidal", "rotary"),
+    "embedding": ("tokens", "patches", "cnn", "rows"), "activation": ("gelu", "relu", "swiglu"),
 }  # fmt: skip
 
 #: Layers in a model, at most, as they are built one by one.

@@ -122,11 +122,12 @@ def model_report(
     kept = _cache(subject, sizes, model, shares, notes) if keeps else None
     runs = _with_forms(runs, subject, model, sizes, shares)
     records = [row for run in runs for row in _records(run, model)]
+    layers = {name: n for run in runs if run.forms for name, n in run.forms.layers.items()}
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
         "view": subject.view,
-        "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
+        "at": {name: sizes[name] for name in subject.target().symbols} | layers,
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
@@ -150,8 +151,7 @@ def model_report(
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
             summary["phases"]["decode"]["least_traffic"] = least
     if train := next((run for run in runs if run.phase == "train"), None):
-        few = model.few(subject)
-        summary["memory"] = training_memory(subject, few, train.trace, optimizer)
+        summary["memory"] = training_memory(subject, model.few(subject), train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
     records = [replace(row, view=subject.view) for row in records]
@@ -161,8 +161,8 @@ def model_report(
 def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
     """Return whether the cache is asked for, and there is one."""
     missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
-    cached = {"forward", "prefill", "decode"} & {*phases}
-    return subject.keeps and not missing and bool(cached)
+    keeps_tokens = subject.caches or subject.steps is not None
+    return keeps_tokens and not missing and bool({"forward", "prefill", "decode"} & {*phases})
 
 
 def _runs(
@@ -200,12 +200,6 @@ def _with_forms(
     by_length = sorted(runs, key=lambda run: len(run.trace.calls))
     forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
     return [forms[run.name] for run in runs]
-
-
-def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
-    """Return the numbers of layers that formulas have symbols for."""
-    numbers = [run.forms.layers for run in runs if run.forms is not None]
-    return {name: number for layers in numbers for name, number in layers.items()}
 
 
 def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -264,11 +264,6 @@ class WholeModel:
         step = self._target({tokens: "B, 1 int64"})  # and no input of an encoder's
         return replace(step, make=self._step, symbols=whole.symbols)
 
-    @property
-    def keeps(self) -> bool:
-        """Whether the model keeps something for the next token."""
-        return self.caches or self.steps is not None
-
     def cache(self) -> Target:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
