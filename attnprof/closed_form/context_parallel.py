@@ -83,7 +83,7 @@ def kept_bytes(mechanism: Mechanism, w: Workload) -> KeptBytes:
 def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Transfer | str]:
     """Yield the ways in which ranks can share a workload's tokens, or why one is impossible.
 
-    Bytes are those that the busiest rank sends in one layer, from queries, keys and values of its
+    The busiest rank sends so many bytes in one layer, from queries, keys and values of its
     tokens to their outputs.
     """
     mechanism = mechanism.form_for(w)

@@ -50,7 +50,7 @@ class Heatmap:
 def heatmap_report(request: Heatmap, environment: dict[str, Any] | None = None) -> Report:
     """Return cells as records; the summary has the excess of A, 100·(A/B - 1), by head count.
 
-    Raises RequestError if one of both mechanisms has no such formula, or there are too many cells.
+    Raises RequestError if a mechanism lacks the formula, or there are too many cells.
     """
     import numpy as np
 

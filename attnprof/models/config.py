@@ -67,7 +67,7 @@ class ModelConfig:
 
     ``kind`` is encoder, decoder or encoder-decoder; a vision transformer is an encoder of patches.
     ``attention`` names mechanisms layer by layer, the last for all further layers;
-    ``decoder_attention`` those of an encoder-decoder's decoder, if others.
+    ``decoder_attention`` the mechanisms of a decoder after an encoder, by default the same.
 
     ``embedding`` is of ``tokens``, ``patches`` of an image, a ``cnn`` (three convolutions, over an
     image if ``image_size`` is given, else over tokens), or ``rows``: the input is (b, n, d_model)
@@ -259,7 +259,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset; :class:`NotFoundError` says which names come near."""
+    """Return a preset; :class:`NotFoundError` with similar names for an unknown one."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
         variants = defaultdict[str, list[str]](list)  # 001-cifar10-{dot, neural-2}

@@ -88,7 +88,7 @@ class Mask:
 
 
 TOKEN, FULL, CAUSAL = Mask("token"), Mask("full"), Mask("causal")
-#: FLOPs by the pairs they are spent on; those of each token stand at :data:`TOKEN`.
+#: FLOPs by the mask whose pairs they are spent on; FLOPs of each token stand at :data:`TOKEN`.
 Count = Mapping[Mask, int]
 
 
@@ -181,9 +181,9 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class MixerShape:
-    """``layers`` alike that carry a state of ``heads`` matrices, key_dim by value_dim.
+    """Recurrent mixers of ``layers`` alike; the state is ``heads`` matrices, key_dim by value_dim.
 
-    ``rule`` is ``delta`` (the state is corrected by what it holds for a key), ``decay`` (it fades),
+    ``rule`` is ``delta`` (the state's value of a key is corrected), ``decay`` (the state fades),
     ``dplr`` (RWKV-7) or ``scan`` (entry by entry: no products). ``groups`` share keys and queries.
     ``chunk`` tokens are computed at once.
     """

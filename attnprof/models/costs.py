@@ -78,7 +78,7 @@ def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
-    """Return FLOPs of the forward pass and parameters by path, which tell kinds of layers apart.
+    """Return FLOPs of the forward pass and parameters by path, which differ between kinds.
 
     Backward, the last layer may have less to add up.
     """

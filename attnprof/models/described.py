@@ -36,7 +36,7 @@ _ALIASES = {
 }  # fmt: skip
 #: Values that say nothing: the usual layer has two norms, a gated MLP and one norm at its end.
 _USUAL = {"norms_per_layer": 2, "final_norms": 1, "glu": True}
-#: Fields whose values are traits, each with those that are understood.
+#: Fields whose values are traits, with their possible values.
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "attention_bias": ("qkv", "qkvo"), "qk_norm": ("head",), "norms_per_layer": (1, 2, 4),
     "final_norms": (1, 2), "glu": (True, False),

@@ -64,7 +64,7 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
     seen = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         model = subject.on_meta()
-    except Exception:  # noqa: BLE001 - its first run says what is wrong
+    except Exception:  # noqa: BLE001 - its first run raises it again
         return seen
     recurrent, others = mixer_classes(model)
     parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
@@ -131,7 +131,7 @@ def _attention(
     of_latents = absorbed(module, query, bias, scaling, indices)
     if of_latents is not None:
         return of_latents, None
-    if indices is not None:  # as many keys as an indexer picks, of those before a query
+    if indices is not None:  # an indexer picks so many keys before a query
         mask, bias = Mask("window", indices.shape[-1]), None
     out, _ = fused_attention(
         query, key, value, s_aux, bias, mask.kind, mask.size, start, first,

@@ -27,7 +27,7 @@ from attnprof.trace.solve.count import counted
 
 #: Types of attributes that may decide what a module computes.
 _SETTINGS = (bool, int, str, type(None))
-#: Bytes allocated, and needed beside them for a moment.
+#: Bytes allocated, bytes of workspace for a moment, bytes freed.
 Step = tuple[Size, Size, Size]
 #: The layer of a call: its stack and number; None if it is in no layer.
 Layer = tuple[LayerStack, int] | None
@@ -237,7 +237,7 @@ def _renamed(name: str, old: str, new: str) -> str:
 def _names_in_all(
     names: frozenset[str], stacks: Sequence[LayerStack], lengths: Lengths
 ) -> Iterator[str]:
-    """Yield names of parameters in all layers, by those in the first few."""
+    """Yield the names of parameters in all layers, given the names in the first few."""
     yield from names
     for stack in stacks:
         for number, model in enumerate(_run_as(stack, lengths[stack.path])):
@@ -323,7 +323,7 @@ def stitched_peak(
 
 
 def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
-    """Yield changes of memory: what each call allocates, then what is freed before the next."""
+    """Yield the bytes that each call allocates, then the bytes freed before the next call."""
     for n in indices:
         yield calls[n].takes, calls[n].workspace, 0
         if n + 1 < len(calls):

@@ -126,7 +126,7 @@ def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
 
 #: The longest context that is asked for.
 LONGEST = 2**50
-#: Bytes a parameter that an optimizer holds beside weights and gradients in half precision: a
+#: Bytes a parameter of an optimizer, besides weights and gradients in half precision: a
 #: master copy in float32, and moments in float32 or in eight bits.
 OPTIMIZERS = {"adamw": (12, 12), "adamw-8bit": (6, 6), "muon": (8, 12), "sgd": (8, 8)}
 #: Bytes of a gradient, by format.
@@ -185,7 +185,7 @@ class FitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(FitOptions):
-    """How a model is trained: the optimizer, recomputed activations, and what is sharded.
+    """How a model is trained: optimizer, recomputed activations, sharding among ranks.
 
     ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
     every rank of tensor parallelism keeps the inputs of norms and blocks whole.
@@ -229,7 +229,7 @@ class LayerCache:
 
     @property
     def kind(self) -> str:
-        """The name of such layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
+        """The name of the layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
         rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
         names = [rows] * bool(self.heads) + ["state"] * bool(self.state or self.tail)
         return " + ".join(names) or "none"
@@ -269,7 +269,7 @@ def fit_model(
 ) -> FitModel:
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``.
 
-    ``swaps`` put mechanisms of ours into some of its layers, those of one length for ``tokens``.
+    ``swaps`` put mechanisms of ours into some of its layers; one of a fixed length has ``tokens``.
     """
     config_fields = config_of(config)
     name = config if isinstance(config, str) else "the configuration"

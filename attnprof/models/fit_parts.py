@@ -114,7 +114,7 @@ def weight_formula(model: FitModel, options: FitOptions) -> str:
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
-    """Return the number of ranks among which weights of a role (experts, or others) are divided.
+    """Return the number of ranks that divide the weights of a role among them.
 
     Experts are divided among the ranks of tensor parallelism as well. With more expert than tensor
     parallelism, ranks have different experts; with less, several ranks share each expert's

@@ -76,7 +76,7 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
 
 
 def token_flops(model: FitModel, tokens: int) -> int:
-    """Return the FLOPs of one decoded token, after ``tokens`` - 1 others."""
+    """Return the FLOPs of one decoded token, the last of ``tokens``."""
     executed = {**terms(model.sizes, EXECUTED, "forward")}
     executed.pop("scores", None)
     others = summed(executed.values())

@@ -33,7 +33,7 @@ _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: The most layers, experts and labels that are built one by one, by patterns of field names.
 _MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
-_MAX_SIZE = 2**63 - 1  # what torch counts sizes with
+_MAX_SIZE = 2**63 - 1  # of torch's 64-bit sizes
 #: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
 _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"

@@ -40,7 +40,7 @@ _SHARED = re.compile(r"shared_?(expert|mlp)|residual_mlp")
 _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
 _VECTORS = re.compile(r"A_log|^[AD]$|dt_bias|position|token|scale|query|memory|sinks|slope|lambda")
 #: Fields of a config.json for layers that predict further tokens. Types' defaults for them do not
-#: count: models that were released without such layers have them too.
+#: count: they also name further layers for models released without any.
 _FURTHER = ("num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 
 
@@ -169,7 +169,7 @@ def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
 
 
 def _last_layer(run: TextRun, subject: WholeModel) -> int:
-    """Return the matrix entries that a token meets in the last layer: those of an MTP layer."""
+    """Return the matrix entries that a token meets in the last layer, as in an MTP layer."""
     last_layer = next(reversed(layers_of(run.places)), None)
     total, share = Fraction(0), Fraction(subject.chosen, subject.experts)
     for name, weight in run.model.named_parameters():
@@ -205,7 +205,7 @@ def _symbols(sizes: ModelSizes, config: Any) -> dict[str, int]:
     return {**numbers, **by_symbol}
 
 
-#: Chunks of delta layers, whose code has it as the default of a function.
+#: Tokens of a chunk in delta layers: a default in their code.
 _DELTA_CHUNK = 64
 _BLOCK = 256  # of lightning attention
 

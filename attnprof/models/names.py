@@ -82,7 +82,7 @@ def config_of(model: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_of(source: str) -> Mapping[str, Any] | None:
-    """Return the fields that a name stands for; None for files and types, which are no names."""
+    """Return the fields of a released model or one on the Hub; None for files and types."""
     if source.lower() in released() or (_is_name(source) and _HUB_NAME.fullmatch(source)):
         return named(source).fields
     return None
@@ -223,7 +223,7 @@ def _shipped_like(name: str) -> str:
 
 
 def _or_shipped(name: str) -> str:
-    """Return the end of a message: what to type without the Hub, if the model is shipped."""
+    """Return the end of a message: the command without the Hub if the model is shipped, or ""."""
     models = (model for model in released().values() if model.hub.lower() == name.lower())
     model = next(models, None)
     return f"; shipped is {model.name}: type attnprof model {model.name}" if model else ""

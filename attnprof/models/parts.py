@@ -305,7 +305,7 @@ def _window_of(mixer: Any, text: Any) -> int | None:
 
 
 def _mixer_words(model: str, mixer: str) -> list[str]:
-    """Return the words of a mixer's class after those that its model's class begins with.
+    """Return the words of a mixer's class without its model's name.
 
     ``MiniMaxLightningAttention`` of ``MiniMaxForCausalLM`` is lightning.
     """

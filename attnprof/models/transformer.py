@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu,
 
 
 class FeedForward(nn.Module):
-    """d_model → hidden → d_model; SwiGLU multiplies the hidden values by those of a gate."""
+    """A network d_model → hidden → d_model; SwiGLU multiplies the hidden values by a gate."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -161,7 +161,7 @@ class NoCacheError(CannotRunError):
 class WholeModel:
     """A model to derive: ``build`` makes it, on torch's default device and number format.
 
-    ``inputs`` are those of the forward pass as ``--input`` takes them; ``labels`` are added in
+    ``inputs`` of the forward pass are as ``--input`` takes them; ``labels`` are added in
     training, if the model gives a loss with them. ``dtype`` is the format of weights.
 
     Decoding: ``caches`` says that it takes ``use_cache`` and then gives a cache; ``steps`` is the

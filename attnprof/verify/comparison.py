@@ -26,7 +26,7 @@ Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes
 BITS = (2**5, 2**7, 2**9, 2**11)
 #: The same for formulas with sizes as exponents, whose values are far longer and differ sooner.
 FEWER = (2**3, 2**5, 2**7, 2**9)
-#: Bits of mpmath's numbers beyond those of the longest size cubed.
+#: Bits of mpmath's numbers, besides the bits of the longest size cubed.
 DIGITS = 64
 #: The value of sizes that do not grow, if our formula holds there: small, so that growth shows.
 FEW = 2
@@ -326,7 +326,7 @@ def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
-    with suppress(OverflowError):  # an int beyond what floats reach
+    with suppress(OverflowError):  # an int beyond the range of floats
         return isclose(a, b, rel_tol=_CLOSE)
     return False
 

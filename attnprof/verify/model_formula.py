@@ -1,4 +1,4 @@
-"""Explain what a hand-written formula for a model's FLOPs a token gets wrong, term by term.
+"""Explain the errors of a hand-written formula for a model's FLOPs a token, term by term.
 
 The part of the formula that grows with N is attention, the rest are products with parameters. Each
 is compared with *readings*: our count with changes that an author may have meant (another mask, no
@@ -42,7 +42,7 @@ N = symbol("N")
 _LENGTHS = (1, 3, 61, 1009, 5003, 70001, 1000003)
 #: The most changes that are tried to explain products.
 _CHANGES = 4
-#: FLOPs per parameter that an author may have meant, and what each would be.
+#: FLOPs per parameter that an author may have meant, with a description.
 _FACTORS = {
     "train": {6: "", 2: "forward pass alone (2x)", 4: "backward pass alone (4x)",
               8: "with a second forward pass (8x)"},
@@ -128,7 +128,7 @@ def mean_flops(counted: Mapping[Mask, Fraction], n: int) -> Fraction:
 
 
 def attention_readings(sizes: ModelSizes, phase: str) -> list[AttentionReading]:
-    """Return all readings that differ for this model, those with the fewest changes first."""
+    """Return all different readings of this model, the ones with the fewest changes first."""
     possible = dict(_CHOICES)
     masks = {x.mask.kind for x in sizes.attention}
     shapes = sizes.attention
@@ -315,7 +315,7 @@ def _in_symbols(difference: Any, sizes: ModelSizes) -> str:
 def _product_changes(
     sizes: ModelSizes, ours: int, theirs: Any, phase: str
 ) -> Iterator[FormulaChange]:
-    """Yield the steps from the FLOPs of our products to theirs."""
+    """Yield the steps from the FLOPs of our products to the formula's."""
     term, before, explanation = "products of parameters", sympy.Integer(ours), None
     if theirs == ours:
         yield FormulaChange(term, "the same", before, theirs)

@@ -114,7 +114,7 @@ def symbols_of(source: Source) -> tuple[str, ...]:
 
 
 def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
-    """Return our formulas by phase; RequestError if this target has no such formula."""
+    """Return our formulas by phase; RequestError if the target has none of this kind."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
             f"--kind formula is for mechanisms of attnprof list; {source.target} is derived: leave "

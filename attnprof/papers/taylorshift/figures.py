@@ -174,7 +174,7 @@ def _said_of_encoders(
         ratio = ratios[int(length)]
         gaps = {"length": length, "share": share, "ratio": ratio}
         yield "share", rounded(2)(share, ratio), gaps
-    # the direct encoder beside the standard one, below the memory crossover
+    # the direct encoder's ratio to the standard one, below the memory crossover
     direct = [row for row in rows if row["mechanism"] == DIRECT]
     short = [row for row in direct if row["seq_len"] <= measured["memory_crossover"]]
     most = {word: max(r[f"{word}_ratio"] for r in short) for word in ("time", "memory")}

@@ -36,7 +36,7 @@ STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
 #: The allocator's settings, and the endings of names of results measured with each.
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
 ENDINGS = {KEPT: "", DEFAULT: "_default"}
-#: Head widths that are timed: those of Table 2, and more between them for the law.
+#: Head widths that are timed: the widths of Table 2, and more between them for the law.
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
 #: Lengths at which a call should take more seconds than this are not timed.
 MOST_S = 3.0
