@@ -92,14 +92,14 @@ def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Tran
         why = mechanism.not_split or "keeps nothing of earlier tokens: it has no decoding"
         yield f"{RING}: {why}"
     else:
-        yield from _of_state(mechanism, w, tokens, ranks)
+        yield from _relays(mechanism, w, tokens, ranks)
     try:
         yield _all_to_all(mechanism, w, tokens, ranks)
     except RequestError as refusal:
         yield f"{ALL_TO_ALL}: {refusal}"
 
 
-def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
+def _relays(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
     """Yield a ring of rows and sums of blocks, or a state that is handed on or gathered.
 
     Backward, gradients of states go back the same way; rows go around again with their gradients.
@@ -170,7 +170,7 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
     If there are fewer heads than ranks, a head's rows go to several ranks. Raises RequestError if
     heads cannot be divided.
     """
-    tensors = _by_head(mechanism, w)
+    tensors = _head_widths(mechanism, w)
     counts = [heads for heads, _ in tensors]
     if is_plain(ranks, *counts):
         if w.num_heads % ranks:
@@ -191,7 +191,7 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
     return Transfer(ALL_TO_ALL, sent, sent, 2)
 
 
-def _by_head(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
+def _head_widths(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
     """Return heads and head width of each tensor that a core takes or returns."""
     h, dk, dv = w.num_heads, w.head_dim, w.value_width
     if isinstance(mechanism, Latent):  # latents and shared keys are one head, of all

@@ -87,14 +87,14 @@ def _built(build: Callable[[], Any], view: str) -> Any:
     fuse_lightning(model, FORMS[view])
     running, files = ExitStack(), fallbacks(model)
     model.register_forward_pre_hook(
-        lambda *_: running.enter_context(_as_engines(files, FORMS[view]))
+        lambda *_: running.enter_context(_as_in_engines(files, FORMS[view]))
     )
     model.register_forward_hook(lambda *_: running.close(), always_call=True)
     return model
 
 
 @contextmanager
-def _as_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
+def _as_in_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
     """Run with caches in place, kernels instead of fallbacks, and no masks of an earlier call."""
     MASKS.clear()
     with in_place(), as_kernels(files, form):

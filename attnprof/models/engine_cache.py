@@ -29,38 +29,38 @@ def in_place() -> Iterator[None]:
 
     with ExitStack() as stack:
         for kind in (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer):
-            stack.enter_context(patch.object(kind, "update", _updating(kind.update)))
+            stack.enter_context(patch.object(kind, "update", _update_in_place(kind.update)))
         recurrent = cache_utils.LinearAttentionLayer
-        stack.enter_context(patch.object(recurrent, "update_recurrent_state", _with_state))
+        stack.enter_context(patch.object(recurrent, "update_recurrent_state", _keep_state))
         yield
 
 
-def _with_state(layer: Any, state: Any, state_idx: int = 0, **_: Any) -> Any:
+def _keep_state(layer: Any, state: Any, state_idx: int = 0, **_: Any) -> Any:
     """Keep a kernel's state itself, where transformers would keep a copy of it."""
     layer.recurrent_states[state_idx] = state
     layer.is_recurrent_states_initialized[state_idx] = True
     return state
 
 
-def _updating(usual: Any) -> Any:
+def _update_in_place(usual: Any) -> Any:
     """Return a layer's method that adds keys and values in place; the ``usual`` one elsewhere."""
 
     def update(layer: Any, keys: Any, values: Any, *args: Any, **how: Any) -> tuple[Any, Any]:
         room = vars(layer).pop(_ROOM, None)
         if room is not None:
-            return _written(layer, room, keys, values)
+            return _write_token(layer, room, keys, values)
         if not layer.is_initialized or layer.keys is None:
             layer.lazy_initialization(keys, values)
         if layer.keys.dim() != 1:  # it has tokens, and no room for more
             return usual(layer, keys, values, *args, **how)  # type: ignore[no-any-return]
-        _count(layer, keys)
-        layer.keys, layer.values = (_kept(layer, x) for x in (keys, values))
+        _count_tokens(layer, keys)
+        layer.keys, layer.values = (_kept_rows(layer, x) for x in (keys, values))
         return keys, values
 
     return update
 
 
-def _kept(layer: Any, rows: Any) -> Any:
+def _kept_rows(layer: Any, rows: Any) -> Any:
     """Return the rows of a prompt that a layer keeps: a copy of all, or of the last in its window.
 
     Training keeps none: autograd holds keys and values themselves.
@@ -74,16 +74,16 @@ def _kept(layer: Any, rows: Any) -> Any:
     return (rows if whole else rows[:, :, -window + 1 :, :]).clone()
 
 
-def _count(layer: Any, keys: Any) -> None:
+def _count_tokens(layer: Any, keys: Any) -> None:
     if hasattr(layer, "cumulative_length"):
         layer.cumulative_length += keys.shape[-2]
 
 
-def _written(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
+def _write_token(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
     """Write one token's keys and values behind the earlier ones; return all."""
     for held, row in zip(room, rows, strict=True):
         held.narrow(2, held.shape[2] - 1, 1).copy_(row)
-    _count(layer, rows[0])
+    _count_tokens(layer, rows[0])
     layer.keys, layer.values = room
     return layer.keys, layer.values
 

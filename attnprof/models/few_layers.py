@@ -45,7 +45,7 @@ def _layers_of_calls(
     return [by_path.get(place_of(call.module, places).layer) for call in calls]
 
 
-def _by_stack(
+def _calls_by_stack(
     indices: Sequence[int], at: Sequence[Layer], lengths: Lengths, *, backward: bool
 ) -> list[tuple[LayerStack | None, dict[int, list[int]]]] | None:
     """Return indices of calls by stack and layer, in order; calls in no stack stand at layer 0.
@@ -86,17 +86,17 @@ def _segments(
     return segments
 
 
-def _inner(stack: LayerStack, sampled: int) -> dict[int, int]:
+def _inner_layers(stack: LayerStack, sampled: int) -> dict[int, int]:
     """Return the number of a sampled layer of each kind, the last layer only if it is the only."""
     return {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
 
 
-def _run_as(stack: LayerStack, sampled: int) -> list[int]:
+def _originals(stack: LayerStack, sampled: int) -> list[int]:
     """Return for every layer of a stack the number of the sampled layer whose calls it repeats.
 
     The model's last layer, which may have less to do, repeats the last sampled one of its kind.
     """
-    inner, last = _inner(stack, sampled), sampled - 1
+    inner, last = _inner_layers(stack, sampled), sampled - 1
     numbers = [n if n < last else inner[kind] for n, kind in enumerate(stack.kinds)]
     return [*numbers[:-1], last] if stack.kinds[last] == stack.kinds[-1] else numbers
 
@@ -128,7 +128,7 @@ def run_by_few(
             calls_of = {n: by_layer.get(stack.layer(n), []) for n in range(len(stack))}
             if not _alike(stack, calls_of):
                 return None
-    lengths = {stack.path: _to_sample(stack, samples.lengths[-1][stack.path]) for stack in stacks}
+    lengths = {stack.path: _run_length(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
         return None
     trace, ran = counted(shortened(subject, lengths).target(phase), sizes, phase, held=False)
@@ -164,7 +164,7 @@ def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
     return tuple(descriptions)
 
 
-def _to_sample(stack: LayerStack, length: int) -> int:
+def _run_length(stack: LayerStack, length: int) -> int:
     """Return how many first layers to run: each kind is twice between the first and the last.
 
     The last is of the kind of the model's last layer. A rarer kind is there with all its layers.
@@ -185,7 +185,7 @@ def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> 
     placed = list[tuple[int, str]]()  # the number of each call, and its module
     for part, indices in groupby(range(len(calls)), lambda n: calls[n].part):
         backward = part == "backward"
-        pieces = _by_stack(list(indices), at, lengths, backward=backward)
+        pieces = _calls_by_stack(list(indices), at, lengths, backward=backward)
         if pieces is None:
             return None
         for stack, by_number in pieces:
@@ -195,7 +195,7 @@ def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> 
             ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
             if not _alike(stack, ran):
                 return None
-            like = list(enumerate(_run_as(stack, lengths[stack.path])))
+            like = list(enumerate(_originals(stack, lengths[stack.path])))
             for number, model in reversed(like) if backward else like:
                 inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
                 modules = {calls[n].module for n in inside}
@@ -240,7 +240,7 @@ def _names_in_all(
     """Yield the names of parameters in all layers, given the names in the first few."""
     yield from names
     for stack in stacks:
-        for number, model in enumerate(_run_as(stack, lengths[stack.path])):
+        for number, model in enumerate(_originals(stack, lengths[stack.path])):
             inside = f"{stack.layer(model)}."
             for name in names if number >= lengths[stack.path] else ():
                 if name.startswith(inside):
@@ -305,7 +305,7 @@ def stitched_peak(
     for part, group in groupby(trace.calls, lambda call: call.part):
         calls, backward = list(group), part == "backward"
         at = _layers_of_calls(calls, places, stacks, lengths)
-        pieces = _by_stack(range(len(calls)), at, lengths, backward=backward)
+        pieces = _calls_by_stack(range(len(calls)), at, lengths, backward=backward)
         if pieces is None:
             return None
         ran = [stack for stack, _ in pieces if stack]
@@ -314,7 +314,7 @@ def stitched_peak(
         whole: list[Step] = [(-calls[0].gives, 0, 0)]
         for stack, by_number in pieces:
             by_layer = {n: list(_steps(calls, inside)) for n, inside in by_number.items()}
-            whole += _of_stack(stack, by_layer, walks, backward=backward) if stack else by_layer[0]
+            whole += _walk(stack, by_layer, walks, backward=backward) if stack else by_layer[0]
         if part == "forward" and phase == "backward":
             before += [takes for takes, _, _ in whole]
         else:
@@ -330,12 +330,13 @@ def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
             yield -calls[n + 1].gives, 0, 0
 
 
-def _of_stack(
+def _walk(
     stack: LayerStack, steps: Mapping[int, list[Step]], walks: Mapping[str, LayerWalk], *,
     backward: bool,
 ) -> Iterator[Step]:  # fmt: skip
     """Yield the steps of the layers of a walk, taken from the sampled layers, and of the jump."""
-    walk, inner, run_as = walks[stack.path], _inner(stack, len(steps)), _run_as(stack, len(steps))
+    walk, sampled = walks[stack.path], len(steps)
+    inner, originals = _inner_layers(stack, sampled), _originals(stack, sampled)
     order = list(enumerate(walk.layers))
     repeated = walk.layers[walk.jump : walk.jump + walk.period]
     between = [takes for n in repeated for takes, _, _ in steps[inner[stack.kinds[n]]]]
@@ -344,6 +345,6 @@ def _of_stack(
         jumps = walk.period and place == walk.jump
         if jumps and not backward:
             yield held, 0, 0
-        yield from steps[run_as[number]]
+        yield from steps[originals[number]]
         if jumps and backward:
             yield held, 0, 0

@@ -65,9 +65,9 @@ def cache_bytes(
     If layers repeat, and layers of a kind are alike, only the first few are run. Formulas get up to
     two of the ``shares`` of time.
     """
-    if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
+    if repeated is not None and (result := _rows_by_few_layers(sizes, repeated, shares)):
         return result
-    numbers, forms = _by_layer_and_formulas(subject.cache(), sizes, shares)
+    numbers, forms = _bytes_and_formulas(subject.cache(), sizes, shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -80,14 +80,14 @@ def cache_bytes(
     return [*rows, _cache_row("", 1, whole, sum(numbers.values()))], replace(forms, whole=whole)
 
 
-def _by_first_layers(
+def _rows_by_few_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms] | None:
     """Return rows and formulas from a decoder's first layers; None if later layers may differ."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
-    numbers, forms = _by_layer_and_formulas(repeated.few.cache(), sizes, shares)
+    numbers, forms = _bytes_and_formulas(repeated.few.cache(), sizes, shares)
     formulas = forms.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
     expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
@@ -117,51 +117,51 @@ def _by_first_layers(
     return [*rows, _cache_row("", 1, total, held_in_all)], forms
 
 
-def _by_layer_and_formulas(
+def _bytes_and_formulas(
     target: Target, sizes: Mapping[str, int], shares: Shares
 ) -> tuple[dict[str, Any], CacheForms]:
     """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
     target_sizes = {name: sizes[name] for name in target.symbols}
-    numbers = _by_layer(count(target, target_sizes, "forward"))
+    numbers = _bytes_by_layer(count(target, target_sizes, "forward"))
     near = {name: size for name, size in target_sizes.items() if size > 1}
     with shares.next() as share:
         if not share:
             return numbers, CacheForms(missing=shares.late(share))
         try:
-            return numbers, _by_symbols(target, near) or _derived(target, near)
+            return numbers, _symbolic_forms(target, near) or _searched_forms(target, near)
         except (NoFormulaError, AttnprofError, TooLongError) as error:
             why = str(error) if is_patient() else shares.late(share)
             return numbers, CacheForms(missing=why)
 
 
-def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
+def _symbolic_forms(target: Target, near: Mapping[str, int]) -> CacheForms | None:
     """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
     try:
         run = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
         return None
-    formulas = _by_layer(run.trace)
+    formulas = _bytes_by_layer(run.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
     sizes = next(filter(run.holds, others), None)
     if sizes is None:
         return None
-    numbers = _by_layer(count(target, sizes, "forward"))
+    numbers = _bytes_by_layer(count(target, sizes, "forward"))
     if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
         raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
     return CacheForms(formulas, {}, run.domain, run.holds)
 
 
-def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
+def _searched_forms(target: Target, near: Mapping[str, int]) -> CacheForms:
     """Return formulas by the usual search; :class:`NoFormulaError` where it finds none."""
     forms = derived(target, ("forward",), near).phases["forward"]
     if forms.method == "counted":
         raise NoFormulaError("no way to one was found")
     if why := forms.formulas["peak_bytes"].withheld:
         raise NoFormulaError(why)
-    return CacheForms(_by_layer(forms.trace), {}, forms.domain, forms.holds)
+    return CacheForms(_bytes_by_layer(forms.trace), {}, forms.domain, forms.holds)
 
 
-def _by_layer(trace: Trace) -> dict[str, Any]:
+def _bytes_by_layer(trace: Trace) -> dict[str, Any]:
     """Return the bytes that a run allocates, by layer."""
     by_layer = defaultdict[str, list[Any]](list)
     for call in trace.calls:

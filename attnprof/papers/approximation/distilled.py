@@ -110,7 +110,7 @@ def _list(values: Mapping[str, float], form: Callable[[float], str] = _number) -
     return joined([f"{name} {form(value)}" for name, value in values.items()])
 
 
-def _of_teacher(results: Results) -> dict[str, str]:
+def _teacher(results: Results) -> dict[str, str]:
     teacher, fair = results.row("printed", TEACHER), results.row("fair", TEACHER)
     numbers = {
         "first": teacher.loss_first, "last": teacher.loss_last, "entropy": teacher.cross_entropy,
@@ -119,19 +119,19 @@ def _of_teacher(results: Results) -> dict[str, str]:
     return {name: _number(value) for name, value in numbers.items()}
 
 
-def _of_loss(results: Results) -> dict[str, str]:
+def _losses(results: Results) -> dict[str, str]:
     rows = (results.row("printed", name) for name in STUDENTS)
     ends = [f"{r.model} {_number(r.mse_before)} to {_number(r.mse_teacher)}" for r in rows]
     return {"before_and_after": joined(ends)}
 
 
-def _of_longer_texts(results: Results) -> dict[str, str]:
+def _longer_texts(results: Results) -> dict[str, str]:
     refused = results.row("fair", "linformer", long=True).skipped
     others = results.ranked("fair", "mse_ratio", long=True)
     return {"refused": refused or "it runs", "others": joined([*others])}
 
 
-def _of_the_best(results: Results) -> dict[str, Any]:
+def _best_student(results: Results) -> dict[str, Any]:
     suffices = (results.row("fair", TEACHER).cross_entropy or math.inf) < LEARNED * results.even
     return {
         "suffices": suffices, "learned": "" if suffices else "not ",
@@ -140,25 +140,25 @@ def _of_the_best(results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_times(results: Results) -> dict[str, str]:
+def _times(results: Results) -> dict[str, str]:
     times = results.ranked("printed", "median_s")
     here = _list(times, format_time) if times else "not timed"
     return {"there": _list(_by_value(seconds()), format_time), "here": here}
 
 
-def _of_ratios(results: Results) -> dict[str, str]:
+def _ratios(results: Results) -> dict[str, str]:
     return {"ratios": results.by_setting("mse_ratio", format_ratio, long=True)}
 
 
-def _of_speed(_: Results) -> dict[str, str]:
+def _speed(_: Results) -> dict[str, str]:
     return {"ratio": format_ratio(seconds()["longformer"] / seconds()["performer"])}
 
 
 #: Values for the gaps of the texts, by claim; ``suffices`` where it depends on the results.
 GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
-    "003-TEACHER": _of_teacher, "003-KD": _of_loss, "003-LIN-GEN": _of_longer_texts,
-    "003-RATIO": _of_ratios, "003-BEST": _of_the_best, "003-FASTEST": _of_times,
-    "003-SPEEDUP": _of_speed,
+    "003-TEACHER": _teacher, "003-KD": _losses, "003-LIN-GEN": _longer_texts,
+    "003-RATIO": _ratios, "003-BEST": _best_student, "003-FASTEST": _times,
+    "003-SPEEDUP": _speed,
 }  # fmt: skip
 
 

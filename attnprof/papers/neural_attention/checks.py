@@ -187,11 +187,11 @@ def _falls_sharply(sizes: Mapping[str, float]) -> bool:
 def least_time(task: str, name: str) -> float:
     """Return the least milliseconds of one sample's attention layers on the named card."""
     others = int(settings(task)["layers"]) - 1
-    return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
+    return 1e3 * (others * _layer_time(task, "dot") + _layer_time(task, name))
 
 
 @cache
-def _of_a_layer(task: str, name: str) -> float:
+def _layer_time(task: str, name: str) -> float:
     rate = GPU.flops_per_s["float32"]
     return sum(
         roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate)[0]
