@@ -280,9 +280,8 @@ def compare_records(
     totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
-        values = {name: {getattr(record, name) for record in records} for name in LOWEST_WINS}
-        known = {name: some - {None} for name, some in values.items()}
-        lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
+        values = {name: {getattr(x, name) for x in records} - {None} for name in LOWEST_WINS}
+        lowest = {name: min(some) for name, some in values.items() if len(some) > 1}
         for record in records:
             won = [name for name, least in lowest.items() if getattr(record, name) == least]
             totals.append(replace(record, wins=",".join(won)))

@@ -207,18 +207,17 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Return the dimensions of a class's inputs and labels by name, as ``--input`` takes them."""
     taken = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
-    known = {
+    dimensions = {
         "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
         "pixel_values_videos": lambda: _image(config), "input_features": lambda: _sound(config),
-        "input_values": lambda: _wave(config),
-        "past_values": lambda: _series(config),
+        "input_values": lambda: _wave(config), "past_values": lambda: _series(config),
     }  # fmt: skip
-    if name not in known:
+    if name not in dimensions:
         raise RequestError(
-            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
+            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(dimensions)}"
         )
     try:
-        inputs = {name: known[name]()}
+        inputs = {name: dimensions[name]()}
     except AttributeError as error:
         raise RequestError(
             f"{kind.__name__}: the size of its input is not known: {error}"

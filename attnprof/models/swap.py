@@ -62,8 +62,8 @@ class Swap:
         for part in self.layers.split(","):
             ends = _RANGE.fullmatch(part.strip())
             if ends is None:
-                known = ", ".join(dict.fromkeys(kinds))
-                raise RequestError(f"--swap {self.text}: no such layers; {HOW} ({known})")
+                names = ", ".join(dict.fromkeys(kinds))
+                raise RequestError(f"--swap {self.text}: no such layers; {HOW} ({names})")
             first, last = int(ends[1]), int(ends[2] or ends[1])
             if not first <= last < len(kinds):
                 raise RequestError(

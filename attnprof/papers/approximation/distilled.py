@@ -142,8 +142,8 @@ def _best_student(results: Results) -> dict[str, Any]:
 
 def _times(results: Results) -> dict[str, str]:
     times = results.ranked("printed", "median_s")
-    here = _list(times, format_time) if times else "not timed"
-    return {"there": _list(_by_value(seconds()), format_time), "here": here}
+    ours = _list(times, format_time) if times else "not timed"
+    return {"there": _list(_by_value(seconds()), format_time), "here": ours}
 
 
 def _ratios(results: Results) -> dict[str, str]:

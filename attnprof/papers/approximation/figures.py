@@ -151,13 +151,13 @@ def points(label: str) -> list[dict[str, Any]]:
     clocked = {point["seq_len"]: point for point in of_label}
     rows = []
     for n in LENGTHS:
-        table, here = subject(label).table(n), clocked.get(n, {})
+        table, point = subject(label).table(n), clocked.get(n, {})
         rows.append({
             "mechanism": label, "seq_len": n, "flops": int(table.flops),
             "matmul_flops": int(table.matmul_flops),
-            "matmul_flops_counted": here.get("matmul_flops"),
-            "peak_bytes": int(table.peak()), "peak_bytes_measured": here.get("peak_bytes"),
-            **{name: here.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
+            "matmul_flops_counted": point.get("matmul_flops"),
+            "peak_bytes": int(table.peak()), "peak_bytes_measured": point.get("peak_bytes"),
+            **{name: point.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
         })  # fmt: skip
     return rows
 
@@ -204,15 +204,15 @@ def results() -> FigureData:
     seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
-    for name, here in seconds.items():
+    for name, seconds_here in seconds.items():
         key = "standard_mha" if name == "standard" else name
         ratio, speed = ratios.get(key), speeds.get(name)
         rows.append({
             "model": name, "final_true_ce": losses.get(key),
             "generalization_ratio": None if ratio == FAILED else ratio,
-            "failed": ratio == FAILED, "seconds_printed": speed, "seconds": here,
+            "failed": ratio == FAILED, "seconds_printed": speed, "seconds": seconds_here,
             "relative_printed": speed and speed / speeds["performer"],
-            "relative": here / seconds["performer"], "attention_flops": counts[name],
+            "relative": seconds_here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
     *_, slowest = by_time = sorted(seconds, key=lambda name: seconds[name])
     said = (

@@ -70,8 +70,8 @@ def heads() -> FigureData:
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
     """Return a curve's value at a length, on straight lines in the logarithms; None outside."""
-    known = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
-    for (a, x), (b, y) in pairwise(known):
+    points = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
+    for (a, x), (b, y) in pairwise(points):
         if a < b and a <= length <= b:
             share = log(length / a) / log(b / a)
             return float(x * exp(share * log(y / x)))
@@ -140,10 +140,10 @@ def _growth(curves: _Rows) -> Statement:
 def encoders() -> FigureData:
     """Return Figure 2: an encoder with d = 32 in three versions."""
     results = measured("004", "encoder")
-    known = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
+    standard = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
              if row["mechanism"] == STANDARD}  # fmt: skip
     rows = [
-        {**row, **{f"{word}_ratio": row[field] / known[row["allocator"], row["seq_len"]][field]
+        {**row, **{f"{word}_ratio": row[field] / standard[row["allocator"], row["seq_len"]][field]
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
         for row in results["curves"]
     ]  # fmt: skip
