@@ -100,7 +100,7 @@ def cost(
     quantities = request.some_of(quantity, costs.QUANTITIES, "--quantity")
     kinds = request.some_of(kind, costs.KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
-    selection = costs.Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    selection = costs.CostQuery(quantities, kinds, convention, closed_forms=in_full, latex=latex)
     mechanisms, workloads = request.closed_form_request(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
@@ -127,7 +127,7 @@ def cost(
 
 def _records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str,
-    selection: costs.Asked,
+    selection: costs.CostQuery,
 ) -> list[CostRecord]:  # fmt: skip
     """Return the records of every mechanism at every length; a refusal is a row with the reason."""
     records: list[CostRecord] = []

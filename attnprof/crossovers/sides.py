@@ -82,7 +82,7 @@ class Meeting:
         return self.axis.placed((self.a, self.b), self.workload, value, given)
 
 
-#: Sizes in printed formulas; one head and several, as :func:`speaking` takes them.
+#: Sizes in printed formulas; one head and several, as :func:`pairs_for` takes them.
 PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 #: The quantity and unit of a metric, in printed formulas and in code that runs.
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
@@ -215,7 +215,7 @@ def _printed(
         return None
     w = meeting.workload
     heads = ANY_NUMBER if meeting.axis.name == "heads" else (w.num_heads,)
-    pairs = quantities.speaking(
+    pairs = quantities.pairs_for(
         quantities.comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
     )
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
