@@ -26,7 +26,7 @@ READERS = {
     "grid": ("sweep --grid {} -o new.jsonl", ".toml"),
     "journal": ("sweep --attention standard --seq 8 -o {}", ".jsonl"),
     "table": ("verify-formula --table {} standard", ".csv"),
-    "calibration": ("calibrate --contended --dtype float32 --seconds 0.01 --calibration {}", ".json"),
+    "calibration": ("calibrate --contended --seconds 0.01 --calibration {}", ".json"),
     "calibration of another device": (
         "predict --attention standard --seq 8 --on H9 --calibration {}",
         ".json",

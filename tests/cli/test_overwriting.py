@@ -57,7 +57,7 @@ WRITERS = {
     "sweep, the journal": "sweep --attention standard --seq 8 -o {}.csv journal",
     "plot": "plot results.json -o {}.png",
     "calibrate": "calibrate --contended --dtype float32 --seconds 0.01 -o {}",
-    "calibrate --calibration": "calibrate --contended --dtype float32 --seconds 0.01 --calibration {}",
+    "calibrate --calibration": "calibrate --contended --seconds 0.01 --calibration {}",
     "predict": "predict --attention standard --seq 8 --on H100 -o {}",
     "recommend": "recommend --seq 8 --on H100 -o {}",
     "reproduce": "reproduce 002 -o {}",
