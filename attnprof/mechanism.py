@@ -363,15 +363,13 @@ class Mechanism:
     def check(self, workload: Workload, scope: str) -> None:
         """Raise :class:`RequestError` with the reason for a workload that is not supported."""
         choice("scope", scope, SCOPES)
+        w = workload
         self.refuse_unless(
-            causal=workload.causal,
-            decode=workload.phase == "decode",
-            grouped_kv=workload.num_kv_heads not in (None, self.kv_heads),
-            value_width=workload.value_head_dim is not None,
-            cross=workload.kv_seq_len is not None,
-            attend=scope == "core",
-            free_width=workload.width is not None and scope == "layer",
-        )
+            causal=w.causal, decode=w.phase == "decode",
+            grouped_kv=w.num_kv_heads not in (None, self.kv_heads),
+            value_width=w.value_head_dim is not None, cross=w.kv_seq_len is not None,
+            attend=scope == "core", free_width=w.width is not None and scope == "layer",
+        )  # fmt: skip
 
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""
