@@ -107,9 +107,9 @@ class SizeConditions:
 class Domain(SizeConditions):
     """Guards of a symbolic run, as conditions on the user's symbols.
 
-    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions that do not
-    hold for all sizes; ``pins`` are those that leave a size a single value, so that the formula
-    would be wrong at others. Rounded quotients of sizes in the run's classes may be fixed.
+    Make it inside :func:`attnprof.trace.sizes.user_symbols`. ``relations`` are the conditions that
+    do not hold for all sizes. ``pins`` are conditions that leave a size a single value: the formula
+    would be wrong at other values. Rounded quotients of sizes in the run's classes may be fixed.
     """
 
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:

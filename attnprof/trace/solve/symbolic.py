@@ -12,7 +12,7 @@ from attnprof.trace.request.target import Expression, Sizes, Target, largest
 from attnprof.trace.run.limits import EVERY, Limit, TooLongError
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
-from attnprof.trace.sizes import spoken
+from attnprof.trace.sizes import user_symbols
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.trace.solve.verification import NoFormulaError, Solution, check_patience
 from attnprof.user_code import error_text
@@ -170,7 +170,7 @@ def _run(
     environment.in_blocks = target.mode.in_blocks
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
-    with spoken(names):
+    with user_symbols(names):
         count = Limit(_SOME if places else _NONE, _SECONDS)
         trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
