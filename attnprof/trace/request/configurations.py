@@ -73,21 +73,21 @@ class Configuration(Sized):
         return made
 
 
-def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
+def config_parameter(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
     """Return the parameter that takes a configuration, with its class (or Fields); else None."""
     for name, item in parameters.items():
-        called = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
+        is_named = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
         kinds = [
             kind
             for kind in _classes(item.annotation, names_around(owner))
             if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
             if kind.__name__.lower() != _BASE_CLASS
-            if called or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
+            if is_named or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
-            kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
+            kinds += [kind for kind in [_best_class(owner, name)] if kind and is_named]
             return name, max(kinds, key=lambda kind: _fit(kind, owner, name))
-        if called:
+        if is_named:
             config_class = getattr(owner, "config_class", None) or _best_class(owner, name)
             if config_class or is_required(item):
                 return name, config_class or Fields
@@ -143,7 +143,7 @@ def _best_class(owner: Any, parameter: str) -> Any:
 
 
 def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
-    """Return how well a class fits: has it all fields that the owner reads, a width, how many."""
+    """Return how well a class fits: it has all fields that are read; it has a width; how many."""
     fields = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
     read = {*_fields_read(parameter, owner)}
     return read <= fields, not fields.isdisjoint(WIDTHS), len(fields & read)
@@ -155,7 +155,7 @@ def _fields_read(parameter: str, code: Any) -> list[str]:
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
-    """Return the fields that a configuration takes; of an unknown one, what the file reads."""
+    """Return the fields that a configuration takes; of an unknown class, those the file reads."""
     if kind is Fields:
         read = _fields_read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
@@ -170,16 +170,16 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
 def all_parameters(owner: Any) -> dict[str, Parameter]:
     """Return the parameters of a class, with fields of its configuration as ``config.width``."""
     parameters = parameters_of(owner, "")
-    name, kind = taken_by(owner, parameters) or ("", None)
+    name, kind = config_parameter(owner, parameters) or ("", None)
     fields = fields_of(kind, owner, name) if name else {}
     return parameters | {f"{name}.{field}": item for field, item in fields.items()}
 
 
 def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
-    """Return the shapes of position embeddings as an input: those of the file's rotary class.
+    """Return the text of an input for position embeddings, as the file's rotary class makes them.
 
     ``(B, N, d), (B, N, d)`` for cosines and sines of whole heads. The class is run at two head
-    widths to see what share of a head it turns, or if it gives complex numbers.
+    widths, which show the share of a head that it turns, and whether its numbers are complex.
     """
     import torch
 
@@ -193,8 +193,8 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
         sizes = {**dict.fromkeys(config.names, 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
-            given = kinds[0](config.at(sizes))(x, positions)
-            turns = given if isinstance(given, torch.Tensor) else given[0]
+            embeddings = kinds[0](config.at(sizes))(x, positions)
+            turns = embeddings if isinstance(embeddings, torch.Tensor) else embeddings[0]
             widths.append((turns.shape[-1], at(as_size(head), sizes)))
         except Exception:  # noqa: BLE001 - somebody's code may raise anything
             return pair

@@ -52,9 +52,9 @@ def _named(failed: Failed) -> Iterator[Repair]:
     names = re.findall(r"[`'](\w+)[`']", failed.text)
     names = [name for name in names if name not in failed.request.args]
     taken = failed.parameters
-    known = {name: REQUIRED.get(name.lower()) for name in names}
-    plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
-    values = {name: as_size(size) for name, size in known.items() if size}
+    sizes = {name: REQUIRED.get(name.lower()) for name in names}
+    plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not sizes[n]}
+    values = {name: as_size(size) for name, size in sizes.items() if size}
     values |= {name: value[0] for name, value in plain.items() if value}
     yield Repair(values)
     yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
@@ -77,7 +77,7 @@ def _lists(failed: Failed) -> Iterator[Repair]:
 
 
 def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
-    """Yield defaults of a configuration that takes some fields as they are alone."""
+    """Yield the defaults of guessed fields: a configuration may take no other values."""
     every = {n: x.default for n, x in failed.left_out.items() if n in failed.request.guessed_args}
     numbers = {n: default for n, default in every.items() if type(default) is int}
     for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
@@ -143,7 +143,7 @@ def _twos(failed: Failed) -> Iterator[Repair]:
 
 
 def _missing(failed: Failed) -> Iterator[Repair]:
-    """Yield tensors for inputs that are None, those that the failing line names first."""
+    """Yield tensors for inputs that are None; inputs that the failing line names come first."""
     taken = failed.called_with
     named = set(re.findall(r"\w+", failed.text)) & {*taken} - {"input", "mask", "x"}
     if not (named or UNSET.search(failed.text) or "missing" in failed.text):
@@ -271,8 +271,8 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     bodies = {name: item.spelled.partition(": ")[2]
               for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
     width, seen = at(as_size(failed.width), failed.sizes), failed.seen
-    said = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
-    for number in [n for n in said if 4 < n < 5000 and n not in seen][:4]:
+    numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
+    for number in [n for n in numbers if 4 < n < 5000 and n not in seen][:4]:
         of_width = in_widths(number, failed.width, width)
         for old, news in ("N", [str(number)]), (failed.width, of_width):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
@@ -315,9 +315,9 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
 
 def repairs_of(failed: Failed) -> Iterator[Repair]:
     """Yield changes of the guesses, likelier ones first."""
-    for said, proposed in REPAIRS:
-        if re.search(said, failed.text):
-            yield from filter(len, proposed(failed))  # some of nothing
+    for pattern, proposed in REPAIRS:
+        if re.search(pattern, failed.text):
+            yield from filter(len, proposed(failed))  # without empty ones
 
 
 @dataclass
@@ -362,7 +362,7 @@ class Tries:
         return None
 
     def _run(self, change: Repair, first: Target) -> Target | Failed | None:
-        """Return the target of a change, as one that failed if it does; None if none is built."""
+        """Return a change's target, or its failure if it does not run; None if none is built."""
         try:
             target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
         except AttnprofError:
