@@ -137,7 +137,7 @@ def run_by_few(
     calls = _all_calls(trace.calls, at, lengths)
     if calls is None:
         return None
-    entries = Submodules(model).own
+    entries = Submodules(model).entries
     inside = "module" in trace.modules  # of what decodes with it
     named = {f"module.{name}".rstrip(".") if inside else name: x for name, x in entries.items()}
     whole = replace(

@@ -80,7 +80,8 @@ class Recorder(EagerMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts or Submodules(None)
-        self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
+        decisions = values.decisions if values else []
+        self.trace = Trace(decisions=decisions, modules=self._parts.entries)
         self._values = values
         self._routing, self.choices = routing, Choices(routed=routing is not None)
         self.before_each = before_each
@@ -117,7 +118,7 @@ class Recorder(EagerMode):
         return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
 
     def restart_for_next_call(self, tensors: Iterable[Any]) -> Trace:
-        """Restart for the next call, with ``tensors`` as given before; return what was recorded."""
+        """Restart for the next call, with ``tensors`` as given before; return the trace so far."""
         keys = set(map(key_of, tensors))
         self._died_storages()
         for held in self._alive.values():
@@ -161,7 +162,7 @@ class Recorder(EagerMode):
         def after(node: Any, gradients: Any, grads: Any) -> Any:
             self._paused, self._node = False, node
             try:
-                if op := selects(node):  # which takes as much as the values say
+                if op := selects(node):  # which takes as much memory as the values say
                     (line, module), name = self._place(sys._getframe()), f"aten.{op}"
                     self.trace.calls.append(Call(
                         op, {}, 0, self.part, line, module=module, uncounted=name, scratch=name
@@ -356,5 +357,5 @@ class _Replays:
 
 
 def _call_place(tensor: Any, frame: FrameType) -> tuple[int, int, int]:
-    """Return what identifies a call: its tensor, and the frame and instruction that made it."""
+    """Return the identity of a call: its tensor, and the frame and instruction that made it."""
     return id(tensor), id(frame), frame.f_lasti

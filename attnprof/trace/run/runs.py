@@ -114,10 +114,10 @@ def _floating(tensors: Iterable[Any]) -> list[Any]:
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
-    """Return a run's trace, or what it raises: the user's code may raise anything."""
+    """Return a run's trace, or the exception that ends it."""
     try:
         return record(target, sizes, **how)
-    except Exception as error:  # noqa: BLE001 - the same
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         return error
 
 
@@ -191,7 +191,7 @@ def _notes_on_outputs(result: Any, output: Any) -> list[str]:
 
 
 def tensors_of(result: Any) -> list[Any]:
-    """Return the tensors of a result, in order; of a mapping, those among its values."""
+    """Return the tensors of a result, in order; of a mapping, the tensors among its values."""
     values = list(result.values()) if isinstance(result, Mapping) else result
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
