@@ -22,7 +22,7 @@ from attnprof.trace.solve.verification import NoFormulaError
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:
     """Return one symbolic run of a model; another number of its layers was verified already."""
-    verified = target.running(own=True, in_blocks=True)
+    verified = target.running(trusted=True, loops_in_blocks=True)
     return run_symbolically(verified, hints_for(target.symbols, near), (phase,))
 
 
@@ -44,7 +44,7 @@ def _sizes_near(
         except PinnedError as error:
             pinned = pinned if more else error
             in_blocks = any(pin.args[0] != symbol("N") for pin in error.pins)
-            if not more and target.mode.in_blocks and in_blocks:
+            if not more and target.mode.loops_in_blocks and in_blocks:
                 yield near, pinned
             if any(map(_counts_blocks, error.pins)):
                 break
@@ -89,7 +89,7 @@ def derived_beside(
     for near, ran in _sizes_near(few, phase, sizes):
         run = ran if isinstance(ran, SymbolicRun) else None
         how: dict[str, Any] = {"runs": True, "by_module": by_module}
-        if isinstance(ran, PinnedError) and not (ran.refused or target.mode.in_blocks):
+        if isinstance(ran, PinnedError) and not (ran.refused or target.mode.loops_in_blocks):
             how["pinned"] = ran  # as it would be with more layers
         try:
             forms = derived(replace(target, step=target), (phase,), near, **how).phases[phase]

@@ -226,5 +226,5 @@ def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
     target = lookup.target_of(layer, inputs=["x: B, N, h*d"])
     sizes = {"B": 3, "N": 21, "h": 2, "d": 4}
     for training in (False, True):
-        fake, swift = (record(target, sizes, training=training, swift=s) for s in (False, True))
-        assert swift.calls == fake.calls
+        fake, meta = (record(target, sizes, training=training, on_meta=m) for m in (False, True))
+        assert meta.calls == fake.calls

@@ -140,7 +140,7 @@ def mechanism_target(
     is_ours = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        mode=RunMode(own=is_ours, in_blocks=is_ours),
+        mode=RunMode(trusted=is_ours, loops_in_blocks=is_ours),
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 

@@ -148,7 +148,7 @@ def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
     try:
         record(target, sizes, training=training, most=_AT_FIRST)
     except TooLongError:
-        further = outcome(target, sizes, training=training, most=_SO_FAR, swift=True)
+        further = outcome(target, sizes, training=training, most=_SO_FAR, on_meta=True)
         if isinstance(further, TooLongError):
             raise further from None
         if isinstance(further, Exception):
@@ -203,7 +203,7 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
     It is made at a small shape with the same operations, or at the run's shape if there is none.
     Raises :class:`PartedError` as :func:`held` does. Code of ours, and real runs, need no check.
     """
-    if target.mode.own or target.mode.real:
+    if target.mode.trusted or target.mode.real:
         return []
     operations = [call.op for call in fake.calls]
     for shape in small_shapes(target):

@@ -149,7 +149,7 @@ class Domain(SizeConditions):
             self.relations.append(condition)
             # a remainder, like that of odd sizes, leaves many values
             left = equal and condition.rhs.is_Integer and remainder(condition)
-            if equal and not left and not (environment.in_blocks and met > _USUAL):
+            if equal and not left and not (environment.loops_in_blocks and met > _USUAL):
                 self.pins.append(condition)
 
     def _met(self, condition: Any) -> float:

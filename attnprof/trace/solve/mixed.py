@@ -320,7 +320,7 @@ def _furthest(formulas: Mixed, name: str, low: int, stride: int, runs: Runs) -> 
         high = further
     if name in FIRST:
         return high
-    most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
+    most = min(_DEEP * (1 + bool(runs.on_meta)), runs.left / 9)
     deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
     high = next((x for x in deep if not long(x, most)), high)
     asked = int(formulas.plan.hints[name])

@@ -230,7 +230,7 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
-        if pinned and target.mode.in_blocks and attempt.above_one and not attempt.classed:
+        if pinned and target.mode.loops_in_blocks and attempt.above_one and not attempt.classed:
             return by_symbols(replace(attempt, classed=attempt.above_one))
         if pinned and not pinned.refused:
             raise  # the code would pin the size again
@@ -359,7 +359,7 @@ def in_class(attempt: Attempt) -> Forms | FailedPlan:
 
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
-    if attempt.target.mode.in_blocks or not attempt.pins or not attempt.above_one:
+    if attempt.target.mode.loops_in_blocks or not attempt.pins or not attempt.above_one:
         return FailedPlan("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 

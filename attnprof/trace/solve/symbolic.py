@@ -123,7 +123,7 @@ def run_symbolically(
     def undisturbed(*, integers: bool) -> SymbolicRun:
         run, lines = _run(target, hints, phases, None, integers, places or {}, classed)
         ran = run.trace, run.guards.relations
-        for bend in () if target.mode.own or not lines or frozenset(lines) in known else BENDS:
+        for bend in () if target.mode.trusted or not lines or frozenset(lines) in known else BENDS:
             try:
                 other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
                 same = (other.trace, other.guards.relations) == ran
@@ -167,7 +167,7 @@ def _run(
     environment, sizes, names = symbolic_sizes(
         free, bend, integers=integers, below=blocks, classed=classed
     )
-    environment.in_blocks = target.mode.in_blocks
+    environment.loops_in_blocks = target.mode.loops_in_blocks
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
     with user_symbols(names):

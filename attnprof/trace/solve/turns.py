@@ -68,7 +68,7 @@ def run_with_marked_loops(
     at other sizes, since one of the hints may make a block of a single row. Rounded quotients of
     ``classed`` sizes may be fixed.
     """
-    if not target.mode.in_blocks:
+    if not target.mode.loops_in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
