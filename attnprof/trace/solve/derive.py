@@ -22,7 +22,7 @@ from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
 from attnprof.trace.run.values import draws_seen
-from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
+from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.small_runs import NotRunningError, explained
 from attnprof.trace.solve.strategies import (
@@ -98,7 +98,7 @@ def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, 
     failures = []
     for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
         try:
-            return tried(target, sizes, training=training, even=even), sizes
+            return runnable(target, sizes, training=training, even=even), sizes
         except RequestError as error:
             failures.append(error)
     raise failures[len(tries) - 1]

@@ -32,7 +32,7 @@ from attnprof.trace.request.target import (
     sizes_text,
 )
 from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.solve.count import held
+from attnprof.trace.solve.count import smallest_real_run
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import (
@@ -152,9 +152,8 @@ class Attempt:
                 shapes = _moved_to_end(shapes, self.asked)
         if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
-            real = held(
-                self.target, trains(self.phases), formulas.holds, shapes, quantities.get("flops", 0)
-            )
+            flops, training = quantities.get("flops", 0), trains(self.phases)
+            real = smallest_real_run(self.target, training, formulas.holds, shapes, flops)
             if isinstance(real, str):
                 notes.append(real)
             else:
