@@ -58,7 +58,7 @@ def derived(
     by_module: bool = False,
     pinned: PinnedError | None = None,
 ) -> Derivation:
-    """Return formulas of a target for phases; they hold at the ``asked`` sizes: of that branch.
+    """Return formulas of a target for phases, of the code's branch at the ``asked`` sizes.
 
     ``runs``: the target is known to run at these sizes. ``by_module``: costs of each module are
     asked for, and no peaks where these take further runs. ``pinned`` ended a symbolic run of the
@@ -80,14 +80,14 @@ def derived(
     start: Sizes = asked
     drawn = draws_seen()
     if not runs:
-        target, start = _runnable(target, asked, training=trains(phases))
+        target, start = _first_run(target, asked, training=trains(phases))
     with explained(target, phases, drawn):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned))
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
 
-def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
+def _first_run(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
     """Return the target as it runs, and sizes to begin with: a shorter length if no usual one runs.
 
     Lengths within a module's tables come before powers of two, at which sizes cannot be symbols.
@@ -170,10 +170,10 @@ class _Search:
             return self._first_result(phases, [str(error)])
 
     def _first_result(self, phases: Sequence[str], reasons: list[str]) -> Forms:
-        """Return the result of the first strategy that does not fail, with all sizes free at first.
+        """Return the result of the first strategy that does not fail.
 
-        Then asked sizes of 1 are fixed, and a size in which the cost is no polynomial. If runs
-        contradict some counts and no strategy has all formulas, those of the others are returned.
+        All sizes are free at first; then asked sizes of 1 are fixed, and a size in which the cost
+        is no polynomial. If no strategy has all formulas, the first result with some is returned.
         """
         partial: Forms | None = None
         waiting = list(product(STRATEGIES, self._starts()))
@@ -184,8 +184,8 @@ class _Search:
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             earlier = self._failed.get(key)
-            way = strategy.__name__.replace("_", " ")
-            tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
+            method = strategy.__name__.replace("_", " ")
+            tell(f"deriving {', '.join(phases)} of {self.target.name} {method}")
             result = earlier or attempt.outcome(strategy)
             if not isinstance(result, FailedPlan):
                 return result
@@ -236,7 +236,7 @@ class _Search:
         return False
 
     def _length(self, phases: Sequence[str]) -> Sizes:
-        """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
+        """Return a length with which the other sizes have formulas: ``{"N": 256}``, or {}."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(RequestError):
@@ -292,7 +292,7 @@ def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
 
 
 def _reasons(strategy: Strategy, fixed: Sizes, failed: FailedPlan) -> list[str]:
-    """Return the sentence on why a strategy failed, with numbers for some sizes; none if empty."""
+    """Return the sentence on why a strategy failed; ``fixed`` are sizes that were numbers."""
     start, error = STRATEGIES[strategy], failed.error
     if isinstance(error, NotRunningError) or not failed.why:
         return [failed.why] if failed.why else []
@@ -337,23 +337,20 @@ def _as_options(sizes: Sizes) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
+def at_one_shape(attempt: Attempt, fixed: Sizes) -> Forms:
     """Return numbers at the asked shape; CannotRunError if sizes are missing or the run fails.
 
-    ``given`` are sizes with which there are formulas in the other ones.
+    With numbers for the ``fixed`` sizes there are formulas in the other ones.
     """
     target, asked = attempt.target, attempt.asked
     why = "; ".join(dict.fromkeys(attempt.reasons))
     if not attempt.complete:
-        sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
-        sentence = (
-            [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
-            if given
-            else []
-        )
+        sizes = {name: {**EVEN, **fixed, **asked}.get(name, 16) for name in target.symbols}
+        free = _as_options({**fixed, **asked})
+        advice = [f"type --at {free} for formulas in the other sizes"] if fixed else []
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
-            sentence += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
-        how = "; ".join(sentence or ["give all sizes with --at for numbers at one shape"])
+            advice += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
+        how = "; ".join(advice or ["give all sizes with --at for numbers at one shape"])
         square = "; if N has to be a square, type S**2 for it in --input" * ("sqrt(N)" in why)
         raise CannotRunError(f"{target.name}: no closed form found ({why}){square}; {how}")
     try:
