@@ -173,7 +173,7 @@ class Attempt:
         notes: Sequence[str],
         values: PhaseCounts | None,
     ) -> Forms:
-        """Return the result of each phase; ``values`` are numbers for quantities without formulas."""
+        """Return the result of each phase; ``values`` are numbers where there is no formula."""
         fixed = tuple(f"{name} = {size}" for name, size in self.fixed.items())
         other_calls = compare_calls(self.target, self.phases, result.trace, shapes, self.asked)
 
