@@ -15,7 +15,7 @@ from attnprof.trace.request.target import largest
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
-from attnprof.trace.solve.mixture import Mixture, Solved
+from attnprof.trace.solve.mixture import Mixture, FittedMixture
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.smaller_sizes import extend_to_fewer_blocks
 from attnprof.trace.solve.verification import NoFormulaError, Runs
@@ -82,46 +82,46 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
     divided = blocks is not None and plan.whole
     try:
-        solved = Mixture(plan, phases, ragged=blocks is not None and not divided).solved()
+        fitted = Mixture(plan, phases, ragged=blocks is not None and not divided).fitted()
     except NoFormulaError:
         if blocks is None or divided:
             raise
-        solved, divided = Mixture(plan, phases, ragged=False).solved(), True
-    write = _writer(solved, blocks, runs, divided=divided) if blocks else None
-    solved = write.solved if write else solved
+        fitted, divided = Mixture(plan, phases, ragged=False).fitted(), True
+    write = _writer(fitted, blocks, runs, divided=divided) if blocks else None
+    fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
         whole = sympy.sympify(write.size(name, expression) if write else expression)
         return int(whole) if whole is not None and whole.is_Integer else whole
 
-    trace = solved.trace(size)
+    trace = fitted.trace(size)
     forms = totals_by_phase(trace, phases)
     for phase in phases:
-        sides = solved.peaks[phase]
+        sides = fitted.peaks[phase]
         peak = write.peak(phase) if write else sides and most(sides)
         if peak is None:
             forms[phase].pop("peak_bytes")
         else:
             forms[phase]["peak_bytes"] = sympy.sympify(peak)
-    base = solved.mixture.base
+    base = fitted.mixture.base
     # whole blocks may begin to be alike later
     turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
     first = {**base, blocks.name: turns} if blocks else base
     least = {name: _least_size(blocks, name, x, divided=divided) for name, x in first.items()}
-    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
+    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, fitted.lattice.axes, strict=True)}
     formulas = Mixed(
         plan,
         blocks,
         forms,
         trace,
-        _conditions(solved, blocks),
+        _conditions(fitted, blocks),
         least,
         {name: _end_of(plan, name, least[name]) for name in base},
         {name: (step, base[name]) for name, step in steps.items() if step > 1},
         turns,
         divided,
-        [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
-        kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
+        [dict(zip(fitted.mixture.names, point, strict=True)) for point in fitted.lattice.points],
+        kinds={x: y.kinds for x, y in zip(base, fitted.lattice.axes, strict=True)},
     )
     if plan.by_module:
         formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
@@ -153,17 +153,17 @@ def _is_curved(peak: Any, size: Any) -> bool:
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-def _writer(solved: Solved, blocks: Blocks, runs: Runs, *, divided: bool) -> Writer:
+def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, divided: bool) -> Writer:
     if divided:
-        return Writer(solved, blocks, runs, ways=("whole",))
-    plan, base = solved.mixture.plan, solved.mixture.base
+        return Writer(fitted, blocks, runs, ways=("whole",))
+    plan, base = fitted.mixture.plan, fitted.mixture.base
     shapes = []
     for more in (1, 2, 4):
         shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
         shape |= base
         block = blocks.at(shape)
         shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
-    return Writer(solved, blocks, runs, shapes)
+    return Writer(fitted, blocks, runs, shapes)
 
 
 def _end_of(plan: SizePlan, name: str, least: int) -> int:
@@ -177,10 +177,10 @@ def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -
     return int(blocks.block) * base + 2 * (not divided) if blocks.block.is_Integer else 2
 
 
-def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
+def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
     """Return the conditions that all runs relied on; alike ones become one, over the numbers."""
     alike: dict[Any, list[Any]] = {}
-    for run in solved.runs:
+    for run in fitted.runs:
         for relation in run.guards.relations:
             compares = isinstance(relation, sympy.Rel)
             parts = terms_of(relation.lhs - relation.rhs) if compares else {}
@@ -189,8 +189,8 @@ def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
     conditions = []
     for (func, *_), relations in alike.items():
         whole = None
-        if len(relations) == len(solved.runs) and all(parts for _, parts in relations):
-            whole = solved.expression([parts for _, parts in relations])
+        if len(relations) == len(fitted.runs) and all(parts for _, parts in relations):
+            whole = fitted.expression([parts for _, parts in relations])
         conditions += [x for x, _ in relations] if whole is None else [func(whole, 0)]
     if blocks:
         conditions = [blocks.written(relation, "floor") for relation in conditions]
