@@ -329,7 +329,7 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
     assert not found.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
     assert found.holds({"N": 7, "C": 3})
     assert "N > 2*C" in found.domain
-    found.divided = True
+    found.whole_only = True
     assert found.holds({"N": 6, "C": 3})
 
 

@@ -24,7 +24,7 @@ from attnprof.trace.run.runs import outcome, record
 from attnprof.trace.run.values import draws_seen
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.small_runs import NotRunningError, explained
+from attnprof.trace.solve.small_runs import NotRunningError, refusing_chance
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
@@ -78,10 +78,10 @@ def derived(
                 f"use {', '.join(target.symbols) or 'none'}"
             )
     start: Sizes = asked
-    drawn = draws_seen()
+    draws = draws_seen()
     if not runs:
         target, start = _first_run(target, asked, training=trains(phases))
-    with explained(target, phases, drawn):
+    with refusing_chance(target, phases, draws):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned))
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)

@@ -37,16 +37,16 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     more layers; likewise at lengths beyond a window.
     """
     formulas = _fit_plan(plan, phases, runs)
-    meant = plan.hints if formulas.narrow else {}
+    hints = plan.hints if formulas.narrow else {}
     later = {
-        x: n for x, n in formulas.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
+        x: n for x, n in formulas.branches.items() if n <= (hints.get(x, 0) if x in FIRST else _FEW)
     }
-    # as often as there are layers before the first of another kind, there may be one again
+    # layers of the other kind may recur with a period: as many as come before the first of them
     layers = {x: (*[0] * (n - 1), 1) for x, n in later.items() if x not in FIRST and n > 2}
     for kinds in ([layers] if layers else []) + ([{}] if later else []):
-        begun = replace(plan, base={**plan.base, **later}, kinds=kinds)
+        later_plan = replace(plan, base={**plan.base, **later}, kinds=kinds)
         with suppress(NoFormulaError):
-            again = _fit_plan(begun, phases, runs)
+            again = _fit_plan(later_plan, phases, runs)
             if all(again.ends[x] > 2 * n for x, n in later.items()):
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
@@ -80,14 +80,14 @@ def _refuse_accident(formulas: Mixed, name: str) -> None:
 
 def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
-    divided = blocks is not None and plan.whole
+    whole_only = blocks is not None and plan.whole
     try:
-        fitted = Mixture(plan, phases, ragged=blocks is not None and not divided).fitted()
+        fitted = Mixture(plan, phases, ragged=blocks is not None and not whole_only).fitted()
     except NoFormulaError:
-        if blocks is None or divided:
+        if blocks is None or whole_only:
             raise
-        fitted, divided = Mixture(plan, phases, ragged=False).fitted(), True
-    write = _writer(fitted, blocks, runs, divided=divided) if blocks else None
+        fitted, whole_only = Mixture(plan, phases, ragged=False).fitted(), True
+    write = _writer(fitted, blocks, runs, whole_only=whole_only) if blocks else None
     fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
@@ -107,7 +107,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     # whole blocks may begin to be alike later
     turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
     first = {**base, blocks.name: turns} if blocks else base
-    least = {name: _least_size(blocks, name, x, divided=divided) for name, x in first.items()}
+    least = {name: _least_size(blocks, name, x, whole_only=whole_only) for name, x in first.items()}
     steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, fitted.lattice.axes, strict=True)}
     formulas = Mixed(
         plan,
@@ -119,7 +119,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         {name: _end_of(plan, name, least[name]) for name in base},
         {name: (step, base[name]) for name, step in steps.items() if step > 1},
         turns,
-        divided,
+        whole_only,
         [dict(zip(fitted.mixture.names, point, strict=True)) for point in fitted.lattice.points],
         kinds={x: y.kinds for x, y in zip(base, fitted.lattice.axes, strict=True)},
     )
@@ -153,8 +153,8 @@ def _is_curved(peak: Any, size: Any) -> bool:
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, divided: bool) -> Writer:
-    if divided:
+def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bool) -> Writer:
+    if whole_only:
         return Writer(fitted, blocks, runs, ways=("whole",))
     plan, base = fitted.mixture.plan, fitted.mixture.base
     shapes = []
@@ -171,10 +171,10 @@ def _end_of(plan: SizePlan, name: str, least: int) -> int:
     return _TIMES_REAL * least if plan.target.mode.real else largest(name, least)
 
 
-def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:
+def _least_size(blocks: Blocks | None, name: str, base: int, *, whole_only: bool) -> int:
     if blocks is None or name != blocks.name:
         return base
-    return int(blocks.block) * base + 2 * (not divided) if blocks.block.is_Integer else 2
+    return int(blocks.block) * base + 2 * (not whole_only) if blocks.block.is_Integer else 2
 
 
 def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
