@@ -116,7 +116,10 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         trace,
         _conditions(fitted, blocks),
         least,
-        {name: _end_of(plan, name, least[name]) for name in base},
+        {  # on real tensors large sizes take real time
+            name: _TIMES_REAL * least[name] if plan.target.mode.real else largest(name, least[name])
+            for name in base
+        },
         {name: (step, base[name]) for name, step in steps.items() if step > 1},
         turns,
         whole_only,
@@ -164,11 +167,6 @@ def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bo
         block = blocks.at(shape)
         shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
     return Writer(fitted, blocks, runs, shapes)
-
-
-def _end_of(plan: SizePlan, name: str, least: int) -> int:
-    """Return the largest number of a size to try; on real tensors large sizes take real time."""
-    return _TIMES_REAL * least if plan.target.mode.real else largest(name, least)
 
 
 def _least_size(blocks: Blocks | None, name: str, base: int, *, whole_only: bool) -> int:

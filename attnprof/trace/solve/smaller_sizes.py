@@ -138,7 +138,8 @@ def extend_to_fewer_blocks(formulas: "Mixed", runs: Runs) -> None:
     name = blocks.name
     while formulas.turns > formulas.whole_only:
         fewer = formulas.turns - 1
-        kinds = [(fewer, False)] if formulas.whole_only else [(fewer, True), (formulas.turns, False)]
+        with_rests = [(fewer, True), (formulas.turns, False)]
+        kinds = [(fewer, False)] if formulas.whole_only else with_rests
         try:
             alike = all(
                 _agrees_in_blocks(formulas, turns, runs, ragged=ragged) for turns, ragged in kinds

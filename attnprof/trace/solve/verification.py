@@ -1,7 +1,7 @@
 """Verify formulas by runs at concrete shapes, within a budget; withhold those a run contradicts.
 
-:meth:`Runs.verify` holds a :class:`Solution` against runs; ``parting`` says at which operation and
-line a formula and a run differ first; ``compare_calls`` compares calls of one module.
+:meth:`Runs.verify` holds a :class:`Solution` against runs; ``first_difference`` names the operation
+and line at which the two part; ``compare_calls`` compares calls of one module.
 """
 
 import tracemalloc
@@ -231,29 +231,24 @@ class Solution:
     def check_against(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
         """Withhold the formulas that a run at a shape contradicts.
 
-        Raises :class:`ContradictedError` if too few are left, or if any differs and ``strict``.
+        Raises :class:`ContradictedError` if a phase keeps no count, or if ``strict``.
         """
         wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
-        for (phase, quantity), sentence in wrong.items():
-            wrong[phase, quantity] = sentence + parting(self.trace, run, phase, quantity, shape)
+        for key in wrong:
+            wrong[key] += first_difference(self.trace, run, *key, shape)
         if wrong and strict:
             raise ContradictedError(shape, wrong)
-        if wrong:
-            self.withhold(ContradictedError(shape, wrong))
-
-    def withhold(self, error: ContradictedError) -> None:
-        """Remove the contradicted formulas; raise the error if a phase keeps none of a count."""
-        for (phase, quantity), sentence in error.wrong.items():
-            forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
-            del forms[quantity]
-            gone[quantity] = f"at {sizes_text(error.shape)} {sentence}"
-        for phase, gone in self.withheld.items():
+        for (phase, quantity), sentence in wrong.items():
+            del self.forms[phase][quantity]
+            withheld = self.withheld.setdefault(phase, {})
+            withheld[quantity] = f"at {sizes_text(shape)} {sentence}"
+        for phase, withheld in self.withheld.items() if wrong else ():
             left = [kind for kind in KINDS if self.forms[phase].get(kind, 0) != 0]
-            if not left and not gone.keys().isdisjoint(KINDS):
-                raise error
+            if not left and not withheld.keys().isdisjoint(KINDS):
+                raise ContradictedError(shape, wrong)
 
 
-def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
+def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
     """Return where a formula and a run differ first, or an empty string if that is not known.
 
     Such as ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing, as
@@ -264,8 +259,8 @@ def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes
     rows = list(_rows(run, phase, quantity, {}))
     pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, rows)
     if any(call.times != 1 for call in formulas.calls):
-        at, there = _summed_by_line(expected), _summed_by_line(rows)
-        pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
+        ours, theirs = _summed_by_line(expected), _summed_by_line(rows)
+        pairs = ((ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
     for wanted, got in pairs:
         if wanted is None or got is None:
             what = "the run has not" if wanted else "the formula has not"
