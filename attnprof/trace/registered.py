@@ -77,14 +77,14 @@ def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Si
     rule = f"the rule for {name} ({_place(function)})"
     values = [_shape(value) for value in arguments.values()]
     signature = inspect.signature(function)
-    more = {"out": _shape(out)} if "out" in signature.parameters else {}
+    keywords = {"out": _shape(out)} if "out" in signature.parameters else {}
     try:
-        signature.bind(*values, **more)
+        signature.bind(*values, **keywords)
     except TypeError as error:
         passed = ", ".join([*arguments, "out (if it likes)"])
         raise RequestError(f"{rule} does not take what it gets, {passed}: {error}") from error
     try:
-        counts = function(*values, **more)
+        counts = function(*values, **keywords)
     except Exception as error:
         if type(error).__module__.startswith("torch."):
             raise

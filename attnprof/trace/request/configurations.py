@@ -63,14 +63,14 @@ class Configuration(Sized):
         try:
             return self.kind(**values)  # some take more than they say
         except TypeError:
-            taken = inspect.signature(self.kind).parameters
-            later = {name: values.pop(name) for name in {*values} - {*taken}}
+            parameters = inspect.signature(self.kind).parameters
+            later = {name: values.pop(name) for name in {*values} - {*parameters}}
             if not later:
                 raise
-        made = self.kind(**values)
+        config = self.kind(**values)
         for name, value in later.items():
-            setattr(made, name, value)
-        return made
+            setattr(config, name, value)
+        return config
 
 
 def config_parameter(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
@@ -221,8 +221,8 @@ def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> d
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
         number = type(item.default) is int
-        few = size == FEW and number and item.default <= int(FEW)
-        if name in given or few or not (required or (size and number)):
+        is_few = size == FEW and number and item.default <= int(FEW)
+        if name in given or is_few or not (required or (size and number)):
             continue
         if size and (required or size not in ("N", "1000")):
             guesses[name] = as_size(size)
@@ -246,8 +246,8 @@ def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
         if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
             sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
-            more = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
-            sizes |= {name: more[name] for name in more if name in {*fields} - {*given}}
+            extra = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
+            sizes |= {name: extra[name] for name in extra if name in {*fields} - {*given}}
     return sizes
 
 
@@ -259,9 +259,9 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     if not kinds or kinds[0] is nn.Module:
         return None
     fields = parameters_of_class(kinds[0], item.name)
-    more = {"batch_first": True, "depth": 2}
-    more = {name: value for name, value in more.items() if name in fields}
-    return Configuration(kinds[0], guessed_fields(fields, more, item.name) | more)
+    settings = {"batch_first": True, "depth": 2}
+    settings = {name: value for name, value in settings.items() if name in fields}
+    return Configuration(kinds[0], guessed_fields(fields, settings, item.name) | settings)
 
 
 def compared(name: str, owner: Any) -> str:

@@ -127,12 +127,12 @@ def mechanism_target(
     def make(sizes: Sizes) -> Any:
         n, h, d = (sizes[name] for name in "Nhd")
         if all(isinstance(size, int) for size in (n, h, d)):
-            made = core.checked_sizes(spec, h * d, h, n)
+            layer_sizes = core.checked_sizes(spec, h * d, h, n)
         else:  # a symbol cannot be compared and is taken as it is
-            made = LayerSizes(h, d, spec.kv_heads or h, d, n)
+            layer_sizes = LayerSizes(h, d, spec.kv_heads or h, d, n)
         if scope == "layer":
-            return core.build_layer(spec, source, made)
-        return source.CORES[spec.name](spec, made)
+            return core.build_layer(spec, source, layer_sizes)
+        return source.CORES[spec.name](spec, layer_sizes)
 
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")

@@ -92,8 +92,8 @@ def uses(
 
 def _request_for(model: Any, request: Request) -> Request:
     """Return the request for a model, with the typed arguments that it takes, too."""
-    taken = signatures.parameters_of_class(model, model.__name__)
-    args = {name: x for name, x in request.args.items() if re.split(r"[.\[]", name)[0] in taken}
+    parameters = signatures.parameters_of_class(model, model.__name__)
+    args = {n: x for n, x in request.args.items() if re.split(r"[.\[]", n)[0] in parameters}
     return Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
 
 
@@ -227,16 +227,16 @@ def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dic
     except TypeError:
         return {}
     _self, *names = bound
-    taken: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in names:
         item, value = signature.parameters[name], bound[name]
         if item.kind is item.VAR_KEYWORD:
-            taken |= {n: x for n, x in value.items() if isinstance(x, torch.Tensor)}
+            arguments |= {n: x for n, x in value.items() if isinstance(x, torch.Tensor)}
         elif isinstance(value, torch.Tensor) or (
             value is not item.default and value != item.default
         ):
-            taken[name] = value
-    return taken
+            arguments[name] = value
+    return arguments
 
 
 def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,10 +325,10 @@ def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
 def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
     if len(lines) == 1:  # a line is shown as one
         name, offset = lines[0]
-        more = share * offset
-        if more.denominator != 1:
+        constant = share * offset
+        if constant.denominator != 1:
             raise _UnlikeCallsError
-        return _times(share, [name]) + _signed(more)
+        return _times(share, [name]) + _signed(constant)
     if any(offset.denominator != 1 for _, offset in lines):
         raise _UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)

@@ -51,9 +51,9 @@ def _named(failed: Failed) -> Iterator[Repair]:
     """Yield values for optional arguments that the message names as missing."""
     names = re.findall(r"[`'](\w+)[`']", failed.text)
     names = [name for name in names if name not in failed.request.args]
-    taken = failed.parameters
+    parameters = failed.parameters
     sizes = {name: REQUIRED.get(name.lower()) for name in names}
-    plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not sizes[n]}
+    plain = {n: plain_value(n, parameters[n]) for n in names if n in parameters and not sizes[n]}
     values = {name: as_size(size) for name, size in sizes.items() if size}
     values |= {name: value[0] for name, value in plain.items() if value}
     yield Repair(values)
@@ -78,8 +78,9 @@ def _lists(failed: Failed) -> Iterator[Repair]:
 
 def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
     """Yield the defaults of guessed fields: a configuration may take no other values."""
-    every = {n: x.default for n, x in failed.left_out.items() if n in failed.request.guessed_args}
-    numbers = {n: default for n, default in every.items() if type(default) is int}
+    guessed = failed.request.guessed_args
+    defaults = {n: x.default for n, x in failed.left_out.items() if n in guessed}
+    numbers = {n: default for n, default in defaults.items() if type(default) is int}
     for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
         yield Repair({name: numbers[name]})
 
@@ -132,9 +133,9 @@ def _plain_sizes(failed: Failed) -> Iterator[Repair]:
 
 def _twos(failed: Failed) -> Iterator[Repair]:
     """Yield 2 for arguments that are 1 by default, as scales: some code needs several."""
-    given = failed.request.args
+    typed = failed.request.args
     ones = [name for name, item in failed.parameters.items()
-            if item.default == 1 and type(item.default) is int and name not in given]  # fmt: skip
+            if item.default == 1 and type(item.default) is int and name not in typed]  # fmt: skip
     for name in sorted(ones, key=lambda name: name not in failed.line):
         yield Repair({name: 2})
 
@@ -144,17 +145,17 @@ def _twos(failed: Failed) -> Iterator[Repair]:
 
 def _missing(failed: Failed) -> Iterator[Repair]:
     """Yield tensors for inputs that are None; inputs that the failing line names come first."""
-    taken = failed.called_with
-    named = set(re.findall(r"\w+", failed.text)) & {*taken} - {"input", "mask", "x"}
+    inputs = failed.called_with
+    named = set(re.findall(r"\w+", failed.text)) & {*inputs} - {"input", "mask", "x"}
     if not (named or UNSET.search(failed.text) or "missing" in failed.text):
         return
-    given = {*map(base_of, failed.request.inputs)}
+    typed = {*map(base_of, failed.request.inputs)}
     made = {base_of(item.name) for item in failed.target.inputs if not item.literal}
-    open_ones = [name for name in taken if name not in given | made and name != "self"]
+    open_ones = [name for name in inputs if name not in typed | made and name != "self"]
     line = failed.line | named
     for name in sorted(open_ones, key=lambda name: name not in line):
         usual = input_text(name, failed.width, "d")
-        if not usual and name in named and taken[name].default is None:
+        if not usual and name in named and inputs[name].default is None:
             usual = f"B, N, {failed.width}"
         usual = _of_another_width(failed, name, usual)
         if usual not in ("None", ""):
@@ -165,10 +166,10 @@ def _missing(failed: Failed) -> Iterator[Repair]:
 
 def _unnamed(failed: Failed) -> Iterator[Repair]:
     """Yield (B, N, width) for optional tensors whose names say nothing."""
-    taken = failed.called_with
-    given = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
-    for name, item in taken.items():
-        if item.default is None and name not in given and "Tensor" in str(item.annotation):
+    inputs = failed.called_with
+    typed = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
+    for name, item in inputs.items():
+        if item.default is None and name not in typed and "Tensor" in str(item.annotation):
             usual = input_text(name, failed.width, "d")
             if not usual or usual == f"B, N, {failed.width}":
                 yield Repair(inputs={name: f"B, N, {failed.width}"})

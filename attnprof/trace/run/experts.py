@@ -116,8 +116,8 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
     if name == "lt" and hasattr(args[0], _UNIT) and args[1] <= 0:  # as layers that are not dropped
         setattr(results[0], _KEY, _KnownValues(_blank("zeros", results[0]), None))
         return
-    made = name.removesuffix("_") in _MADE
-    follows = made or (operands and None not in known)
+    from_nothing = name.removesuffix("_") in _MADE
+    follows = from_nothing or (operands and None not in known)
     if follows and all(prod(map(_as_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
@@ -162,22 +162,22 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     if name not in _CHOICES or not args or not args[0].is_floating_point():
         return None
     first, results = args[0], tensors_in(out)
-    given = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
+    positional = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
     default = None if name in ("argmax", "max") else -1
-    dim = kwargs.get("dim", given[0] if given else default)
+    dim = kwargs.get("dim", positional[0] if positional else default)
     if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
         return None
     places, dim = results[-1], dim % first.dim()
     experts, shape = first.shape[dim], list(map(_as_number, places.shape))
-    kept = places.dim() == first.dim()
-    each = shape.pop(dim) if kept else 1
+    keeps_dim = places.dim() == first.dim()
+    each = shape.pop(dim) if keeps_dim else 1
     selects_keys = _as_number(experts) > MOST_EXPERTS
     if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
         return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
         rows = (steps.unsqueeze(-1) + torch.arange(each)) % _as_number(experts)
-        values = rows.movedim(-1, dim) if kept else rows.squeeze(-1)
+        values = rows.movedim(-1, dim) if keeps_dim else rows.squeeze(-1)
     return places, Route(prod(places.shape), experts, each), values.contiguous()
 
 

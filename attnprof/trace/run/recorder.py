@@ -113,9 +113,9 @@ class Recorder(EagerMode):
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
         """Return the tensors among ``values()`` that this run made and that are still alive."""
         self._died_storages()
-        made = {held.key for held in self._alive.values() if not held.given}
-        kept = values() if made else ()
-        return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
+        new = {held.key for held in self._alive.values() if not held.given}
+        tensors = values() if new else ()
+        return [x for x in tensors if isinstance(x, torch.Tensor) and key_of(x) in new]
 
     def restart_for_next_call(self, tensors: Iterable[Any]) -> Trace:
         """Restart for the next call, with ``tensors`` as given before; return the trace so far."""

@@ -52,8 +52,8 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
     name = name_of(func).removeprefix("aten.")
     if name == "arange":
         first, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
-        whole = isinstance(first, int | torch.SymInt) and isinstance(step, int) and step == 1
-        return CountedOff(first) if whole else None
+        by_one = isinstance(first, int | torch.SymInt) and isinstance(step, int) and step == 1
+        return CountedOff(first) if by_one else None
     if name not in (*_KEEP, "add", "sub"):
         return None
     ends = _ends(args[0], held)

@@ -228,17 +228,17 @@ def _by_kind(
     held: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
 ) -> Mapping[Any, _Rows]:
     """Return the moments of each kind: held bytes, and place in the run or in a loop's turn."""
-    many: dict[Any, int] = defaultdict(int)
+    counts: dict[Any, int] = defaultdict(int)
     for kind, (place, _), *turn in every:
-        many[kind, *turn] = max(many[kind, *turn], place + 1)
+        counts[kind, *turn] = max(counts[kind, *turn], place + 1)
         if turn:
-            many[kind, turn[0]] = max(many[kind, turn[0]], turn[1] + 1)
+            counts[kind, turn[0]] = max(counts[kind, turn[0]], turn[1] + 1)
     turned = {kind for kind, _, *turn in every if turn}
     rows: dict[Any, _Rows] = defaultdict(set)
     for (kind, (place, _), *turn), value in held.items():
         if place >= 0 and (turn[1] >= 0 if turn else kind not in turned):
-            where = [place, many[kind, *turn]]
-            where += [turn[1], many[kind, turn[0]]] if turn else []
+            where = [place, counts[kind, *turn]]
+            where += [turn[1], counts[kind, turn[0]]] if turn else []
             rows[kind].add((tuple([value.get(x, 0) for x in monomials]), tuple(where)))
     return rows
 

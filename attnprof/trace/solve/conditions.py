@@ -31,14 +31,14 @@ def division_in(condition: Any) -> tuple[Any, Any, Any] | None:
     for floor in difference.atoms(sympy.floor, sympy.ceiling):
         number, divisor = floor.args[0].as_numer_denom()
         quotient = sympy.Dummy()
-        given = difference.xreplace({floor: quotient})
-        factor = -given.coeff(quotient, 1) / divisor
+        with_quotient = difference.xreplace({floor: quotient})
+        factor = -with_quotient.coeff(quotient, 1) / divisor
         if factor.is_nonzero and not factor.has(quotient):
-            whole = sympy.expand(given / factor + divisor * quotient)
-            more = sympy.expand(number - whole)
-            more = more if isinstance(floor, sympy.floor) else -more
-            if more == 0 or _is_rest(more, divisor):
-                return whole, divisor, floor
+            number_side = sympy.expand(with_quotient / factor + divisor * quotient)
+            rest = sympy.expand(number - number_side)
+            rest = rest if isinstance(floor, sympy.floor) else -rest
+            if rest == 0 or _is_rest(rest, divisor):
+                return number_side, divisor, floor
         up = sympy.floor((number + divisor - 1) / divisor)
         if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
             return number, divisor, floor

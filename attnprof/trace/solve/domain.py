@@ -148,8 +148,8 @@ class Domain(SizeConditions):
                 continue  # it excludes nothing
             self.relations.append(condition)
             # a remainder, like that of odd sizes, leaves many values
-            left = equal and condition.rhs.is_Integer and remainder(condition)
-            if equal and not left and not (environment.loops_in_blocks and met > _USUAL):
+            leaves_many = equal and condition.rhs.is_Integer and remainder(condition)
+            if equal and not leaves_many and not (environment.loops_in_blocks and met > _USUAL):
                 self.pins.append(condition)
 
     def _met(self, condition: Any) -> float:
@@ -190,8 +190,8 @@ class Domain(SizeConditions):
             for power in part.args[0].atoms(sympy.Pow)
             if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
         }
-        whole = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
-        return part.args[0] if part.args[0].xreplace(whole).is_integer else part
+        integers = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
+        return part.args[0] if part.args[0].xreplace(integers).is_integer else part
 
     def _unrounded(self, value: Any) -> Any:
         """Return a value with whole quotients in place of their roundings.
@@ -199,7 +199,7 @@ class Domain(SizeConditions):
         A whole quotient plus less than one rounds to it: ``floor(d/2 + 1/2)`` is d/2 for even d.
         Multiples of whole quotients are whole, too.
         """
-        whole = {
+        quotients = {
             part: quotient if rest.is_Rational else part.args[0]
             for part in value.atoms(sympy.floor, sympy.ceiling)
             for sign in [1 if isinstance(part, sympy.floor) else -1]
@@ -207,7 +207,7 @@ class Domain(SizeConditions):
             if ((rest := part.args[0] - quotient).is_Rational and 0 <= sign * rest < 1)
             or _is_whole(part.args[0] / quotient)
         }
-        return value.xreplace(whole)
+        return value.xreplace(quotients)
 
     def _unrounded_conditions(self, condition: Any) -> list[Any]:
         """Return the conditions that make up this one, without roundings of whole quotients."""

@@ -74,8 +74,8 @@ def _refuse_accident(formulas: Mixed, name: str) -> None:
         for what in ("flops", "bytes_moved")
     ]
     if len(numbers) < len(behind) + _MORE or min(costs) < 0:
-        few = f"{name} from {numbers[0]} to {numbers[-1]} alone"
-        raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(formulas.borders)}", name)
+        span = f"{name} from {numbers[0]} to {numbers[-1]} alone"
+        raise NoFormulaError(f"the formulas hold for {span}: {'; '.join(formulas.borders)}", name)
 
 
 def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
@@ -91,8 +91,8 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
-        whole = sympy.sympify(write.size(name, expression) if write else expression)
-        return int(whole) if whole is not None and whole.is_Integer else whole
+        written = sympy.sympify(write.size(name, expression) if write else expression)
+        return int(written) if written is not None and written.is_Integer else written
 
     trace = fitted.trace(size)
     forms = totals_by_phase(trace, phases)
@@ -136,12 +136,12 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
 
 def _withhold_curved_peaks(formulas: Mixed) -> None:
     """Withhold peaks that grow faster than a number of layers: the peak may move on."""
-    inside = {
+    in_blocks = {
         x for block in formulas.plan.blocks.values() for x in sympy.sympify(block).free_symbols
     }
     for forms, name in product(formulas.forms.items(), formulas.least):
         phase, quantities = forms
-        if name in FIRST or symbol(name) in inside or "peak_bytes" not in quantities:
+        if name in FIRST or symbol(name) in in_blocks or "peak_bytes" not in quantities:
             continue
         if _is_curved(quantities["peak_bytes"], symbol(name)):
             del quantities["peak_bytes"]
@@ -186,10 +186,10 @@ def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
             alike.setdefault(kind, []).append((relation, parts))
     conditions = []
     for (func, *_), relations in alike.items():
-        whole = None
+        joint = None
         if len(relations) == len(fitted.runs) and all(parts for _, parts in relations):
-            whole = fitted.expression([parts for _, parts in relations])
-        conditions += [x for x, _ in relations] if whole is None else [func(whole, 0)]
+            joint = fitted.expression([parts for _, parts in relations])
+        conditions += [x for x, _ in relations] if joint is None else [func(joint, 0)]
     if blocks:
         conditions = [blocks.written(relation, "floor") for relation in conditions]
     return SizeConditions([x for x in dict.fromkeys(conditions) if x != True])  # noqa: E712 - sympy's true

@@ -187,8 +187,8 @@ class Mixture:
         for place, axis in enumerate(samples.values()):
             along = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
             points += [point for point in along if point not in points]
-        every = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
-        if len(runs := [run for run in every if run is not None]) < len(points):
+        attempted = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
+        if len(runs := [run for run in attempted if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
         return FittedMixture(self, Lattice(list(samples.values()), indices, points), runs)
 
@@ -310,9 +310,9 @@ def axis_of(mixture: Mixture, name: str) -> Axis:
     steps += _RARE_STEPS if mixture.plan.concrete else ()
     first = next(filter(None, (_axis_by_step(mixture, name, step) for step in steps)), None)
     if first is None:
-        of = name if mixture.plan.concrete else f"blocks of {name}"
+        variable = name if mixture.plan.concrete else f"blocks of {name}"
         # with a number for this size, the other sizes may be symbols
-        why = f"the cost is no polynomial in {of}"
+        why = f"the cost is no polynomial in {variable}"
         raise NoFormulaError(why, name if mixture.plan.concrete else "")
     checked = name in FIRST or mixture.plan.concrete
     if is_number and checked and not _fits_further(mixture, name, first[0]):
@@ -332,9 +332,9 @@ def _fits_further(mixture: Mixture, name: str, samples: SampledSizes) -> bool:
     far = samples.xs[-1] + max(_FURTHER, steps) * step
     with suppress(OutOfBudgetError):
         runs = [mixture.run({**mixture.base, name: x}) for x in (*samples.xs, far)]
-        known = [run for run in runs if run is not None]
+        completed = [run for run in runs if run is not None]
         longer = SampledSizes((*samples.xs, far), samples.kinds)
-        return len(known) < len(runs) or mixture.fit(longer, known)[0] is not None
+        return len(completed) < len(runs) or mixture.fit(longer, completed)[0] is not None
     return True
 
 

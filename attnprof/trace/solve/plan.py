@@ -163,10 +163,11 @@ def plan_for(
     """
     base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
     # code that asserts N % 64 == 0 and loops over N // 64 blocks fixes N: the quotient is exact
-    of = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
-    whole = blocks | next(({x: block} for x, block in of.items() if block > _SMALL_BLOCK), {})
+    divisors = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
+    long = ({x: block} for x, block in divisors.items() if block > _SMALL_BLOCK)
+    in_blocks = blocks | next(long, {})
     plan = SizePlan(target, hints, base, blocks, by_module=by_module)
-    for plan.blocks in chain([whole, blocks], block_guesses(target, phases)):
+    for plan.blocks in chain([in_blocks, blocks], block_guesses(target, phases)):
         if plan.blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
@@ -182,12 +183,12 @@ def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Tra
     if len(places) != 1:
         return trace
     (name, place), size = *places.items(), symbol(*places)
-    whole = place.count * place.block
+    tokens = place.count * place.block
 
     def in_exponent(power: Any) -> Any:
-        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - whole}))
+        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - tokens}))
         parts = sympy.Add.make_args(exponent)
-        named = [x if x.has(size) or (x / whole).as_coeff_Mul()[0].q != 1 else x / whole * size
+        named = [x if x.has(size) or (x / tokens).as_coeff_Mul()[0].q != 1 else x / tokens * size
                  for x in parts]  # fmt: skip
         return power.base ** sympy.Add(*(parts if place.rest else named))
 
@@ -235,9 +236,9 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
             return False
         first = {name: plan.first(name) for name in plan.blocks}
         run = plan.at(first, phases, ragged=True)
-        many = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
+        is_long = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(run, SymbolicRun | PinnedError)
-        if plan.whole or (many and _BLOCK in first.values()):
+        if plan.whole or (is_long and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
             run = whole if plan.whole else run
@@ -291,8 +292,8 @@ def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
         changed.add(name)
         if name in refined:
             old = refined[name]
-            both = old.is_Integer and block.is_Integer
-            new = sympy.Integer(gcd(int(old), int(block))) if both else sympy.Integer(1)
+            are_numbers = old.is_Integer and block.is_Integer
+            new = sympy.Integer(gcd(int(old), int(block))) if are_numbers else sympy.Integer(1)
             block = sympy.Integer(1) if new == old else new
         refined[name] = sympy.Integer(1) if block in (2, 3) else block
     # formulas are over blocks of one size: others that come in blocks are numbers

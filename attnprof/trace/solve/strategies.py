@@ -290,8 +290,8 @@ def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
 
     def planned(runs: Runs) -> SizePlan:
-        usual = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
-        hints = hints_for(attempt.target.symbols, {**usual, **attempt.above_one})
+        anchor = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
+        hints = hints_for(attempt.target.symbols, {**anchor, **attempt.above_one})
         base = short_sizes(runs, hints, attempt.above_one)
         return plan_of_numbers(attempt.target, hints, base, runs, by_module=attempt.by_module)
 

@@ -91,7 +91,7 @@ def _runs_at_asked(
     ran: Callable[..., SymbolicRun], hints: Sizes, asked: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
     """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
-    some = False
+    any_run = False
     for sizes in _candidates(hints, asked, failed):
         try:
             run = ran(hints=sizes)
@@ -99,13 +99,13 @@ def _runs_at_asked(
             failed.append(error)
             continue
         except (NoFormulaError, RequestError):  # this one where it was built for one length
-            if not (some or failed):
+            if not (any_run or failed):
                 raise
             return
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         yield run, sizes
-        some = True
+        any_run = True
         wide = "N" not in asked and sizes is not hints and _share_of_lengths(run, sizes) > _WIDE
         if wide or not run.trace.has_loops:
             return
@@ -218,17 +218,17 @@ def _shapes_of_few_turns(
     near = (shapes_in({**hints, "N": length}, symbolic.holds) for length in lengths)
     drawn = [dict(x) for x in chain(inside, *(islice(shapes, _SHAPES_OUTSIDE) for shapes in near))]
     for shape, name in product(drawn, looped):
-        few = {**shape, name: 2 + shape[name] % 2}
-        if symbolic.holds(few):
-            shape.update(few)
+        few_turns = {**shape, name: 2 + shape[name] % 2}
+        if symbolic.holds(few_turns):
+            shape.update(few_turns)
     for (name, size), length in product(wider.items(), range(2, max(lengths, default=0))):
-        few = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
-        shape = {**hints, **few, name: size + length % 5, "N": length}
+        few_turns = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
+        shape = {**hints, **few_turns, name: size + length % 5, "N": length}
         drawn += [shape] if symbolic.holds(shape) else []
-    taken = [symbolic.operations(shape) for shape in drawn]
-    short = min(longest, 2 * min(taken, default=0))
-    yield from (shape for shape, many in zip(drawn, taken, strict=True) if many <= short)
-    yield from (s for s, many in zip(drawn, taken, strict=True) if short < many <= longest)
+    operations = [symbolic.operations(shape) for shape in drawn]
+    short = min(longest, 2 * min(operations, default=0))
+    yield from (shape for shape, number in zip(drawn, operations, strict=True) if number <= short)
+    yield from (s for s, number in zip(drawn, operations, strict=True) if short < number <= longest)
 
 
 def _is_short(symbolic: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
@@ -255,8 +255,8 @@ def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Symb
     for broken in refused:
         if dropped.issuperset(broken):
             dropped.difference_update(broken)
-    kept = [condition for condition in symbolic.guards.relations if condition not in dropped]
-    return replace(symbolic, guards=SizeConditions(kept))
+    conditions = [condition for condition in symbolic.guards.relations if condition not in dropped]
+    return replace(symbolic, guards=SizeConditions(conditions))
 
 
 def _is_of_remainder(condition: Any) -> bool:
