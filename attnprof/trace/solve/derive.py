@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -14,7 +14,7 @@ from typing import Any
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.processes.progress import tell
-from attnprof.trace.events import PHASES, totals, totals_by_phase, trains
+from attnprof.trace.events import PHASES, QUANTITIES, totals, totals_by_phase, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
@@ -201,15 +201,11 @@ class _Search:
             first = strategy is by_symbols and not fixed
             if narrowed := first and self._over_fewer_sizes(result, phases, reasons):
                 return narrowed
-            waiting[:0] = self._strategies_with(name, fixed)
+            if name:  # next, with a number for this size
+                size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
+                waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
-
-    def _strategies_with(self, name: str, fixed: Sizes) -> Iterator[Any]:
-        """Yield all strategies with a number for the named size; none without a name."""
-        if name:
-            size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
-            yield from product(STRATEGIES, [{**fixed, name: size}])
 
     def _over_fewer_sizes(
         self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
@@ -364,6 +360,7 @@ def at_one_shape(attempt: Attempt, fixed: Sizes) -> Forms:
         ) from error
     values = totals_by_phase(trace, attempt.phases)
     nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
-    here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
-    counts = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
+    no_reason = {phase: dict.fromkeys(QUANTITIES, "") for phase in attempt.phases}
+    domain = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
+    counts = SimpleNamespace(forms=nothing, trace=trace, withheld=no_reason, **domain)
     return attempt.phase_forms("counted", counts, [asked], [], values)

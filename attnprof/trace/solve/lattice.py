@@ -24,14 +24,6 @@ from attnprof.trace.solve.accounts import Terms
 
 Row = tuple[Any, ...]
 Index = tuple[int, ...]
-#: Steps between the numbers of a size, in the order in which they are tried.
-_STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}
-_USUAL = (1, 2, 8)
-
-
-def steps_of(name: str) -> tuple[int, ...]:
-    """Return the steps that are tried along a size."""
-    return _STEPS.get(name, _USUAL)
 
 
 def of_every_kind(sizes: Sequence[int], kinds: Sequence[int]) -> list[int]:

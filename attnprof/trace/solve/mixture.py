@@ -27,15 +27,7 @@ from attnprof.trace.solve.accounts import (
     terms,
     with_sizes,
 )
-from attnprof.trace.solve.lattice import (
-    Index,
-    Lattice,
-    Row,
-    SampledSizes,
-    indices_for,
-    rows_of,
-    steps_of,
-)
+from attnprof.trace.solve.lattice import Index, Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
@@ -44,6 +36,8 @@ from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
 _ALONG, _PATIENCE = 9, 2
 #: Steps beyond the last number at which one more run has to fit; of numbers alone, twice as far.
 _FURTHER = 5
+#: Steps between the numbers of a size, in the order in which they are tried, and of other sizes.
+_STEPS, _USUAL_STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}, (1, 2, 8)
 #: Steps that are tried last where all sizes are numbers: classes by 3 or 5, and long blocks.
 _RARE_STEPS = 60, 256
 #: Operations of all runs up to which twice as many runs are made in search of peaks that fit.
@@ -306,7 +300,7 @@ def axis_of(mixture: Mixture, name: str) -> Axis:
         if len(runs) == len(samples.xs) and (axis := mixture.fit(samples, runs)[0]):
             return axis
     is_number = mixture.plan.blocks[name] == 1
-    steps = steps_of(name) if is_number else (1,)
+    steps = _STEPS.get(name, _USUAL_STEPS) if is_number else (1,)
     steps += _RARE_STEPS if mixture.plan.concrete else ()
     first = next(filter(None, (_axis_by_step(mixture, name, step) for step in steps)), None)
     if first is None:

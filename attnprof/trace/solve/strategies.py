@@ -184,7 +184,7 @@ class Attempt:
         def formula(phase: str, quantity: str) -> Formula:
             if quantity in result.forms[phase]:
                 return Formula(phase, quantity, result.forms[phase][quantity])
-            why = "" if method == "counted" else result.withheld.get(phase, {}).get(quantity, _PEAK)
+            why = result.withheld.get(phase, {}).get(quantity, _PEAK)
             return Formula(phase, quantity, None, values and values[phase][quantity], why)
 
         def notes_of(phase: str) -> Iterator[str]:
