@@ -17,7 +17,7 @@ from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.accounts import key_of, terms
-from attnprof.trace.solve.mixture import Mixture, FittedMixture, turns_of
+from attnprof.trace.solve.mixture import FittedMixture, Mixture, turns_of
 from attnprof.trace.solve.verification import Runs
 
 

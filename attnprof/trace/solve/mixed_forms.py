@@ -15,7 +15,7 @@ from attnprof.trace.request.target import largest
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
-from attnprof.trace.solve.mixture import Mixture, FittedMixture
+from attnprof.trace.solve.mixture import FittedMixture, Mixture
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.smaller_sizes import extend_to_fewer_blocks
 from attnprof.trace.solve.verification import NoFormulaError, Runs
