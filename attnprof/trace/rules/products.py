@@ -145,7 +145,7 @@ def _real(tensor: Any, dim: int) -> Counts:
 
 
 def _to_spectrum(out: Any, call: Any) -> Counts:
-    """Count the last dimension from real points, the others over the spectrum of that."""
+    """Count the last dimension from real points, the others over its spectrum."""
     *others, last = call.dim
     shape = list(out.shape)
     if not call.onesided:

@@ -144,7 +144,7 @@ def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool
 
 
 def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
-    """Run a target on fake tensors; of a long run the first operations, if possible on meta ones."""
+    """Run a target on fake tensors; of a long run only its beginning, on meta ones if possible."""
     try:
         record(target, sizes, training=training, most=_AT_FIRST)
     except TooLongError:
