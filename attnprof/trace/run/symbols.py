@@ -247,7 +247,7 @@ def foreign_modules() -> list[ModuleType]:
 
 @lru_cache(maxsize=1)
 def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
-    """Return the foreign modules, cached until another one is imported: the arguments are the key."""
+    """Return the foreign modules, cached by which are imported (the arguments are the key)."""
     named = [module for name, module in list(sys.modules.items()) if may_be_foreign(name)]
     return [module for module in named if isinstance(module, ModuleType)]
 
