@@ -204,17 +204,31 @@ class _Search:
             if name:  # next, with a number for this size
                 size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
-        partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
     def _over_fewer_sizes(
         self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
-        """Return formulas with numbers for asked sizes if a condition holds at these alone."""
+        """Return formulas with numbers for all pinned sizes if an asked one is a case of its own.
+
+        The code then pins it without a loop over it, as ``if N == 256``, or a window of 256 tokens.
+        """
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in failed.pins)
-        alone = alone and not any(self._loops_over(name, failed, phases) for name in _LOOPED)
-        return self._narrowed(phases, reasons) if alone else None
+        if not alone or any(self._loops_over(name, failed, phases) for name in _LOOPED):
+            return None
+        unasked = {"N", "B"} - set(self.asked)
+        pinned = {size.name for pin in failed.pins for size in pin.free_symbols} - unasked
+        usual = {**hints_for(self.target.symbols, {}), **self.asked}
+        fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
+        partial: Forms | None = None
+        for strategy in ON_SYMBOLS if len(fixed) < len(self.target.symbols) else ():
+            result = self._attempt(phases, fixed, reasons).outcome(strategy)
+            if not isinstance(result, FailedPlan):
+                return result
+            reasons += _reasons(strategy, fixed, result)
+            partial = partial or result.forms
+        return partial
 
     def _loops_over(self, name: str, failed: FailedPlan, phases: Sequence[str]) -> bool:
         """Return whether a size is pinned at another number, too, as by ``range(tokens)``."""
@@ -247,36 +261,16 @@ class _Search:
             return [ones]  # no run at the asked shape could tell that a 1 is another case
         return [{}, ones] if ones else [{}]
 
-    def _narrowed(self, phases: Sequence[str], reasons: list[str]) -> Forms | None:
-        """Return formulas with numbers for the sizes that the symbolic run pinned; else None."""
-        unasked = {"N", "B"} - set(self.asked)
-        pinned = {size.name for pin in self._pins({}) for size in pin.free_symbols} - unasked
-        usual = {**hints_for(self.target.symbols, {}), **self.asked}
-        fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
-        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.mode.real
-        partial: Forms | None = None
-        for strategy in ON_SYMBOLS if tried else ():
-            result = self._attempt(phases, fixed, reasons).outcome(strategy)
-            if not isinstance(result, FailedPlan):
-                return result
-            reasons += _reasons(strategy, fixed, result)
-            partial = partial or result.forms
-        return partial
-
-    def _pins(self, fixed: Sizes) -> Sequence[Any]:
-        """Return the conditions that fixed a size in the symbolic run with these numbers."""
-        failed = self._failed.get((by_symbols.__name__, str(fixed)))
-        return failed.pins if failed else ()
-
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
-        plans, pins = self.plans.setdefault(str(fixed), {}), self._pins(fixed)
-        failed = self._failed.get((by_symbols.__name__, str(fixed)))
-        relations = getattr(failed.error, "relations", ()) if failed else ()
+        plans = self.plans.setdefault(str(fixed), {})
+        failed = self._failed.get((by_symbols.__name__, str(fixed)), FailedPlan(""))
+        relations = getattr(failed.error, "relations", ())
         return Attempt(
-            target, phases, asked, fixed, reasons, plans, pins, relations, by_module=self.by_module
-        )
+            target, phases, asked, fixed, reasons, plans, failed.pins, relations,
+            by_module=self.by_module,
+        )  # fmt: skip
 
 
 def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
