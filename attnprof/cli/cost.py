@@ -18,7 +18,7 @@ from attnprof.closed_form.cost_records import (
     KINDS,
     POSSIBLE,
     QUANTITIES,
-    Asked,
+    CostQuery,
     compare_records,
     cost_records,
     domain_text,
@@ -112,7 +112,7 @@ def cost(
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     kinds = request.some_of(kind, KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
-    selection = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    selection = CostQuery(quantities, kinds, convention, closed_forms=in_full, latex=latex)
     mechanisms, workloads = request.closed_form_request(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
@@ -138,7 +138,7 @@ def cost(
 
 
 def _records(
-    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, selection: Asked
+    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, selection: CostQuery
 ) -> list[CostRecord]:
     """Return the records of every mechanism at every length; a refusal is a row with the reason."""
     records: list[CostRecord] = []

@@ -196,7 +196,7 @@ def report_on(
         usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=texts).usual_length
         sizes = {"N": usual, **sizes}
         subject = subject_of(config, kernel, swaps, sizes["N"], texts)
-        subject = subject.apart() if "M" in sizes else subject
+        subject = subject.with_target_length() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
         subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)

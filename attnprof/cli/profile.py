@@ -213,7 +213,8 @@ def calibrate(
     wanted = formats or (["float32"] if where == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    before = None if to.force else load(device_name(where), torch.get_num_threads(), path)
+    with reading_back():
+        before = None if to.force else load(device_name(where), torch.get_num_threads(), path)
     with working("calibrating"):
         measured = run(where, wanted, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)

@@ -14,9 +14,9 @@ from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form.quantities import (
     STEP_BYTES,
     comparable,
+    pairs_for,
     quantity_in,
     quantity_of,
-    speaking,
     state_bytes,
 )
 from attnprof.costs import Number
@@ -88,7 +88,7 @@ class Meeting:
         return self.axis.placed((self.a, self.b), self.workload, value, given)
 
 
-#: Sizes in printed formulas; one head and several, as :func:`speaking` takes them.
+#: Sizes in printed formulas; one head and several, as :func:`pairs_for` takes them.
 PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 #: The quantity and unit of a metric, in printed formulas and in code that runs.
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
@@ -218,7 +218,7 @@ def _printed(
         return None
     w = meeting.workload
     heads = ANY_NUMBER if meeting.axis.name == "heads" else (w.num_heads,)
-    pairs = speaking(
+    pairs = pairs_for(
         comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
     )
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None

@@ -25,7 +25,7 @@ _SCHEMA = r'\A\s*\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*'
 _JOURNAL = re.compile(_SCHEMA + r'"key"\s*:')
 #: Patterns in the first or last bytes of a file of ours, with its writer; "" if a group has that.
 _SIGNS = [(re.compile(pattern), writer) for pattern, writer in (
-    (_SCHEMA + r'"ceilings"', "calibrate --file"),
+    (_SCHEMA + r'"ceilings"', "calibrate --calibration"),
     (_SCHEMA + r'"command"\s*:\s*(?:"([a-z -]+)")?', ""),
     (r'\A\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"', "check --badge"),
     (r'<testsuites [^>]*name="attnprof ', "check --junit"),
@@ -61,7 +61,7 @@ def writers_of(path: Path) -> set[str]:
     """Return the commands that may have written a file, by how it begins and ends.
 
     Empty if attnprof did not. An output of a form of its own has its flag (``check --junit``,
-    ``calibrate --file``), and any figure is ``figure``.
+    ``calibrate --calibration``), and any figure is ``figure``.
     """
     head, tail = _ends_of(path) or ("", "")
     names = {
