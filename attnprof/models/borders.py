@@ -22,7 +22,7 @@ from attnprof.trace.solve.verification import NoFormulaError
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:
     """Return one symbolic run of a model, which is not compared with other runs."""
-    verified = target.running(own=True, in_blocks=True)
+    verified = target.running(trusted=True, loops_in_blocks=True)
     return run_symbolically(verified, hints_for(target.symbols, near), (phase,))
 
 
@@ -44,7 +44,7 @@ def _sizes_near(
         except PinnedError as error:
             pinned = pinned if step else error
             is_rounded = any(pin.args[0] != symbol("N") for pin in error.pins)
-            if not step and target.mode.in_blocks and is_rounded:
+            if not step and target.mode.loops_in_blocks and is_rounded:
                 yield near, pinned
             if any(map(_counts_blocks, error.pins)):
                 break
@@ -88,7 +88,8 @@ def derived_near(
     for near, outcome in _sizes_near(few, phase, sizes):
         run = outcome if isinstance(outcome, SymbolicRun) else None
         options: dict[str, Any] = {"runs": True, "by_module": by_module}
-        if isinstance(outcome, PinnedError) and not (outcome.refused or target.mode.in_blocks):
+        pinned = isinstance(outcome, PinnedError) and not outcome.refused
+        if pinned and not target.mode.loops_in_blocks:
             options["pinned"] = outcome  # a run with more layers would end the same way
         try:
             forms = derived(replace(target, step=target), (phase,), near, **options).phases[phase]

@@ -136,7 +136,7 @@ def run_by_few(
     calls = _all_calls(trace.calls, at, lengths)
     if calls is None:
         return None
-    entries = Submodules(model).own
+    entries = Submodules(model).entries
     wrapped = "module" in trace.modules  # by the module that decodes
     named = {f"module.{name}".rstrip(".") if wrapped else name: x for name, x in entries.items()}
     whole = replace(

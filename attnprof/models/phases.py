@@ -23,7 +23,7 @@ from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.count import PartedError, count, counted, held, tried
+from attnprof.trace.solve.count import PartedError, count, counted, runnable, smallest_real_run
 
 #: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
@@ -218,9 +218,9 @@ def _confirmed(
     """
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:
-        few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
+        few = runnable(few, {name: _SHORT[name] for name in few.symbols}, training=training)
         parted = few.mode.real
-        why = "" if parted else held(few, training, lambda _: True, ())
+        why = "" if parted else smallest_real_run(few, training, lambda _: True, ())
     except PartedError:
         parted, why = True, ""
     except AttnprofError as error:

@@ -267,8 +267,8 @@ class WholeModel:
     def cache(self) -> Target:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
-        # own: only shapes are needed, so no run on real tensors has to confirm it
-        target = self._target({}).running(own=True, in_blocks=True)
+        # trusted: only shapes are needed, so no run on real tensors has to confirm it
+        target = self._target({}).running(trusted=True, loops_in_blocks=True)
         return replace(target, symbols=symbols, make=self._copy)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
@@ -276,7 +276,8 @@ class WholeModel:
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
             self.name, self._made, tuple(inputs.values()), symbols_in(inputs.values()), self.dtype,
-            frozenset(inputs), mode=RunMode(data=True, in_blocks=self.in_blocks), advice=advice,
+            frozenset(inputs), advice=advice,
+            mode=RunMode(ungraded_inputs=True, loops_in_blocks=self.in_blocks),
         )  # fmt: skip
 
     def _made(self, _sizes: Sizes) -> Any:
