@@ -115,8 +115,8 @@ def test_the_formula_that_counts_all_experts_is_told_so():
     row = CHECKED["flops-titan-qwen3-30b-hf"]
     sizes = sizes_of(json.loads(row["config"]))
     records = model_formula_report(sizes, "6*P + 6*L*h*d*N", "train", 8192).records
-    told = {record.term: record for record in records}
-    assert told["all"].theirs_value == int(row["value"])
+    by_term = {record.term: record for record in records}
+    assert by_term["all"].theirs_value == int(row["value"])
     unmet = (128 - 8) * 3 * 2048 * 768 * 48
-    assert told["experts that a token does not meet"].difference == str(6 * unmet)
-    assert told["embedding tables"].difference == str(6 * 151936 * 2048)
+    assert by_term["experts that a token does not meet"].difference == str(6 * unmet)
+    assert by_term["embedding tables"].difference == str(6 * 151936 * 2048)

@@ -310,8 +310,8 @@ def test_products_inside_a_checkpoint_are_counted_as_outside():
 
     plain, inside = (derived(function) for function in (products, kept))
     ways = [
-        [call.op for call in found.trace.part("backward") if call.op != "sin"]
-        for found in (plain, inside)
+        [call.op for call in forms.trace.part("backward") if call.op != "sin"]
+        for forms in (plain, inside)
     ]
     assert "cumprod" not in ways[1]
     assert ways[0].count("div") == ways[1].count("div") == 1

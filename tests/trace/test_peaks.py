@@ -203,8 +203,8 @@ def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
         else:
             run = torch.no_grad()(lambda module=module, x=x: module(x))
             run()
-        told = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
-        assert abs(told - allocator_peak(run)) <= SCALARS
+        peak_bytes = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
+        assert abs(peak_bytes - allocator_peak(run)) <= SCALARS
 
 
 def test_code_that_keeps_tokens_is_counted_at_its_first_call():
@@ -315,8 +315,8 @@ class Replacing(nn.Module):
 def test_a_step_frees_the_rows_that_it_replaces(in_objects):
     step = target_of(lambda: Replacing(in_objects), inputs=["x: B, N, 8"]).step
     sizes = {"B": 2, "N": 20}
-    told = peak(count(step, sizes, "decode"), "decode")
+    peak_bytes = peak(count(step, sizes, "decode"), "decode")
     x = torch.randn(2, 1, 8)
     with torch.no_grad():
-        assert told == allocator_peak(lambda made: made(x), lambda: step.make(sizes))
-    assert told < 3 * 2 * 20 * 8 * 4  # not the rows of every layer
+        assert peak_bytes == allocator_peak(lambda made: made(x), lambda: step.make(sizes))
+    assert peak_bytes < 3 * 2 * 20 * 8 * 4  # not the rows of every layer
