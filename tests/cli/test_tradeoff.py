@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-
 SMALL = "--seq 16 --d 4 --no-time"
 
 

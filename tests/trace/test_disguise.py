@@ -153,9 +153,7 @@ def test_the_peak_of_cloned_layers_is_the_allocators(phase):
     seen = held(module, x, phase)
     trace = record(target(Encoder, "x: B, N, 64"), SIZES, training=phase == "train")
     rows = 4 * 32 * torch.get_num_threads()
-    assert peak(trace, phase) == pytest.approx(
-        seen, abs=SCALARS + rows
-    )
+    assert peak(trace, phase) == pytest.approx(seen, abs=SCALARS + rows)
 
 
 @cache
