@@ -389,7 +389,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, len
         return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
     report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
-    totals = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    expressions = {row.quantity: row.expression for row in report.records if row.part == "total"}
     assert report.summary["phases"]["train"]["method"] == "symbolic"
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
@@ -400,7 +400,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, len
         sizes = {"B": 2, "N": length}
         ran = totals(record(model(number).target("train"), sizes, training=True), "train")
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
-            assert sympify(totals[name], {**sizes, "L": number}) == ran[name], (name, length)
+            assert sympify(expressions[name], {**sizes, "L": number}) == ran[name], (name, length)
 
 
 def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
