@@ -1,4 +1,8 @@
-"""Formula text as sympy expressions: every name a positive symbol, every number exact."""
+"""Formula text as sympy expressions: every name a positive symbol, every number exact.
+
+:func:`expression_of` makes an expression of parsed text, :func:`expression_text` writes one,
+:func:`is_zero` and :func:`constant_ratio` compare two.
+"""
 
 import operator
 import random
@@ -110,7 +114,7 @@ def _longest(expression: Any) -> int:
 
 
 def check_size(expression: Any) -> None:
-    """Refuse what has no real value; steep powers, long numbers, sums of too many terms."""
+    """Raise FormulaError without a real value, and for steep powers, long numbers, long sums."""
     import sympy
 
     if expression.has(sympy.zoo, sympy.nan, sympy.oo, sympy.I):
@@ -125,7 +129,7 @@ def check_size(expression: Any) -> None:
 
 
 def _terms(expression: Any) -> int:
-    """Return how many terms it may have once it is written as a sum."""
+    """Return the most terms that the expression may have if it is written as a sum."""
     counts = [_terms(part) for part in expression.args]
     if expression.is_Mul:
         return prod(counts)
@@ -136,7 +140,7 @@ def _terms(expression: Any) -> int:
 
 
 def check_sides(tree: Tree) -> None:
-    """Refuse more sides of maxima and minima than algebra compares with each other in time."""
+    """Raise FormulaError if maxima and minima have too many sides to be compared in time."""
 
     def sides(tree: Tree) -> int:
         if not isinstance(tree, FunctionCall):
@@ -150,9 +154,9 @@ def check_sides(tree: Tree) -> None:
 
 # -- as text ---------------------------------------------------------------------------
 def expanded(expression: Any) -> Any:
-    """Return the expression as a sum of monomials, branch by branch where a mechanism switches.
+    """Return the expression as a sum of monomials, branch by branch if a mechanism switches.
 
-    Those of a maximum stay as they are: sympy would compare them pairwise, for seconds.
+    The sides of a maximum stay as they are: sympy would compare them pairwise, for seconds.
     """
     import sympy
 
@@ -180,7 +184,7 @@ def expanded(expression: Any) -> Any:
 
 @lru_cache(maxsize=4096, typed=True)
 def expression_text(expression: Any) -> str:
-    """Return ``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
+    """Return text like ``4*B*N**2*d*h + 2*B*N*d*h``, which ``sympy.sympify`` reads."""
     return str(expanded(expression))
 
 
@@ -192,16 +196,15 @@ def expression_latex(expression: Any) -> str:
 
 
 # -- whether it is 0 -------------------------------------------------------------------
-#: Shapes drawn to compare values; operations of a formula beyond which algebra takes too long.
-_DRAWS = 3
-_LONG = 150
-_SURELY = 1e-9
+#: Shapes drawn to compare values; operations of a formula beyond which algebra takes too long; the
+#: least value that is no rounding of 0.
+_DRAWS, _LONG, _SURELY = 3, 150, 1e-9
 
 
 def is_zero(expression: Any) -> bool:
-    """Return whether it is 0 wherever its symbols are positive.
+    """Return whether an expression is 0 for all positive values of its symbols.
 
-    Quotients of polynomials that are 0 at random sizes are; what else seems to be is for sympy.
+    A quotient of polynomials is 0 if it is at random sizes. Sympy decides on other expressions.
     """
     import sympy
 
@@ -220,7 +223,7 @@ def is_zero(expression: Any) -> bool:
 
 
 def constant_ratio(a: Any, b: Any) -> Any:
-    """Return the number that a is times b at all sizes, None where there is none."""
+    """Return the number a / b if it is the same at all sizes, else None."""
     import sympy
 
     if b == 0 or a.has(sympy.Max):
@@ -242,7 +245,7 @@ def _values(expression: Any) -> Iterator[Any]:
     for _ in range(_DRAWS):
         sizes = {}
         for size in sorted(expression.free_symbols, key=str):
-            if size.is_Dummy:  # what rounding leaves, a number below 1
+            if size.is_Dummy:  # a remainder of rounding, below 1
                 sizes[size] = sympy.Rational(chance.randrange(1, 997), 997)
             else:
                 sizes[size] = sympy.Integer(chance.randrange(2, 10**6))

@@ -1,7 +1,8 @@
 """The maximum of many size polynomials, pruned.
 
-A peak is a maximum over many moments. Sympy takes seconds to compare expressions, so they are kept
-as dictionaries of monomials, and those that another one is never below are dropped.
+A peak is a maximum over many moments. Sympy takes seconds to compare expressions, so polynomials
+are dictionaries of monomials here, and each that another one is never below is dropped. Entry
+points: :func:`maximum_of`, and :func:`running_maximum` for a sum that rises and falls.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 Monomials = dict[int, Any]
 #: Number of candidates from which on dominated ones are dropped first.
 _MANY = 48
-#: Pairs of values that are tried as bounds of another: a mean of both is never below it.
+#: The most pairs of values whose means are compared with another value.
 _PAIRS = 4
 
 
@@ -24,10 +25,10 @@ def maximum_of(candidates: Iterable[Any]) -> Any:
 
 
 def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
-    """Return the most that is held at any time, as one sympy Max of what may be the largest.
+    """Return the most that is held at any time, as one sympy Max of the possible maxima.
 
-    ``start`` is held before; each step is (allocates, workspace, frees). A candidate is dropped
-    where another has every coefficient at least as large: sizes are at least 1.
+    ``start`` is held before; each step is (allocates, workspace, frees). A candidate is dropped if
+    another has every coefficient at least as large: sizes are at least 1.
     """
     import sympy
 
@@ -53,7 +54,7 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     terms = list(places)
     outermost = _outermost(peaks, terms) or [held]
     sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in outermost]
-    if any(isinstance(side, sympy.Max) for side in sides):  # of one of them others may be larger
+    if any(isinstance(side, sympy.Max) for side in sides):  # its sides are candidates, too
         return maximum_of(x for s in sides for x in (s.args if isinstance(s, sympy.Max) else [s]))
     return sides[0] if len(sides) == 1 else sympy.Max(*sides, evaluate=False)
 
@@ -90,7 +91,7 @@ def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any
 
 
 def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
-    """Return whether every factor of the one is at least that of the other."""
+    """Return whether every factor of ``large`` is at least the factor in ``small``."""
     more = all(large.get(term, 0) >= factor for term, factor in small.items())
     return more and all(factor >= 0 or term in small for term, factor in large.items())
 
@@ -101,11 +102,11 @@ def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]
 
     terms, table = _table(others)
     kept = _without_smaller(table) if len(others) > _MANY else range(len(others))
-    table, known = table[list(kept)], set(terms)
+    table, all_terms = table[list(kept)], set(terms)
     others = [others[place] for place in kept]
 
     def covered(value: Mapping[Any, Any]) -> bool:
-        if any(factor > 0 for term, factor in value.items() if term not in known):
+        if any(factor > 0 for term, factor in value.items() if term not in all_terms):
             return False
         away = table - np.array([float(value.get(t, 0)) for t in terms])
         return _covers(others, away, value)
@@ -125,7 +126,7 @@ def _table(values: Sequence[Mapping[Any, Any]]) -> tuple[list[Any], Any]:
 def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, Any]) -> bool:
     """Return whether one of the others, or a mean of two, is never smaller than the value.
 
-    ``away`` has how much larger each factor of theirs is, a row for each of them.
+    ``away`` has a row for each of them: its factors minus those of the value.
     """
     import numpy as np
 
@@ -144,7 +145,7 @@ def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, 
 
 
 def _without_smaller(table: Any) -> list[int]:
-    """Return the rows that no other one is nowhere smaller than; of equal ones the first."""
+    """Return the rows for which no other row is at least as large everywhere; of equal ones one."""
     import numpy as np
 
     kept = []
@@ -172,7 +173,7 @@ def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[An
 
 
 def _quotient(number: Any, divisor: Any) -> Any:
-    """Return a / b exactly: rounded, a bound of a mean's weight could pass the other bound."""
+    """Return a / b exactly: a rounded bound of a mean's weight could pass the other bound."""
     whole = isinstance(number, int) and isinstance(divisor, int)
     return Fraction(number, divisor) if whole else number / divisor
 
@@ -180,7 +181,7 @@ def _quotient(number: Any, divisor: Any) -> Any:
 def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomials]:
     """Return the values that no mean of two others covers, for sizes of at least 1.
 
-    Of layers that are alike the first and the last.
+    Of the peaks of layers alike, the first and the last remain.
     """
     if len(peaks) < 2:
         return list(peaks)
@@ -198,7 +199,7 @@ def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomia
 
 
 def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
-    """Return the value in sizes minus 1, which are from 0 on: signs then show what is larger."""
+    """Return the value in sizes minus 1, which are at least 0: then larger factors decide."""
     shifted: dict[Any, Any] = {}
     for number, factor in value.items():
         for term, times in above(terms[number], 1).items():
@@ -208,7 +209,7 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def above(term: Any, least: int) -> dict[Any, int]:
-    """Return factors of a product whose sizes x are written (x - least) + least; others stay."""
+    """Return a product expanded in (x - least) for its sizes x: a factor by powers of these."""
     import sympy
 
     expanded: dict[Any, int] = {frozenset(): 1}

@@ -14,20 +14,19 @@ from attnprof.errors import RequestError
 
 #: By size: its power, and the power of its logarithm.
 Growth = Mapping[str, tuple[Any, Any]]
-_NOT = (0, 0)
+_NO_GROWTH = (0, 0)
 #: Directions in which sizes grow: each is t to a whole power up to this.
 STEPS = 6
-#: Exponents of two of the lengths at which leading terms are told apart, four times as many bits
-#: each.
+#: Exponents of two of the lengths at which growth is seen; each has four times as many bits.
 FAR = (2**5, 2**7, 2**9)
-#: Steps of a ratio that are this many bits smaller than it count as rounding.
+#: Bits by which a change of a ratio must be smaller than the ratio to count as rounding.
 NOISE = 60
 _ORDER = re.compile(r"N(?:\^(?P<power>[0-9.]+))?(?P<log> log N)?")
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term: how it grows, and its factor (a number, or of sizes that stay fixed)."""
+    """A term: its growth, and its factor (a number, or a product of sizes that stay fixed)."""
 
     growth: Growth
     factor: Any
@@ -35,17 +34,17 @@ class Term:
     def stays_below(self, other: Growth) -> bool:
         """Return whether it grows no faster than ``other``, in every size."""
         names = {*self.growth, *other}
-        return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
+        return all(self.growth.get(n, _NO_GROWTH) <= other.get(n, _NO_GROWTH) for n in names)
 
     def along(self, weights: Mapping[str, int]) -> tuple[Any, Any]:
-        """Return the powers of t and of its logarithm where every size is t to its weight."""
+        """Return the powers of t and log(t) in the term if every size is t to its weight."""
         growing = [(weights[name], power) for name, power in self.growth.items()]
         powers = sum(weight * power for weight, (power, _) in growing)
         return powers, sum(logs for weight, (_, logs) in growing if weight)
 
     @property
     def key(self) -> frozenset[tuple[str, tuple[Any, Any]]]:
-        """The growth, to be compared and to stand in sets."""
+        """The growth as a hashable value."""
         return frozenset(self.growth.items())
 
     def expression(self, *, factor: bool = True) -> Any:
@@ -62,7 +61,7 @@ class Term:
 def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
     """Return the terms that no other one outgrows, while these sizes grow and the others stay.
 
-    None where that cannot be said: a maximum of which no side wins, a power of a sum.
+    None if it is unknown, as for a maximum without a largest side, or a power of a sum.
     """
     import sympy
 
@@ -75,9 +74,8 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
         if term is None:
             return None
         before = leading.get(term.key)
-        leading[term.key] = (
-            term if before is None else Term(term.growth, before.factor + term.factor)
-        )
+        factor = term.factor if before is None else before.factor + term.factor
+        leading[term.key] = Term(term.growth, factor)
     terms = [term for term in leading.values() if not is_zero(term.factor)]
     below = [any(x.stays_below(y.growth) for y in terms if y is not x) for x in terms]
     return [term for term, hidden in zip(terms, below, strict=True) if not hidden]
@@ -91,7 +89,7 @@ def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
 
 
 def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
-    """Return whether growth and factors are the same."""
+    """Return whether both have the same terms, with the same factors."""
     ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
     return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
 
@@ -99,8 +97,8 @@ def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
     """Return whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
 
-    Where sizes grow like powers of one t, no term of ``lower`` may outgrow all of ``upper``: N*d
-    stays below N^2 + d^2, although below neither of the two.
+    Sizes grow like powers of one t, and no term of ``lower`` may outgrow all terms of ``upper``:
+    N*d stays below N^2 + d^2, although neither below N^2 nor below d^2 alone.
     """
     names = sorted({name for term in (*upper, *lower) for name in term.growth})
     for direction in product(range(STEPS + 1), repeat=len(names)):
@@ -122,12 +120,12 @@ def _term(part: Any, growing: Sequence[str]) -> Term | None:
         if not _grows(item, growing):
             factor *= item
         elif inside.is_Symbol and power.is_Rational:
-            plain, logs = growth.get(inside.name, _NOT)
+            plain, logs = growth.get(inside.name, _NO_GROWTH)
             is_log = inside is not base
             growth[inside.name] = (plain, logs + power) if is_log else (plain + power, logs)
         else:
             return None
-    return Term({name: powers for name, powers in growth.items() if powers != _NOT}, factor)
+    return Term({name: powers for name, powers in growth.items() if powers != _NO_GROWTH}, factor)
 
 
 def _smooth(expression: Any, growing: Sequence[str]) -> Any:
@@ -186,7 +184,7 @@ def _read(order: str) -> re.Match[str]:
 
 
 def settles(ratios: Sequence[Any]) -> bool | None:
-    """Return whether ratios stay bounded at lengths of ever more bits (times four), or None."""
+    """Return whether ratios at the lengths of :data:`FAR` stay bounded; None if undecided."""
     before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
     if last * 2**NOISE <= ratios[-1]:
         return True
@@ -197,8 +195,8 @@ def settles(ratios: Sequence[Any]) -> bool | None:
     return False if 5 * last >= 7 * before else None
 
 
-def keeps(order: str, value: Callable[[int], int]) -> bool | None:
-    """Return whether a count stays below a multiple of an order at lengths of up to 2**512."""
+def stays_within(order: str, value: Callable[[int], int]) -> bool | None:
+    """Return whether a count stays below a multiple of an order, up to 2**512; None: undecided."""
     match = _read(order)
     power, log = Fraction(match["power"] or 1), bool(match["log"])
     growth = {bits: 2 ** int(power * bits) * (bits if log else 1) for bits in FAR}

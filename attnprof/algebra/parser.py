@@ -63,14 +63,14 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A size, or whatever a caller's values say of it."""
+    """A name; the caller of :func:`evaluate` gives its value."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """An operator (by its sign; ``neg`` for one operand) or a function, and what it is applied to.
+    """An operator (by its sign; ``neg`` for one operand) or a function, with its arguments.
 
     Sums and products have any number of parts. ``depth`` is how deep calls nest in it.
     """
@@ -85,9 +85,9 @@ Tree = Literal | Name | FunctionCall
 
 @lru_cache(maxsize=1024)
 def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
-    """Return the tree of a formula; FormulaError says what cannot be read.
+    """Return the tree of a formula; FormulaError if it cannot be read.
 
-    ``stored`` adds what closed forms have: cases, conditions, remainders.
+    ``stored`` adds the syntax of closed forms: cases, conditions, remainders.
     """
     if len(text) > longest:
         raise FormulaError(f"it is longer than {longest} characters")
@@ -102,7 +102,7 @@ def name_of(text: str) -> str:
 
 
 def names_in(tree: Tree) -> tuple[str, ...]:
-    """Return the names it uses, each once, in the order of the text."""
+    """Return the names in a tree, each once, in the order of the text."""
     if isinstance(tree, Name):
         return (tree.name,)
     args = tree.args if isinstance(tree, FunctionCall) else ()
@@ -115,7 +115,7 @@ def short(text: str) -> str:
 
 
 def parts_of(text: str) -> list[str]:
-    """Return pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
+    """Return the pieces of a text between commas outside brackets: ``B, max(N, 2)`` has two."""
     pieces, depth, start = [], 0, 0
     for at, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -126,7 +126,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each token; refuse other signs."""
+    """Yield kind and text of each token; FormulaError for an unknown sign."""
     text, at = text.translate(_SIGNS), 0
     while at < len(text):
         if text[at].isspace():
@@ -145,7 +145,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent, operators bind as in Python."""
+    """A recursive-descent parser of one text; operators bind as in Python."""
 
     def __init__(self, text: str, stored: bool) -> None:
         self._tokens = [*_tokens(text), ("end", "")]
@@ -177,7 +177,7 @@ class _Parser:
         return text
 
     def _inside(self, part: Callable[[], Any]) -> Any:
-        """Return a part that is parsed by the rules of the whole, so many within each other."""
+        """Return a part parsed by ``part``; FormulaError if parts are nested too deep."""
         if self._open >= DEEPEST:
             raise FormulaError(f"it is nested deeper than {DEEPEST}")
         self._open += 1
@@ -190,7 +190,7 @@ class _Parser:
         return self._chain(0 if self._stored else _SUMS)
 
     def _chain(self, level: int) -> Tree:
-        """Return operands of one level of binding and the operators between them."""
+        """Return the tree of operands joined by the operators of one level."""
         if level == len(_LEVELS):
             return self._signed()
         joins = _LEVELS[level][0]
@@ -226,7 +226,7 @@ class _Parser:
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 
     def _arguments(self) -> FunctionCall:
-        """Read the arguments of a call and its closing bracket."""
+        """Return the arguments of a call, up to its closing bracket."""
         values = [self._value()]
         while self._take(","):
             values.append(self._value())
@@ -307,19 +307,19 @@ def _value(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
 
 
 def check_power(bits: int, exponent: float) -> None:
-    """Refuse a power whose digits would never end: of a base of so many bits."""
+    """Raise FormulaError if a power of a base with so many bits has too many digits."""
     if bits * abs(exponent) > BITS:
         raise FormulaError(f"a power has more than {DIGITS} digits")
 
 
 def bits_of(value: int | Fraction) -> int:
-    """Return how long a number is."""
+    """Return the bits of a number: of its numerator or denominator, whichever is longer."""
     whole = Fraction(value)
     return max(abs(whole.numerator).bit_length(), whole.denominator.bit_length())
 
 
 def _bounded(value: Any) -> Any:
-    """Return a number as an int where it is whole; one too long is refused."""
+    """Return a number, as an int if it is whole; FormulaError if it is too long."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise FormulaError("it has no finite value")

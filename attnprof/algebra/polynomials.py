@@ -3,7 +3,7 @@
 A mechanism's text is run once on two :class:`PolynomialSize`. Its comparisons (max, min, if) are
 decided at a sample point and noted in :class:`Branches`; the cost is one polynomial wherever they
 are decided alike, and elsewhere the text is run again. sympy could do this, but takes longer to
-import than the whole command; texts made here are ones that ``sympy.sympify`` reads.
+import than the whole command. ``sympy.sympify`` reads the texts made here.
 """
 
 import math
@@ -152,7 +152,7 @@ def text(a: Poly) -> str:
 
 #: Exponents of (seq_len, head_dim) to their coefficient.
 Polynomial = dict[tuple[int, int], Any]
-#: Residues (values of the sizes modulo a divisor) that are tried to tell whether it always divides.
+#: The most residues (sizes modulo a divisor) that are tried to see if the divisor always divides.
 MOST_RESIDUES = 4096
 
 
@@ -207,7 +207,7 @@ class Branches:
 
 
 class PolynomialSize:
-    """A polynomial that is used like an int; an operation whose result is no polynomial raises."""
+    """A polynomial used like an int; operations without a polynomial result raise an error."""
 
     __slots__ = ("branches", "terms")
     __hash__ = None  # type: ignore[assignment]  # equality is decided at a sample, see __eq__

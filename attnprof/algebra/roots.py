@@ -1,4 +1,7 @@
-"""Positive real roots of integer polynomials, isolated exactly, and their closed forms."""
+"""Positive real roots of integer polynomials, isolated exactly, and their closed forms.
+
+Entry points: :func:`positive_roots`, and :func:`closed_form` for a root as text.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ from attnprof.algebra.polynomials import (
     trimmed,
 )
 
-#: Bits after the point to which a root is known at least: its middle rounds to the nearest float.
+#: Least bits after the point of an isolated root, so that it rounds to the nearest float.
 BITS = 64
 
 
@@ -28,7 +31,7 @@ BITS = 64
 class Root:
     """A positive root: ``at`` is exact where rational, else the middle of a tiny interval.
 
-    No integer lies in that interval; ``crosses`` tells whether the sign changes at the root.
+    No integer lies in that interval. ``crosses``: the sign changes at the root.
     """
 
     at: Fraction
@@ -71,7 +74,7 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
 
 
 def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
-    """Return the roots of a polynomial without double ones: cells of 2**-bits, by Sturm's chain."""
+    """Return the roots of a square-free polynomial, in cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
         chain.append(times(polynomials.divided(chain[-2], chain[-1])[1], (-1,)))
@@ -119,10 +122,10 @@ def _scaled(f: Poly, cell: int, bits: int) -> int:
 
 # -- in closed form --------------------------------------------------------------------
 def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
-    """Return the root as sympy text in ``d``; None where the degree in the length is above 2.
+    """Return the root as sympy text in ``d``; None if the degree in the length is above 2.
 
-    ``terms`` is the difference in (seq_len, head_dim); ``root``, a root of it at one head width,
-    tells which of two is meant. None too where a leading coefficient vanishes at that width.
+    ``terms`` is the difference in (seq_len, head_dim); ``root``, its root at one head width, picks
+    one of two solutions. None too if a leading coefficient vanishes at that width.
     """
     low = min((i for i, _ in terms), default=0)
     degree = max((i for i, _ in terms), default=0) - low
@@ -141,7 +144,7 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
     outside, inside = polynomials.square_split(plus(times(b, b), times(times(a, c), (-4,))))
     top, bottom = times(b, (-1,)), times(a, (2,))
     below = value_at(bottom, head_dim)
-    # Which of the two: the root lies above or below the middle -b/2a at this width.
+    # the root lies above or below the middle -b/2a at this width
     above = root.at * below > value_at(top, head_dim)
     sign = 1 if above == (value_at(outside, head_dim) > 0) else -1
     radical = times(outside, (sign,))

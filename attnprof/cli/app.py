@@ -1,7 +1,7 @@
-"""The console entry point: repair the standard streams, run a command, end with an exit code.
+"""The console entry point (:func:`main`): repair the standard streams, run a command, exit.
 
-Exit codes are documented in ``attnprof --help``. Typer and rich take most of the start-up time, so
-they are imported only when the program is built.
+A failure becomes a message and an exit code (:func:`failure`), never a traceback. Typer and rich
+take most of the start-up time, so they are imported only when the program is built.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from typing import Any
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.processes import SELDOM, with_room_for_calls
 
-#: Required packages that only some commands import: a broken installation is named by them.
+#: Required packages that only some commands import: without one the installation is broken.
 NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
     "ruptures", "safetensors",
@@ -27,8 +27,8 @@ BUG = 70
 INTERRUPTED = 130
 #: Error numbers of a stream or disk that takes no more.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-#: Messages of torch and libraries for lack of memory, where Python has MemoryError.
-_SHORT = re.compile(
+#: Messages of torch and other libraries for lack of memory, where Python has MemoryError.
+_OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|out of memory|bad_alloc|[Cc]annot allocate memory|"
     r"can't start new thread|failed to map segment"
 )
@@ -97,18 +97,18 @@ def failure(error: BaseException, debug: bool) -> tuple[str, int]:
 
     if isinstance(error, AttnprofError):
         return str(error), error.exit_code
-    ends: BaseException | None = None if isinstance(error, Exception) else error
+    ending: BaseException | None = None if isinstance(error, Exception) else error
     if isinstance(error, (KeyboardInterrupt, Abort)):
-        ends = error.__cause__ if isinstance(error, Abort) else error
-        code = getattr(ends, "exit_code", None)
+        ending = error.__cause__ if isinstance(error, Abort) else error
+        code = getattr(ending, "exit_code", None)
         supervision = sys.modules.get("attnprof.processes.supervision")
-        if code is not None or ends is None or not supervision or not supervision.is_supervised():
-            said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {ends}"
-            return said, code or INTERRUPTED
-    if ends is not None:
+        if code is not None or ending is None or not supervision or not supervision.is_supervised():
+            message = "interrupted" if code in (None, INTERRUPTED) else f"ended by {ending}"
+            return message, code or INTERRUPTED
+    if ending is not None:
         from attnprof.user_code import error_text
 
-        message = f"the code it ran raised {error_text(ends)}, which ends a program"
+        message = f"the code it ran raised {error_text(ending)}, which ends a program"
         return f"{message}: there is no result", CannotRunError.exit_code
     if debug:
         import traceback
@@ -147,18 +147,18 @@ def _refusal(error: BaseException) -> tuple[str, int] | None:
 
 
 def _is_short_of_memory(error: BaseException) -> bool:
-    """Return whether an exception, or one that caused it, means lack of memory."""
-    seen: BaseException | None = error
+    """Return whether an exception, or a cause of it, means lack of memory."""
+    cause: BaseException | None = error
     for _ in range(10):
-        if seen is None:
+        if cause is None:
             return False
-        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return True
-        if isinstance(seen, SystemError) and _memory_is_limited():
+        if isinstance(cause, SystemError) and _memory_is_limited():
             return True  # C code ran out of memory and raised SystemError instead
-        if isinstance(seen, (RuntimeError, ImportError)) and _SHORT.search(str(seen)):
+        if isinstance(cause, (RuntimeError, ImportError)) and _OUT_OF_MEMORY.search(str(cause)):
             return True
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 
@@ -174,8 +174,8 @@ def _memory_is_limited() -> bool:
 def usable_streams(*, started: bool) -> None:
     """Replace closed standard streams by os.devnull; write ? for characters that cannot be encoded.
 
-    ``started``: descriptors 0 to 2 are opened as well. Otherwise the next file to be opened would
-    get one of these numbers, and with it all that is printed.
+    With ``started``, closed descriptors 0 to 2 are opened as well: the next file to be opened would
+    get such a number, and everything that is printed.
     """
     for number in range(3) if started else ():
         try:
@@ -190,12 +190,12 @@ def usable_streams(*, started: bool) -> None:
         if stream is None:
             stream = open(number if started else os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it stays open
             setattr(sys, name, stream)
-        if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
+        if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for other characters
             stream.reconfigure(errors="replace")
 
 
 def usable_widths() -> None:
-    """Clip the environment's column counts to what can be drawn, or drop them."""
+    """Clip the environment's column counts to the widths that can be drawn, or drop them."""
     for name in _SIZES:
         text = os.environ.get(name, "")
         if not (text.isascii() and text.isdigit() and text.strip("0")):

@@ -1,4 +1,8 @@
-"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes."""
+"""``attnprof baseline`` records costs, ``check`` compares with them, ``history`` finds changes.
+
+``check`` judges counts and times in :mod:`attnprof.gate.check`; here are its options, the files
+that it writes besides the result, and a new baseline if ``--update`` accepts the differences.
+"""
 
 import errno
 import os
@@ -9,18 +13,8 @@ from pathlib import Path
 
 from typer import Argument
 
+from attnprof.cli import options as opt
 from attnprof.cli.measurement import Suite
-from attnprof.cli.options import (
-    DrawnOutput,
-    Output,
-    ToStdout,
-    ensure_writable,
-    environment,
-    flag,
-    note,
-    switch,
-    working,
-)
 from attnprof.cli.request import parse_names
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.rules import CheckOptions, rule_named
@@ -35,35 +29,35 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 class CheckFlags:
     """Options for judging differences, and for files written besides the result."""
 
-    rule: str | None = flag("RULE", "sensitive, default or lenient; else each case's own.")
-    inconclusive: str = flag(
+    rule: str | None = opt.flag("RULE", "sensitive, default or lenient; else each case's own.")
+    inconclusive: str = opt.flag(
         "POLICY", "An open result in time: retry (in the budget, then pass), pass, or fail "
         "(exit 3).", default="retry",
     )  # fmt: skip
-    budget: float = flag("SECONDS", "For all times together.", default=300.0)
-    stored_times: str = flag(
+    budget: float = opt.flag("SECONDS", "For all times together.", default=300.0)
+    stored_times: str = opt.flag(
         "WHAT", "Times of a baseline made on this machine: advise, or fail the check.",
         default="advise",
     )  # fmt: skip
-    update: bool = switch("--update", "Accept: write what is now into the --baseline file.")
-    self_test: bool = switch(
+    update: bool = opt.switch("--update", "Accept: write what is now into the --baseline file.")
+    self_test: bool = opt.switch(
         "--self-test", "This machine's own false-alarm and detection rates, measured."
     )
-    junit: Path | None = flag("FILE", "JUnit XML, too.")
-    summary: Path | None = flag("FILE", "The Markdown page, too, for a comment.")
-    badge: Path | None = flag("FILE", "JSON for a badge of shields.io, too.")
-    verbose: bool = switch("--verbose", "Every metric, not only what changed.")
+    junit: Path | None = opt.flag("FILE", "JUnit XML, too.")
+    summary: Path | None = opt.flag("FILE", "The Markdown page, too, for a comment.")
+    badge: Path | None = opt.flag("FILE", "JSON for a badge of shields.io, too.")
+    verbose: bool = opt.switch("--verbose", "Every metric, not only what changed.")
 
 
 def check(
     *,
-    baseline: Path | None = flag("FILE", "What attnprof baseline wrote."),
-    against: str | None = flag(
+    baseline: Path | None = opt.flag("FILE", "What attnprof baseline wrote."),
+    against: str | None = opt.flag(
         "REF|DIR", "Other code, run in turns with this one: a git revision or a folder."
     ),
     suite: Suite,
     flags: CheckFlags,
-    to: Output,
+    to: opt.Output,
 ) -> int:
     """Fail when FLOPs, memory or time got worse.
 
@@ -78,9 +72,9 @@ def check(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for name in ("junit", "summary", "badge"):
-        ensure_writable(getattr(flags, name), force=to.force, flag=f"--{name}")
+        opt.ensure_writable(getattr(flags, name), force=to.force, flag=f"--{name}")
     if flags.update:
-        ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
+        opt.ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
     terms = CheckOptions(
         flags.rule, flags.inconclusive, flags.budget, suite.time, suite.formula,
         flags.stored_times, limit_s=suite.limit,
@@ -88,7 +82,7 @@ def check(
     if flags.self_test:
         from attnprof.gate.check import self_test_report
 
-        with working("racing unchanged and slowed code"):
+        with opt.working("racing unchanged and slowed code"):
             report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s)
         to.deliver(report)
         return 0
@@ -100,12 +94,12 @@ def check(
 
 
 def _compare_sides(
-    baseline: Path | None, against: str | None, suite: Suite, flags: CheckFlags, to: Output,
+    baseline: Path | None, against: str | None, suite: Suite, flags: CheckFlags, to: opt.Output,
     terms: CheckOptions,
 ) -> int:  # fmt: skip
     """Count and time both sides and write the report; with ``--update`` record a new baseline."""
     named = baseline is None or suite.suite is not None or suite.flags()
-    with working("reading the suite"):
+    with opt.working("reading the suite"):
         cases = suite.cases() if named else []
     if baseline is not None and not baseline.exists():
         hint = near_file(baseline) or f"type attnprof baseline -o {baseline}"
@@ -119,7 +113,7 @@ def _compare_sides(
     cases = cases if named or stored is None else [*stored.cases]
     take_modules(case.request.mechanism for case in cases)
     with current_tree(limit_s=terms.limit_s) as head:
-        with working("preparing both sides"), ExitStack() as stack:
+        with opt.working("preparing both sides"), ExitStack() as stack:
             if against is not None:
                 tree = stack.enter_context(tree_of(against, limit_s=terms.limit_s))
                 base = stack.enter_context(tree)
@@ -128,11 +122,11 @@ def _compare_sides(
                 report = check_baseline(cases, stored, head, terms, str(baseline))
         _write_outputs(report, flags)
         to.deliver(report, verbose=flags.verbose)
-        if flags.update and baseline is not None:  # what was shown is accepted
-            with working("recording"):
+        if flags.update and baseline is not None:  # the differences were shown, and are accepted
+            with opt.working("recording"):
                 recorded = record_baseline(cases, head, terms)
             recorded.save(baseline)
-            note(f"accepted: wrote {baseline}")
+            opt.note(f"accepted: wrote {baseline}")
             return CannotRunError.exit_code if recorded.summary["failed"] else 0
     return int(report.summary["exit_code"])
 
@@ -155,23 +149,23 @@ def _write_outputs(report: Report, flags: CheckFlags) -> None:
     path = Path(step)  # other programs write to it as well; a failure is a note
     try:
         if path.exists() and (kind := kind_of_file(path.stat().st_mode)):
-            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
+            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - noted below
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(check_page(report))
     except (OSError, ValueError) as error:
-        note(f"cannot write the step summary {path}: {why_of(error)}")
+        opt.note(f"cannot write the step summary {path}: {why_of(error)}")
     except RequestError as error:
-        note(str(error))
+        opt.note(str(error))
 
 
 def baseline(
     *,
     suite: Suite,
-    output: Path = flag(
+    output: Path = opt.flag(
         "FILE", "The baseline, as JSON.", "-o", "--output", default=Path("baseline.json")
     ),
-    to: ToStdout,
+    to: opt.ToStdout,
 ) -> int:
     """Record what a suite of cases counts and takes, for check.
 
@@ -182,21 +176,21 @@ def baseline(
       attnprof baseline -a my.py:MyAttention --seq 512 --no-time
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    ensure_writable(output, force=to.force)
-    with working("reading the suite"):
+    opt.ensure_writable(output, force=to.force)
+    with opt.working("reading the suite"):
         cases = suite.cases()
     from attnprof.gate.check import record_baseline
     from attnprof.gate.trees import current_tree
 
     terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
-    with current_tree(limit_s=terms.limit_s) as head, working("recording"):
+    with current_tree(limit_s=terms.limit_s) as head, opt.working("recording"):
         report = record_baseline(cases, head, terms)
     report.save(output)
     to.deliver(report)
-    note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
+    opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
     for record in report.of(BaselineRecord):
         if record.error:
-            note(f"{record.case}: {record.error}")
+            opt.note(f"{record.case}: {record.error}")
     return CannotRunError.exit_code if report.summary["failed"] else 0
 
 
@@ -205,9 +199,9 @@ def history(
         metavar="DIR", help="A folder of results of check or baseline (.json)."
     ),
     *,
-    case: str | None = flag("TEXT", "Only cases with this in their name."),
-    metric: str | None = flag("NAMES", "Only these, like time,flops."),
-    to: DrawnOutput,
+    case: str | None = opt.flag("TEXT", "Only cases with this in their name."),
+    metric: str | None = opt.flag("NAMES", "Only these, like time,flops."),
+    to: opt.DrawnOutput,
 ) -> None:
     """Find the runs at which saved results reached another level.
 
@@ -220,5 +214,5 @@ def history(
     from attnprof.gate.history import history_report
 
     metrics = None if metric is None else parse_names(metric, "--metric")
-    report = history_report(folder, case, metrics, note)
-    to.deliver(replace(report, environment=environment()))
+    report = history_report(folder, case, metrics, opt.note)
+    to.deliver(replace(report, environment=opt.environment()))

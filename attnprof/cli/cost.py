@@ -11,20 +11,9 @@ from attnprof import registry
 from attnprof.algebra.polynomials import divisors
 from attnprof.cli import options as opt
 from attnprof.cli import request
+from attnprof.closed_form import cost_records as costs
 from attnprof.closed_form import heads as by_heads
 from attnprof.closed_form.answers import compare_answer
-from attnprof.closed_form.cost_records import (
-    CONTESTED,
-    KINDS,
-    POSSIBLE,
-    QUANTITIES,
-    Asked,
-    compare_records,
-    cost_records,
-    domain_text,
-    identity,
-    in_domain,
-)
 from attnprof.errors import RequestError, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
@@ -46,12 +35,11 @@ class SharedTokens:
     def report(
         self, mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], **shown: Any
     ) -> Report:
-        """Return what ranks send each other; RequestError for what only other reports show."""
+        """Return the bytes that ranks send; RequestError if an option of other reports is typed."""
         from attnprof.closed_form.context_parallel import Link, rank_records
         from attnprof.device.ceilings import device_named
 
-        wrong = [flag for flag, typed in shown.items() if typed]
-        if wrong:
+        if wrong := [flag for flag, typed in shown.items() if typed]:
             raise RequestError(f"{wrong[0]} is of costs, not of --ranks: leave one of them out")
         counts = request.parse_sizes(self.ranks or "", "--ranks")
         link, summary = None, dict[str, Any]()
@@ -109,10 +97,10 @@ def cost(
       attnprof cost -a taylor-efficient --scope core --symbolic
       attnprof cost -a gqa,retnet --seq 1048576 --ranks 8 --bandwidth 450GB/s
     """
-    quantities = request.some_of(quantity, QUANTITIES, "--quantity")
-    kinds = request.some_of(kind, KINDS, "--kind")
+    quantities = request.some_of(quantity, costs.QUANTITIES, "--quantity")
+    kinds = request.some_of(kind, costs.KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
-    selection = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    selection = costs.CostQuery(quantities, kinds, convention, closed_forms=in_full, latex=latex)
     mechanisms, workloads = request.closed_form_request(
         shape, conditions, request.parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
@@ -129,27 +117,28 @@ def cost(
         raise RequestError(f"{flag} is of ranks that share the tokens: type how many, --ranks 8")
     records = _records(mechanisms, workloads, scope, selection)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
-    shown = in_domain(records) if shorter else records
-    forms = [its.choice(workload) for its in mechanisms for workload in workloads]
+    shown = costs.in_domain(records) if shorter else records
+    forms = [mechanism.choice(workload) for mechanism in mechanisms for workload in workloads]
     choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
     report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
-               domain=domain_text if shorter else None)  # fmt: skip
+               domain=costs.domain_text if shorter else None)  # fmt: skip
 
 
 def _records(
-    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, selection: Asked
-) -> list[CostRecord]:
+    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str,
+    selection: costs.CostQuery,
+) -> list[CostRecord]:  # fmt: skip
     """Return the records of every mechanism at every length; a refusal is a row with the reason."""
     records: list[CostRecord] = []
     refusals: list[RequestError] = []
     for mechanism in mechanisms:
         for workload in workloads:
             try:
-                records += cost_records(mechanism, workload, scope, selection)
+                records += costs.cost_records(mechanism, workload, scope, selection)
             except RequestError as refusal:
                 refusals.append(refusal)
-                who = identity(mechanism, workload, scope)
+                who = costs.identity(mechanism, workload, scope)
                 records.append(CostRecord(**who, stage="total", skipped=str(refusal)))
     if refusals and len(refusals) == len(records):
         raise together(refusals)
@@ -196,12 +185,14 @@ def compare(
       attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
     """
     request.some_of(kind, ("formula",), "--kind")
-    shown = request.some_of(quantity, POSSIBLE, "--quantity") if quantity else list(CONTESTED)
+    shown = list(costs.CONTESTED)
+    if quantity:
+        shown = request.some_of(quantity, costs.POSSIBLE, "--quantity")
     if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
         raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
     selected = request.closed_form_request(shape, conditions, names, **free.sizes)
-    records = compare_records(*selected, scope)
+    records = costs.compare_records(*selected, scope)
     winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
     for one in records:
         for name in one.wins.split(",") if one.wins else ():

@@ -11,21 +11,9 @@ from attnprof.arguments import seconds
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
-from attnprof.cli.options import working
+from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import (
-    ALL_KINDS,
-    ALL_METRICS,
-    DERIVED,
-    KINDS,
-    MEASURED,
-    METRICS,
-    PREDICTED,
-    STATE,
-    TIME,
-    Meeting,
-)  # fmt: skip
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
@@ -54,14 +42,11 @@ class Over:
         "LOW:HIGH", "Values looked at, for another --over than seq.", "--range"
     )
 
-    def asked(
-        self,
-        d: str | None,
-        heads: str | None,
-        conditions: request.Conditions,
+    def axis_and_sizes(
+        self, d: str | None, heads: str | None, conditions: request.Conditions,
         free: dict[str, int],
-    ) -> tuple[CrossoverAxis, Workload, list[int]]:
-        """Return the axis, the sizes of all rows, and each row's own: a head width or a length."""
+    ) -> tuple[CrossoverAxis, Workload, list[int]]:  # fmt: skip
+        """Return the axis, the sizes that all rows share, and the head width or length of each."""
         typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
         if {**typed, "batch": batch}.get(self.over):
@@ -110,6 +95,7 @@ class Over:
         return CrossoverAxis(name, first, last, width)
 
     def _range(self) -> tuple[int, int | None]:
+        """Return the ends of ``--range``; from 1 to no end without it."""
         if self.span is None:
             return 1, None
         low, colon, high = self.span.partition(":")
@@ -126,7 +112,8 @@ class Over:
 #: The metric of each quantity.
 METRIC_OF = {
     "flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory",
-    "state_bytes": STATE, "time_s": TIME, "matmul_flops": "matmul", "step_bytes": "bytes",
+    "state_bytes": sides.STATE, "time_s": sides.TIME, "matmul_flops": sides.MATMUL,
+    "step_bytes": sides.BYTES,
 }  # fmt: skip
 
 
@@ -171,12 +158,10 @@ class Timing:
 
 
 def crossover(
-    mechanism_a: str | None = Argument(
-        None, metavar="A", help="Mechanism (default taylor-direct)."
-    ),
-    mechanism_b: str | None = Argument(
-        None, metavar="B", help="Mechanism (default taylor-efficient)."
-    ),
+    mechanism_a: str | None = Argument(None, metavar="A",
+                                       help="Mechanism (default taylor-direct)."),
+    mechanism_b: str | None = Argument(None, metavar="B",
+                                       help="Mechanism (default taylor-efficient)."),
     *,
     attention: opt.AttentionOption = None,
     d: str | None = opt.flag("SIZES", "Head widths: a list 8,16 or a range 8:128:x2 (default 64)."),
@@ -184,7 +169,7 @@ def crossover(
     over: Over,
     free: request.FreeSizes,
     conditions: request.Conditions,
-    what: ComparedCosts,
+    costs: ComparedCosts,
     modules: opt.Modules,
     timing: Timing,
     to: opt.DrawnOutput,
@@ -202,28 +187,28 @@ def crossover(
       attnprof crossover standard linear --kind predicted,measured
       attnprof crossover --model config.json linear
     """
-    metrics = _metrics(what, conditions.phase)
+    metrics = _metrics(costs, conditions.phase)
     names = request.names_of((mechanism_a, mechanism_b), attention)
-    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
-    if what.model is not None:
-        sizes = {"--d": d, "--heads": heads, "--scope": what.scope}
+    options: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
+    if costs.model is not None:
+        sizes = {"--d": d, "--heads": heads, "--scope": costs.scope}
         flags = [flag for flag, value in sizes.items() if value is not None]
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
-        _check_model_request(what.kind, metrics, flags)
-        with working(f"comparing in {what.model}"):
-            report = _model_report(what.model, names, conditions, metrics, **how)
+        _check_model_request(costs.kind, metrics, flags)
+        with opt.working(f"comparing in {costs.model}"):
+            report = _model_report(costs.model, names, conditions, metrics, **options)
         to.deliver(report)
         return
-    axis, workload, fixed = over.asked(d, heads, conditions, free.sizes)
+    axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
     first, second = _pair(names, conditions, modules)
-    if TIME not in metrics and (flags := [*opt.typed(timing)]):
+    if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
-    if TIME in metrics:
-        how |= {"timing": timing, "device": conditions.device}
+    if sides.TIME in metrics:
+        options |= {"timing": timing, "device": conditions.device}
     axis.check((first, second))
-    with working(f"comparing {first.name} and {second.name}"):
-        report = _pair_report(first, second, workload, what, fixed, metrics, axis=axis, **how)
+    with opt.working(f"comparing {first.name} and {second.name}"):
+        report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **options)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
     to.deliver(report, more=_memory_difference((first, second), workload, report) * in_table)
 
@@ -244,24 +229,25 @@ def _pair(
 
 
 def _pair_report(
-    first: Any, second: Any, workload: Workload, what: ComparedCosts, sizes: list[int],
-    metrics: list[str], *, axis: CrossoverAxis, **how: Any,
+    first: Any, second: Any, workload: Workload, costs: ComparedCosts, sizes: list[int],
+    metrics: list[str], *, axis: CrossoverAxis, **options: Any,
 ) -> Report:  # fmt: skip
     """Return the report for two mechanisms or modules."""
     foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = list(KINDS) if not foreign else [DERIVED if axis.name == "seq" else MEASURED]
-    kinds = kinds if set(metrics) - {TIME} else []
-    if TIME in metrics:
-        kinds += [PREDICTED] if how["timing"].on else [PREDICTED, MEASURED]
-    kinds = request.some_of(what.kind, ALL_KINDS, "--kind") if what.kind else kinds
-    scope = what.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
-    meeting = Meeting(first, second, workload, scope, axis=axis)
-    if TIME in metrics:
-        return _report_with_times(meeting, sizes, kinds, metrics, **how)
-    return crossover_report(meeting, sizes, kinds, metrics, **how)
+    of_code = sides.DERIVED if axis.name == "seq" else sides.MEASURED
+    kinds = [of_code] if foreign else list(sides.KINDS)
+    kinds = kinds if set(metrics) - {sides.TIME} else []
+    if sides.TIME in metrics:
+        kinds += [sides.PREDICTED] if options["timing"].on else [sides.PREDICTED, sides.MEASURED]
+    kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind") if costs.kind else kinds
+    scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
+    meeting = sides.Meeting(first, second, workload, scope, axis=axis)
+    if sides.TIME in metrics:
+        return _report_with_times(meeting, sizes, kinds, metrics, **options)
+    return crossover_report(meeting, sizes, kinds, metrics, **options)
 
 
-def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -> Report:
+def _report_with_times(*request: Any, timing: Timing, device: str, **options: Any) -> Report:
     """Return the report with rows of time."""
     set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
@@ -273,37 +259,38 @@ def _report_with_times(*request: Any, timing: Timing, device: str, **how: Any) -
             device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
             timing.on, timing.kept,
         )  # fmt: skip
-        return crossover_report(*request, terms=terms, **how)
+        return crossover_report(*request, terms=terms, **options)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
     """Raise RequestError for kinds, metrics and flags of single layers."""
-    if kind not in (None, DERIVED):
+    if kind not in (None, sides.DERIVED):
         raise RequestError(
             f"--kind {kind}: costs of a whole model are derived from its code: leave --kind out"
         )
-    if other := {*metrics} - {*METRICS}:
+    if other := {*metrics} - {*sides.METRICS}:
         raise RequestError(f"--metric {min(other)}: whole models have flops and memory: type one")
     if flags:
         raise RequestError(f"--model has a configuration of its own: leave out {flags[0]}")
 
 
 def _model_report(
-    source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
-) -> Report:
+    source: str, names: list[str], conditions: request.Conditions, metrics: list[str],
+    **options: Any,
+) -> Report:  # fmt: skip
     """Return the report for two mechanisms in all layers of a model."""
     from attnprof.crossovers.derived import rivals
 
     values, batch = request.parse_set(conditions.settings), conditions.batch
     batch_size = request.parse_size(batch, "--batch")
     first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
-    meeting = Meeting(first, second, workload, "model")
-    report = crossover_report(meeting, [workload.head_dim], [DERIVED], metrics, **how)
+    meeting = sides.Meeting(first, second, workload, "model")
+    report = crossover_report(meeting, [workload.head_dim], [sides.DERIVED], metrics, **options)
     return replace(report, summary={"model": source, **report.summary})
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, report: Report) -> str:
-    """Return why a document's memory differs from the code's, if both are shown."""
+    """Return the reason why a document's memory differs from the code's, if both are shown."""
     rows = [row for row in report.of(CrossoverRecord) if row.metric == "memory"]
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):
@@ -313,19 +300,19 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, report: Report
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 
 
-def _metrics(what: ComparedCosts, phase: str) -> list[str]:
+def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     """Return the metrics of ``--metric`` or ``--quantity``, else all that the kinds have."""
-    if what.metric is not None and what.quantity is not None:
+    if costs.metric is not None and costs.quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
-    if what.metric is not None:
-        return request.some_of(what.metric, ALL_METRICS, "--metric")
-    if what.quantity is not None:
-        quantities = request.some_of(what.quantity, tuple(METRIC_OF), "--quantity")
+    if costs.metric is not None:
+        return request.some_of(costs.metric, sides.ALL_METRICS, "--metric")
+    if costs.quantity is not None:
+        quantities = request.some_of(costs.quantity, tuple(METRIC_OF), "--quantity")
         return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
-    kinds = set(request.some_of(what.kind or ",".join(KINDS), ALL_KINDS, "--kind"))
-    counted = [] if kinds == {PREDICTED} else list(METRICS)
-    if not kinds - {PREDICTED, MEASURED}:  # bytes are measured, operations are not
-        counted = [name for name in counted if name != METRICS[0]]
-    if phase == "decode" and what.model is None and kinds & set(KINDS):
-        counted.append(STATE)
-    return [*counted, *[TIME] * (PREDICTED in kinds)]
+    kinds = set(request.some_of(costs.kind or ",".join(sides.KINDS), sides.ALL_KINDS, "--kind"))
+    counted = [] if kinds == {sides.PREDICTED} else list(sides.METRICS)
+    if not kinds - {sides.PREDICTED, sides.MEASURED}:  # bytes are measured, operations are not
+        counted = [name for name in counted if name != sides.METRICS[0]]
+    if phase == "decode" and costs.model is None and kinds & set(sides.KINDS):
+        counted.append(sides.STATE)
+    return [*counted, *[sides.TIME] * (sides.PREDICTED in kinds)]

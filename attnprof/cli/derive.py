@@ -19,7 +19,6 @@ from typer import Argument, Option
 
 from attnprof import registry
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.record.files import JOURNAL_LIMIT, read_bytes, read_json, write_whole
@@ -75,47 +74,47 @@ def derive(
     (check_place if is_place(target) else registry.derivable)(target)
     phases = some_of(phase or "forward,backward", PHASES, "--phase")
     numbers = parse_named_sizes(at, "--at")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip
     more = {"in_steps": to.fmt == opt.Format.MARKDOWN, "with_curves": to.fmt == opt.Format.HTML}
     texts = modules.args, modules.inputs, modules.config
-    kept = KeptReport(target, texts, phase, numbers, quantity, how, more)
+    kept = KeptReport(target, texts, phase, numbers, quantity, options, more)
     report = kept.read()
     for line in kept.notes:
         opt.note(line)
     if report is None:
         derivation, report = _derived_report(
             target, modules, phases, numbers, forward_at_least=phase is None,
-            quantity=quantity, notes=kept.notes, how=how, more=more,
+            quantity=quantity, notes=kept.notes, options=options, more=more,
         )  # fmt: skip
-        if list(derivation.phases) == phases:  # else something was said meanwhile
+        if list(derivation.phases) == phases:  # else a note was printed that would be lost
             kept.write(report, modules.config)
     to.deliver(report, latex=latex, by=by)
 
 
 def _derived_report(
     target: str, modules: Any, phases: list[str], numbers: Any, *, forward_at_least: bool,
-    quantity: str | None, notes: list[str], how: Any, more: Any,
+    quantity: str | None, notes: list[str], options: Any, more: Any,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Derive the target and return it with its report; guesses are noted."""
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
 
-    with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
+    with redirect_stdout(sys.stderr):  # prints of user code are no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
-        with working(f"calling {target}"):
-            subject = target_of(target, modules.args, modules.inputs, **how)
+        with opt.working(f"calling {target}"):
+            subject = target_of(target, modules.args, modules.inputs, **options)
         notes += subject.notes
         for line in notes:
             opt.note(line)
-        with working(f"deriving {target}: {', '.join(phases)}"):
+        with opt.working(f"deriving {target}: {', '.join(phases)}"):
             derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)
-        report = report_of(derivation, quantities, environment=where, **more, **how)
+        report = report_of(derivation, quantities, environment=where, **more, **options)
     return derivation, report
 
 
@@ -143,8 +142,8 @@ _MOST = 2**26
 class KeptReport:
     """A kept report of one request, with its notes for stderr and the code it depends on.
 
-    It lies in the user's cache folder. It depends on packages, by version, and on other files, by
-    digest of their content.
+    It lies in the user's cache folder, and holds as long as packages have the same versions and
+    other files the same content (compared by digest).
     """
 
     def __init__(self, *request: Any) -> None:
@@ -165,12 +164,12 @@ class KeptReport:
                 return Report.from_json(kept["report"], str(self.path))
         return None
 
-    def write(self, report: Report, *others: Path | None) -> None:
-        """Keep the report if it took long, with the modules loaded now and ``others``."""
+    def write(self, report: Report, *files: Path | None) -> None:
+        """Keep the report if it took long; it depends on modules loaded now and ``files``."""
         if process_time() - self._start < _LONG:
             return
         with suppress(OSError, RequestError, PackageNotFoundError):
-            kept = {"notes": self.notes, **_dependencies(filter(None, others))}
+            kept = {"notes": self.notes, **_dependencies(filter(None, files))}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**kept, "report": report.to_dict()})
             write_whole(self.path, text, known=True)
@@ -190,9 +189,9 @@ def _digest(path: str) -> str:
     return sha256(read_bytes(path, JOURNAL_LIMIT)).hexdigest()
 
 
-def _dependencies(others: Any) -> Mapping[str, Mapping[str, str]]:
-    """Return where loaded modules come from: packages by version, other files by digest."""
-    files = {str(path.resolve()) for path in others}
+def _dependencies(paths: Any) -> Mapping[str, Mapping[str, str]]:
+    """Return where loaded modules come from: packages by version; files and ``paths`` by digest."""
+    files = {str(path.resolve()) for path in paths}
     packages, installed = set[str](), packages_distributions()
     standard_library = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
     for name, module in list(sys.modules.items()):

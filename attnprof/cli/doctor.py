@@ -1,4 +1,7 @@
-"""``attnprof doctor``: the environment, the devices, and which counters work here."""
+"""``attnprof doctor``: the environment, the devices, and which counters work here.
+
+Each check is a small live test (:func:`probes`), whose exception is a result like any other.
+"""
 
 import os
 import platform
@@ -134,10 +137,10 @@ def _cpu_memory() -> tuple[str, str]:
     return _count_result(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
 
 
-def _count_result(counted: int, expected: int, what: str) -> tuple[str, str]:
+def _count_result(counted: int, expected: int, unit: str) -> tuple[str, str]:
     if counted == expected:
-        return f"works: {counted} {what}", "ok"
-    return f"counts {counted} {what} where {expected} are due", "broken"
+        return f"works: {counted} {unit}", "ok"
+    return f"counts {counted} {unit} where {expected} are due", "broken"
 
 
 def _figures() -> tuple[str, str]:

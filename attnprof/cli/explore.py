@@ -9,7 +9,6 @@ from typer import Argument
 import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import working
 from attnprof.mechanism import Mechanism
 
 
@@ -44,21 +43,25 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = [name for text in model or () for name in text.split(",") if name]
     names = request.names_of(mechanisms or (), attention)
-    from attnprof.crossovers.explorer import USUAL, Scripts, mechanism_subject, page_data
+    from attnprof.cli.model import report_on
+    from attnprof.crossovers import explorer
     from attnprof.render.html import render_explorer
 
     if not names and not models:
-        names = list(USUAL)
+        names = list(explorer.USUAL)
     conditions = request.Conditions(causal=causal, settings=settings)
     sides = request.targets_of(names, conditions, modules)
-    with working("writing the page's formulas"):
-        scripts, ours = Scripts(), [side for side in sides if isinstance(side, Mechanism)]
-        subjects = [mechanism_subject(mechanism, scripts) for mechanism in ours]
+    with opt.working("writing the page's formulas"):
+        scripts = explorer.Scripts()
+        registered = [side for side in sides if isinstance(side, Mechanism)]
+        subjects = [explorer.mechanism_subject(mechanism, scripts) for mechanism in registered]
         for name, side in zip(names, sides, strict=True):
-            if side not in ours:
+            if side not in registered:
                 subjects.append(_code(name, side, causal, modules, scripts))
-        subjects += [_model(name, scripts) for name in models]
-        data = page_data(subjects, scripts, request.parse_set(settings), causal=causal)
+        for name in models:
+            report = report_on(name, list(explorer.PHASES), {"B": 1})
+            subjects.append(explorer.model_subject(name, report, scripts))
+        data = explorer.page_data(subjects, scripts, request.parse_set(settings), causal=causal)
         opt.write(render_explorer(data, attnprof.__version__), output)
 
 
@@ -74,11 +77,3 @@ def _code(name: str, target: Any, causal: bool, modules: opt.Modules, scripts: A
     return code_subject(
         command, derivation.report(), scripts, symbols=derivation.symbols, dtype=derivation.dtype
     )
-
-
-def _model(name: str, scripts: Any) -> Any:
-    """Return the subject of a model at its usual length."""
-    from attnprof.cli.model import report_on
-    from attnprof.crossovers.explorer import PHASES, model_subject
-
-    return model_subject(name, report_on(name, list(PHASES), {"B": 1}), scripts)

@@ -8,7 +8,6 @@ from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_set, parse_size
 from attnprof.errors import RequestError
 
@@ -75,10 +74,12 @@ def _options(common: dict[str, Any], training: Training) -> Any:
     """Return the options of serving, or with ``--train`` of a training step."""
     from attnprof.models.fit_layout import FitOptions, TrainingOptions
 
-    if not training.train and (flags := [*opt.typed(training)]):
+    if training.train:
+        options = {name: x for name, x in vars(training).items() if name != "train"}
+        return TrainingOptions(**common, **options)
+    if flags := [*opt.typed(training)]:
         raise RequestError(f"{flags[0]} is of training: type --train, too")
-    how = {name: x for name, x in vars(training).items() if name != "train"}
-    return TrainingOptions(**common, **how) if training.train else FitOptions(**common)
+    return FitOptions(**common)
 
 
 def fit_(
@@ -133,7 +134,7 @@ def fit_(
         **vars(formats), **vars(ranks),
     }  # fmt: skip
     options = _options(common, training)
-    with working(f"laying out {config}"):
+    with opt.working(f"laying out {config}"):
         model = fit_model(config, swaps_of(swap or (), parse_set(settings)), common["seq_len"])
         report = training_report(model, options) if training.train else fit_report(model, options)
         if on is not None and not training.train and not swap:

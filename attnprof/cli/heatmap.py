@@ -8,7 +8,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
@@ -51,7 +50,7 @@ class Written:
         if self.no_plot and figures:
             raise RequestError(f"--no-plot writes no figure: leave it out, or {figures[0]}")
         unnamed = self.plot is self.output is None and self.fmt in (None, opt.Format.TABLE)
-        if alone := unnamed and not self.no_plot:
+        if by_default := unnamed and not self.no_plot:
             figures = [FIGURE]
         data = None if is_figure_path(self.output) else self.output
         tables = [figure.with_suffix(".csv") for figure in figures]
@@ -62,14 +61,14 @@ class Written:
             for path in tables:
                 opt.ensure_writable(path, force=self.force, flag="the cells,")
         except RequestError as error:
-            more = ", or type --plot FILE, or --no-plot for the table alone" if alone else ""
-            raise RequestError(f"{error}{more}") from error
+            hint = ", or type --plot FILE, or --no-plot for the table alone" if by_default else ""
+            raise RequestError(f"{error}{hint}") from error
         if data not in tables or self.fmt not in (None, opt.Format.CSV):  # else it is that table
             opt.ensure_writable(data, force=self.force)
         return figures, data
 
     def deliver(self, report: Report, figures: Sequence[Path], data: Path | None) -> None:
-        """Draw the report, write its cells beside each figure, and print it."""
+        """Draw the report, write its cells next to each figure, and print it."""
         from attnprof.render.formats import render_csv
 
         for path in figures:
@@ -120,7 +119,7 @@ def heatmap(
         causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
         dtype=conditions.dtype,
     )  # fmt: skip
-    with working("counting the cells of the heatmap"):
+    with opt.working("counting the cells of the heatmap"):
         report = heatmap_report(wanted, opt.environment())
     _note_missing(report)
     to.deliver(report, *targets)
@@ -139,6 +138,7 @@ def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
 
 
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:
+    """Return the quantity to compare; RequestError if the convention does not go with it."""
     if convention == "flops":
         return quantity or "flops"
     if kind == "published":

@@ -42,18 +42,16 @@ def list_(
         to.deliver(report)
         return 1 if report.summary["unexpected"] or report.summary["miscounted"] else 0
     fields = ("title", "family", "time_order", "memory_order", "params", "document")
+    by_name = {name: registry.get(name) for name in registry.names()}
     records = [
         MechanismRecord(
             mechanism=name, causal=mechanism.abilities.causal, decode=mechanism.abilities.decode,
             **{field: getattr(mechanism, field) for field in fields},
         )
-        for name, mechanism in ((name, registry.get(name)) for name in registry.names())
+        for name, mechanism in by_name.items()
     ]  # fmt: skip
-    notes = [
-        f"{name}'s {parameter}: {meaning}"
-        for name in registry.names()
-        for parameter, meaning in registry.get(name).counted.items()
-    ]
+    notes = [f"{name}'s {parameter}: {meaning}" for name, mechanism in by_name.items()
+             for parameter, meaning in mechanism.counted.items()]  # fmt: skip
     to.deliver(Report("list", records + _plugins(), {"notes": notes}, environment()))
     return 0
 

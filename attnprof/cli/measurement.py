@@ -1,4 +1,8 @@
-"""The flags of measuring commands: which points, of a grid or a suite of cases, and how."""
+"""The flags of measuring commands: which points, of a grid or a suite of cases, and how.
+
+:class:`Points` makes a grid of flags, :func:`grid_of` one of a table in a TOML file, and
+:class:`Suite` makes cases of either. Messages name the flag or the place in the file.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +52,7 @@ def set_wait_policy(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """How a point is measured: number of samples, seconds, seed, threads."""
+    """Flags for how a point is measured: number of samples, seconds, seed, threads."""
 
     samples: int = opt.flag("N", "Times to take, if --max-time allows.", default=20)
     min_time: float = opt.flag("SECONDS", "Time a point at least this long.", default=0.5)
@@ -67,15 +71,15 @@ class Measurement:
         from attnprof.measure.request import Budget
 
         budget = Budget(self.samples, self.min_time, self.max_time, spread=self.spread)
-        others = {name: getattr(self, name) for name in ("seed", "threads", "check", "compiled")}
-        return {"budget": budget, **others}
+        names = ("seed", "threads", "check", "compiled")
+        return {"budget": budget, **{name: getattr(self, name) for name in names}}
 
 
 #: Keys of a grid, as flags and in a file: sizes, and names.
 SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
 NAMES = ("attention", "scope", "dtype", "phase", "device")
 LISTS = {"settings": "set", "args": "arg", "inputs": "input"}
-#: Keys of a case besides those of a grid.
+#: Keys of a case that a grid does not have.
 CASE_KEYS = ("rule", "time", "formula", "compile")
 _EXAMPLES = {
     "grid": 'grid = [{attention = ["standard", "linear"], seq = "128:4096:x2"}]',
@@ -193,17 +197,18 @@ def grid_of(
 
 def _as_list(
     value: Any, where: str, kinds: tuple[type, ...] = (str, int, float, bool),
-    what: str = "texts or numbers",
+    words: str = "texts or numbers",
 ) -> list[Any]:  # fmt: skip
+    """Return a value of these kinds, or a list of such, as a list; ``words`` name the kinds."""
     items = list(value) if isinstance(value, list) else [value]
     if not all(isinstance(item, kinds) for item in items):
-        raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
+        raise RequestError(f"{where} = {shown(value)}: write {words}, one or a list of them")
     return items
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suite(Points):
-    """Which cases are checked, and whether they are timed and derived."""
+    """Flags for the cases that are checked, and whether they are timed and derived."""
 
     suite: Path | None = opt.flag(
         "FILE", r"TOML with \[\[case]] tables (default: a suite of ours)."

@@ -13,7 +13,6 @@ from typer import Argument
 import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli.derive import KeptReport
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
@@ -34,7 +33,8 @@ def _choice(
     return opt.flag(metavar, words, flag, default=default, callback=opt.among(flag, possible))
 
 
-def _time(seconds: float) -> float:
+def _limit(seconds: float) -> float:
+    """Return the seconds of ``--limit``, or raise :class:`RequestError`."""
     if not 0 <= seconds < inf:
         raise RequestError(f"--limit {seconds}: give seconds, from 0 (no formulas) on")
     return seconds
@@ -91,7 +91,7 @@ class ModelFlags:
     )
     limit: float = opt.flag(
         "SECONDS", "Processor time: numbers come first, formulas get what is left (0: no "
-        "formulas).", default=180.0, callback=_time,
+        "formulas).", default=180.0, callback=_limit,
     )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def model(
         help="A config.json or its folder, a name (list --models, a type, the Hub's), a .toml "
         "file, or my.py:factory.",
     ),
-    what: ModelFlags,
+    flags: ModelFlags,
     utilisation: Mfu,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -137,38 +137,38 @@ def model(
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
     if utilisation.mfu:
-        flags = [*opt.typed(what), *["--plot"] * (to.plot is not None)]
-        if wrong := [flag for flag in flags if flag not in INDIFFERENT]:
+        typed = [*opt.typed(flags), *["--plot"] * (to.plot is not None)]
+        if wrong := [flag for flag in typed if flag not in INDIFFERENT]:
             raise RequestError(f"{wrong[0]} and --mfu are two questions: leave one of them out")
-        _flops_per_token(config, what.seq, utilisation, to)
+        _flops_per_token(config, flags.seq, utilisation, to)
         return
     if without := [*opt.typed(utilisation)]:
         raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
-    phases = some_of(what.phase, ("prefill", *PHASES), "--phase")
-    most = parse_bytes(what.memory, "--memory")
-    texts = {"B": ("--batch", what.batch), "N": ("--seq", what.seq),
-             "M": ("--target-seq", what.target_seq)}  # fmt: skip
+    phases = some_of(flags.phase, ("prefill", *PHASES), "--phase")
+    most = parse_bytes(flags.memory, "--memory")
+    texts = {"B": ("--batch", flags.batch), "N": ("--seq", flags.seq),
+             "M": ("--target-seq", flags.target_seq)}  # fmt: skip
     sizes = {name: parse_size(text, flag) for name, (flag, text) in texts.items()
              if text is not None}  # fmt: skip
-    how: dict[str, Any] = {
-        "swaps": swaps_of(what.swap or (), parse_set(what.settings)), "limit": what.limit,
-        **{name: getattr(what, name)
+    options: dict[str, Any] = {
+        "swaps": swaps_of(flags.swap or (), parse_set(flags.settings)), "limit": flags.limit,
+        **{name: getattr(flags, name)
            for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
     }  # fmt: skip
-    others = [name for text in what.compare or () for name in text.split(",") if name]
+    others = [name for text in flags.compare or () for name in text.split(",") if name]
     check_names(config, *others)
     if not others:
-        report = report_on(config, phases, sizes, **how)
+        report = report_on(config, phases, sizes, **options)
         to.deliver(report if most is None else with_memory(report, most))
         return
-    if what.phase != USUAL_PHASES or most is not None:
+    if flags.phase != USUAL_PHASES or most is not None:
         flag = "--memory" if most is not None else "--phase"
         raise RequestError(f"{flag} is for one model: leave it or --compare out")
     from attnprof.models.comparison import PHASES as COMPARED
     from attnprof.models.comparison import comparison
 
     sizes = {"N": 1024, **sizes}
-    reports = [report_on(name, list(COMPARED), sizes, **how) for name in (config, *others)]
+    reports = [report_on(name, list(COMPARED), sizes, **options) for name in (config, *others)]
     to.deliver(comparison(reports, reports[0].environment))
 
 
@@ -185,7 +185,7 @@ def report_on(
     )  # fmt: skip
     if (report := kept.read()) is not None:
         return report
-    with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
+    with redirect_stdout(sys.stderr), opt.working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 
         from attnprof.models.engine import seen_as
@@ -196,7 +196,7 @@ def report_on(
         usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=texts).usual_length
         sizes = {"N": usual, **sizes}
         subject = subject_of(config, kernel, swaps, sizes["N"], texts)
-        subject = subject.apart() if "M" in sizes else subject
+        subject = subject.with_target_length() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
         subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)
@@ -221,7 +221,7 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
     opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
-    with redirect_stdout(sys.stderr), working(f"counting {config}"):
+    with redirect_stdout(sys.stderr), opt.working(f"counting {config}"):
         sizes = sizes_of(config)
         where = opt.environment()
     report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)

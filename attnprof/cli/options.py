@@ -1,9 +1,8 @@
 """The flags that commands share, as ``Annotated`` types and groups of them; and where results go.
 
-A group is a dataclass whose fields are flags. A command takes it as one parameter, and
-:mod:`attnprof.cli.parameters` shows Typer the fields, in the panels that are said there.
-List-valued flags arrive as text and are read by :mod:`attnprof.cli.request`. Data goes to stdout or
-a file, notes to stderr.
+A group is a dataclass whose fields are flags. A command takes it as one parameter, whose fields
+:mod:`attnprof.cli.parameters` declares to Typer, panel by panel. Lists arrive as text, which
+:mod:`attnprof.cli.request` parses. Data goes to stdout or a file, notes to stderr.
 """
 
 import contextlib
@@ -28,12 +27,11 @@ from attnprof.processes.progress import Progress, Step, waited_for, waiting
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import is_stream, note_output
-from attnprof.render import progress
+from attnprof.render import progress as display
 from attnprof.render.plots.style import WIDTHS, check_figure_path
-from attnprof.render.progress import shown
 from attnprof.workload import DTYPES, SCOPES
 
-note = progress.note
+note = display.note
 
 
 class Format(StrEnum):
@@ -59,8 +57,8 @@ def switch(names: str, words: str, *, default: bool | None = False) -> Any:
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
-        what = flag.removeprefix("--").replace("-", " ")
-        raise RequestError(f"{flag} {value}: unknown {what}; {closest(value, list(possible))}")
+        noun = flag.removeprefix("--").replace("-", " ")
+        raise RequestError(f"{flag} {value}: unknown {noun}; {closest(value, list(possible))}")
     return value
 
 
@@ -97,43 +95,39 @@ def declared(annotation: Any, default: Any) -> Any:
 
 
 def typed(group: Any) -> dict[str, Any]:
-    """Return those values of a group that are not the defaults, by their flags."""
+    """Return the values of a group that differ from the defaults, by flag."""
     values: dict[str, Any] = {}
     hints = get_type_hints(type(group), include_extras=True)
     for item in fields(group):
         default: Any = item.default
         info = declared(hints[item.name], default)
-        usual = info.default if info is default else default
+        default = info.default if info is default else default
         flags = [one for one in (info.default, *(info.param_decls or ())) if str(one)[:2] == "--"]
         flag = str(flags[0]).partition("/")[0] if flags else f"--{item.name.replace('_', '-')}"
-        if (value := getattr(group, item.name)) not in (usual, []):
+        if (value := getattr(group, item.name)) not in (default, []):
             values[flag] = value
     return values
 
 
-AttentionOption = Annotated[
-    str | None,
-    Option("--attention", "-a", metavar="NAMES",
-           help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas."),
-]  # fmt: skip
-SeqOption = Annotated[
-    str | None,
-    Option(metavar="SIZES",
-           help="Tokens: one size, a list 128,256 or a range 128:16384:x2, 100:1000:+100."),
-]  # fmt: skip
+AttentionOption = Annotated[str | None, Option(
+    "--attention", "-a", metavar="NAMES",
+    help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas.",
+)]  # fmt: skip
+SeqOption = Annotated[str | None, Option(
+    metavar="SIZES",
+    help="Tokens: one size, a list 128,256 or a range 128:16384:x2, 100:1000:+100.",
+)]  # fmt: skip
 BatchOption = Annotated[str, Option(metavar="SIZE", help="Batch size.")]
 ScopeOption = Annotated[str, scope("core (what follows q, k, v) or layer (with projections).")]
 OwnScopeOption = Annotated[
     str | None, scope("Of a mechanism: core (what follows q, k, v), or layer (the default).")
 ]
-PhaseOption = Annotated[
-    str,
-    Option(metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode."),
-]
-KindOption = Annotated[
-    str | None,
-    Option(metavar="KINDS", help="published (printed in the papers) or formula (our closed form)."),
-]
+PhaseOption = Annotated[str, Option(
+    metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode.",
+)]  # fmt: skip
+KindOption = Annotated[str | None, Option(
+    metavar="KINDS", help="published (printed in the papers) or formula (our closed form).",
+)]  # fmt: skip
 QuantityOption = Annotated[
     str | None, Option(metavar="NAMES", help="Only these quantities, like flops,peak_bytes.")
 ]
@@ -196,13 +190,9 @@ class Modules:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """Return where a report was made; callers add the versions of what they loaded."""
-    return {
-        "attnprof": attnprof.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **more,
-    }
+    """Return a report's environment: versions and platform; callers add those of libraries."""
+    return {"attnprof": attnprof.__version__, "python": platform.python_version(),
+            "platform": platform.platform(), **more}  # fmt: skip
 
 
 def ensure_writable(
@@ -210,8 +200,8 @@ def ensure_writable(
 ) -> None:
     """Refuse an output that cannot or must not be written, before any work is done.
 
-    A file is overwritten only if attnprof wrote it, or with ``force``; one that this command
-    reads never is. An ``extended`` one is added to and may exist.
+    A file is overwritten only if attnprof wrote it, or with ``force``, and never if this command
+    reads it. An ``extended`` file is added to and may exist.
     """
     if path is None:
         return
@@ -260,9 +250,9 @@ class ToStdout:
     force: ForceOption = False
     exact: ExactOption = False
 
-    def deliver(self, report: Report, **how: Any) -> None:
-        """Write the report, to a file if one was named; ``how`` is for its tables."""
-        deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **how)
+    def deliver(self, report: Report, **options: Any) -> None:
+        """Write the report, to a file if one was named; ``options`` is for its tables."""
+        deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +267,7 @@ class Output(ToStdout):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOutput(Output):
-    """Flags for a result with a figure beside it."""
+    """Flags for a result that can also be drawn as a figure."""
 
     plot: PlotOption = None
     size: SizeOption = "page"
@@ -286,18 +276,18 @@ class DrawnOutput(Output):
         super().__post_init__()
         ensure_figure(self.plot, force=self.force)
 
-    def deliver(self, report: Report, **how: Any) -> None:
+    def deliver(self, report: Report, **options: Any) -> None:
         """Draw the report if asked, and write it, even if drawing fails."""
         try:
             if self.plot is not None:
                 draw(report, self.plot, self.size)
                 note(f"wrote {self.plot}")
         finally:
-            super().deliver(report, **how)
+            super().deliver(report, **options)
 
 
 def draw(report: Report, path: Path, size: str) -> None:
-    """Draw a report; a terminal shows a line while that takes a second or two."""
+    """Draw a report; a terminal shows a line meanwhile."""
     with working(f"drawing {path}"):
         from attnprof.render.plots import plot_report
 
@@ -305,20 +295,20 @@ def draw(report: Report, path: Path, size: str) -> None:
 
 
 def answering() -> contextlib.AbstractContextManager[None]:
-    """Print the body's output to stdout as the answer; other prints of user code go to stderr."""
+    """Print the body's output to stdout as the answer; prints of user code go to stderr."""
     supervision = sys.modules.get("attnprof.processes.supervision")
     return supervision.answering() if supervision else contextlib.nullcontext()
 
 
-def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
-    """Write a report in a format, to stdout or a file; ``how`` is for its tables."""
+def deliver(report: Report, fmt: str, output: Path | None, **options: Any) -> None:
+    """Write a report in a format, to stdout or a file; ``options`` is for its tables."""
     from attnprof.render.formats import notes, print_tables, render
 
     if fmt == Format.TABLE and output is None:
         with answering():
-            print_tables(report, **how)
+            print_tables(report, **options)
     else:
-        write(render(report, fmt, **how), output)
+        write(render(report, fmt, **options), output)
     if fmt == Format.TABLE:  # the other formats have them in the records
         for line in notes(report):
             note(line)
@@ -338,12 +328,12 @@ def write(text: str, output: Path | None) -> None:
 def working(text: str) -> Iterator[Progress]:
     """Show ``text`` on stderr while the body runs, or the progress that its code reports.
 
-    Within another ``working`` it is a step of that.
+    Inside another ``working`` the text is a step of its progress.
     """
     if (outer := waited_for()) is not None:
         with outer.saying(text):
             yield outer
         return
     progress = Progress(Step(text))
-    with waiting(progress), shown(progress):
+    with waiting(progress), display.shown(progress):
         yield progress

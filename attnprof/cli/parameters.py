@@ -1,6 +1,7 @@
 """Prepare a command's parameters for Typer: groups become flags, with panels and completion.
 
-A shell completes names of mechanisms, phases, quantities, claims and the like.
+:func:`in_groups` is the entry point. A shell completes names of mechanisms, phases, quantities,
+claims and the like, which :data:`NAMES` lists by flag.
 """
 
 import inspect
@@ -90,26 +91,26 @@ ALIASES = {"--calibration": "--file"}
 
 
 class Command(TyperCommand):
-    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
+    """A command whose ``--help`` stands in the panel of outputs, not in one of its own."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the ``--help`` flag, in the last panel."""
         option: Any = super().get_help_option(ctx)
-        option.rich_help_panel = "Output"
+        option.rich_help_panel = OUTPUT
         return option
 
     def make_parser(self, ctx: Any) -> Any:
-        """Return the parser, which also takes a flag's other names (``ALIASES``)."""
+        """Return the parser, which also takes a flag's second name (``ALIASES``)."""
         parser: Any = super().make_parser(ctx)
         for parameter in self.get_params(ctx):
-            others = [ALIASES[flag] for flag in parameter.opts if flag in ALIASES]
-            if others:
-                parser.add_option(obj=parameter, opts=others, dest=parameter.name)
+            if aliases := [ALIASES[flag] for flag in parameter.opts if flag in ALIASES]:
+                parser.add_option(obj=parameter, opts=aliases, dest=parameter.name)
         return parser
 
 
 _Names = tuple[str, ...] | str
-#: Names a flag takes, or those by command (else ""); as ``module:NAMES`` imported when asked for.
+#: The names that a flag takes, or a mapping of them by command (else ""). A ``module:NAMES`` is
+#: imported when a shell asks for it.
 NAMES: dict[str, _Names | dict[str, _Names]] = {
     "phase": {"": ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
     "dtype": DTYPES, "scope": SCOPES, "size": ("page", "column"), "fmt": tuple(Format),
@@ -167,12 +168,12 @@ def _possible_names(parameter: str, ctx: Context) -> Iterable[str]:
         mechanisms = map(registry.get, typed or registry.names())
         return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})
     if parameter in ("claim", "table", "figure"):
-        from attnprof.papers import documents as known
+        from attnprof.papers import documents as papers
 
-        named = {*ctx.args, *(ctx.params.get("documents") or ())}
-        those = (its for its in known.DOCUMENTS.values() if {its.number, its.folder} & named)
-        parts = (its.part(f"{parameter}S".upper()) for its in those)
-        return known.claims() if parameter == "claim" else chain.from_iterable(parts)
+        typed = {*ctx.args, *(ctx.params.get("documents") or ())}
+        documents = (x for x in papers.DOCUMENTS.values() if {x.number, x.folder} & typed)
+        parts = (document.part(f"{parameter}S".upper()) for document in documents)
+        return papers.claims() if parameter == "claim" else chain.from_iterable(parts)
     names = NAMES[parameter]
     if isinstance(names, dict):
         names = names.get(ctx.info_name or "", names.get("", ()))

@@ -1,6 +1,7 @@
-"""Find the command that was typed, declare it to Typer, and run it on its arguments.
+"""Find the command that was typed, declare it to Typer, and run it on its arguments (:func:`run`).
 
-A command's file is imported only when it is typed, so that ``--help`` and completion stay fast.
+A command's file is imported only when it is typed, so that ``--help`` and completion stay fast. A
+command that runs a user's code does so in a process that may die.
 """
 
 import os
@@ -57,10 +58,8 @@ SECTIONS = {
 }
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 #: Commands that are defined in another command's file.
-FILES = {
-    "compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
-    "calibrate": "profile", "plot": "sweep", "baseline": "check", "history": "check",
-}  # fmt: skip
+FILES = {"compare": "cost", "heads": "cost", "predict": "profile", "recommend": "profile",
+         "baseline": "check", "history": "check"}  # fmt: skip
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
 
 Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.
@@ -110,18 +109,18 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
 
 
 def _number_hint(error: Any) -> str:
-    """Return what to type for a flag whose value is no number; "" for other parser errors."""
+    """Return a hint for a flag whose value is no number; "" for other parser errors."""
     match = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     if not match or not flag.startswith("--"):
         return ""
-    usual = error.param.default if isinstance(error.param.default, int | float) else 1
+    example = error.param.default if isinstance(error.param.default, int | float) else 1
     kind = "number" if match[1] == "float" else "whole number"
-    return f" Give a {kind}, like {flag} {usual:g}"
+    return f" Give a {kind}, like {flag} {example:g}"
 
 
 def _extra_hint(error: Any, arguments: list[str], command: str) -> str:
-    """Return what to type for values that follow an option's first one without commas; else "".
+    """Return a hint for values that follow an option's first one without commas; else "".
 
     ``model --compare A B C`` is ``model A --compare B,C``, as a model is an argument, too. Names
     that no option precedes belong to ``--attention``, if the command has it.
@@ -155,7 +154,7 @@ def _missing_hint(message: str, typed: str) -> str:
 
 
 def program_for(typed: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
-    """Return the command line: the typed command with its options, others by name and summary."""
+    """Return the command line: the typed command in full, the rest by name and summary."""
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=typed not in COMMANDS or COMPLETING in os.environ,
@@ -165,11 +164,11 @@ def program_for(typed: str, guarded: Guard, *, is_main: bool) -> typer.Typer:
     app.callback(help=HELP)(_globals)
     for panel, commands in SECTIONS.items():
         for name, summary in commands.items():
-            known = app.command(name, help=summary, rich_help_panel=panel)
+            declare = app.command(name, help=summary, rich_help_panel=panel)
             if name == typed:
                 _add_command(app, name, guarded, is_main=is_main)
             else:
-                known(lambda: None)
+                declare(lambda: None)
     return app
 
 

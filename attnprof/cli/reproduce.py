@@ -9,13 +9,11 @@ from typing import Any
 from typer import Argument
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
-from attnprof.papers import documents as known
+from attnprof.papers import documents as papers
 from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.documents import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
@@ -67,9 +65,9 @@ def reproduce(
         make_folder(reports, "--reports ")
         for path in existing_files(reports, request.documents):
             opt.ensure_writable(path, force=to.force, flag="--reports")
-    with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
+    with ExitStack() as stack:  # inside, with --measure, measurements are made anew
         again = request.documents if measure else []
-        made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
+        made = {number: stack.enter_context(papers.fresh(number, opt.note)) for number in again}
         report = _replay_claims(request, plot, size)
         failed = _write_reports(report, request.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
@@ -88,7 +86,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What to replay: documents and claims; at most one table or figure of one document.
+    """The documents and claims to replay; at most one table or figure of one document.
 
     ``by_name``: claims, a table or a figure were named; otherwise whole documents are replayed.
     """
@@ -106,35 +104,36 @@ def asked_for(
     """Return the request; :class:`RequestError` suggests names close to an unknown one."""
     if sum(item is not None for item in (claim, table, figure)) > 1:
         raise RequestError("ask for one of --claim, --table and --figure")
-    numbers = [its.number for its in known.find_documents(names)]
+    numbers = [document.number for document in papers.find_documents(names)]
     if claim is not None:
-        ids = known.find_claims(parse_names(claim, "--claim"))
-        theirs = [known.claims()[name].document for name in ids]
-        for name, number in zip(ids, theirs, strict=True):
+        ids = papers.find_claims(parse_names(claim, "--claim"))
+        of_claims = [papers.claims()[name].document for name in ids]
+        for name, number in zip(ids, of_claims, strict=True):
             if number not in numbers:
                 raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
-        return ReplayRequest(sorted(set(theirs)), ids)
+        return ReplayRequest(sorted(set(of_claims)), ids)
     if (table or figure) is not None and len(numbers) != 1:
         flag = f"--figure {figure}" if table is None else f"--table {table}"
         raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
     if table is not None:
-        key, _ = known.find_table(numbers[0], table)
-        return ReplayRequest(numbers, known.claims_of_table(numbers[0], key), table=key)
+        key, _ = papers.find_table(numbers[0], table)
+        return ReplayRequest(numbers, papers.claims_of_table(numbers[0], key), table=key)
     if figure is not None:
-        key, _ = known.find_figure(numbers[0], figure)
-        return ReplayRequest(numbers, known.claims_of_figure(numbers[0], key), figure=key)
-    ids = [name for name, its in known.claims().items() if its.document in numbers]
+        key, _ = papers.find_figure(numbers[0], figure)
+        return ReplayRequest(numbers, papers.claims_of_figure(numbers[0], key), figure=key)
+    ids = [name for name, check in papers.claims().items() if check.document in numbers]
     return ReplayRequest(numbers, ids, by_name=False)
 
 
 def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Report:
-    with working("replaying"):
+    """Return the report of the claims; recompute, and draw, the table or figure asked for."""
+    with opt.working("replaying"):
         report = replay.replay(request.claims, environment=opt.environment())
     number, more = request.documents[0], {}
     if request.table is not None:
-        more["table"] = table_values(request.table, known.find_table(number, request.table)[1]())
+        more["table"] = table_values(request.table, papers.find_table(number, request.table)[1]())
     if request.figure is not None:
-        _, figure = known.find_figure(number, request.figure)
+        _, figure = papers.find_figure(number, request.figure)
         data = figure.data()
         more["figure"] = figure_values(request.figure, figure, data)
         if plot is not None:
@@ -147,7 +146,7 @@ def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str
     """Write the reports to disk; return the parts that failed, with the reason."""
     failed: dict[str, str] = {}
     for number in numbers:
-        with working(f"drawing the figures of {number}"):
+        with opt.working(f"drawing the figures of {number}"):
             missing = write_document(number, report, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
     write_whole(folder / "reproduction.md", reproduce_page(report, linked=True))
@@ -166,7 +165,7 @@ def _commit_results(report: Report, made: dict[str, dict[str, Any]]) -> None:
             from attnprof.measure.environment import describe_environment
 
             where = describe_environment("cuda" if torch.cuda.is_available() else "cpu")
-            for path in ship(number, values, where):
+            for path in papers.ship(number, values, where):
                 opt.note(f"wrote {path}")
 
 
@@ -174,11 +173,11 @@ def _finish(report: Report, failed: dict[str, str]) -> int:
     """Print the closing notes and return the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
-    without = {"a check that works": "errors", "a verdict that ships": "not_committed"}
-    for what, key in without.items():
+    missing = {"a check that works": "errors", "a verdict that ships": "not_committed"}
+    for words, key in missing.items():
         if names := report.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            opt.note(f"without {what}: {', '.join(names[:NAMED])}{more}")
+            opt.note(f"without {words}: {', '.join(names[:NAMED])}{more}")
     if changed := report.summary["changed"]:
         raise CheckFailedError(
             f"{len(changed)} of {len(report.records)} verdicts are not the committed ones: "

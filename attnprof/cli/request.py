@@ -1,4 +1,8 @@
-"""Parse the options that most commands share into sizes, names, mechanisms and workloads."""
+"""Parse the options that most commands share into sizes, names, mechanisms and workloads.
+
+``parse_*`` functions read one text. The groups :class:`Selection` and :class:`Conditions` make
+workloads and mechanisms of all their flags together. Every refusal names the flag.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -94,8 +98,8 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
     if d is None:
         width, count = width or 512, count or 8
         if width % count:
-            near = [h for h in range(1, min(width, 4096) + 1) if width % h == 0]
-            below, above = [h for h in near if h < count], [h for h in near if h > count]
+            divisors = [h for h in range(1, min(width, 4096) + 1) if width % h == 0]
+            below, above = [h for h in divisors if h < count], [h for h in divisors if h > count]
             options = " or ".join(map(str, below[-1:] + above[:1]))
             raise RequestError(
                 f"{count} heads do not divide d_model {width}: try --heads {options or 1}"
@@ -111,6 +115,7 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
 
 
 def _part(part: str, flag: str) -> Iterator[int]:
+    """Yield the sizes of one part of a list: of a number or a range."""
     if ":" not in part:
         yield _number(part, flag, part)
         return
@@ -129,6 +134,7 @@ def _part(part: str, flag: str) -> Iterator[int]:
 
 
 def _number(text: str, flag: str, part: str) -> int:
+    """Return a size from 1 to ``LARGEST``; ``part`` is the range that it stands in."""
     shown = f"{flag} {part}" if text == part else f"{flag} {part}: '{text}'"
     if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,4000}", text.strip()):
         raise RequestError(f"{shown}: not a whole number; {HOW}")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from attnprof import registry
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import head_shape, parse_names, parse_set, parse_size, some_of
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report
@@ -56,39 +55,32 @@ class Compared:
         """Return (batch, heads, tokens, width) of drawn inputs; None if no flag has a size."""
         if not any((self.seq, self.d_model, self.heads, self.d, self.batch)):
             return None
-        known = self.d_model is not None
-        heads, d = self.heads or (None if known else HEADS), self.d or (None if known else WIDTH)
-        count, width = head_shape(self.d_model, heads, d)
+        defaults = (HEADS, WIDTH) if self.d_model is None else (None, None)
+        count, width = head_shape(self.d_model, self.heads or defaults[0], self.d or defaults[1])
         batch = parse_size(self.batch or "1", "--batch")
         return batch, count, parse_size(self.seq or SEQ, "--seq"), width
 
     def inputs(self, seed: int) -> "list[QueriesKeysValues]":
-        """Return the drawn inputs, by structure and row lengths, and those of files."""
-        from attnprof.measure.tradeoff_inputs import (
-            READERS,
-            STRUCTURES,
-            is_file,
-            structured,
-            supplied,
-        )
+        """Return the inputs: drawn ones by structure and row lengths, then the files'."""
+        from attnprof.measure import tradeoff_inputs as inputs
 
         norms = some_of(self.norms, ("sphere", "spread"), "--norms")
         sources, shape = _split_names(self.source, "--input"), self.shape()
-        files = [name for name in sources if is_file(name)]
-        made = [name for name in sources or STRUCTURES if name not in files]
-        for name in made:
-            if name not in STRUCTURES:
-                known = closest(name, list(STRUCTURES))
-                raise RequestError(f"--input {name}: {known}; or a file ({', '.join(READERS)})")
-        if shape is not None and not made:
+        files = [name for name in sources if inputs.is_file(name)]
+        structures = [name for name in sources or inputs.STRUCTURES if name not in files]
+        for name in structures:
+            if name not in inputs.STRUCTURES:
+                near, suffixes = closest(name, list(inputs.STRUCTURES)), ", ".join(inputs.READERS)
+                raise RequestError(f"--input {name}: {near}; or a file ({suffixes})")
+        if shape is not None and not structures:
             raise RequestError(
                 f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d "
                 "and --batch"
             )
         sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
-        drawn = [structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
-                 for lengths in norms for name in made]  # fmt: skip
-        return [*drawn, *map(supplied, files)]
+        drawn = [inputs.structured(name, sizes, norms=lengths, causal=self.causal, seed=seed)
+                 for lengths in norms for name in structures]  # fmt: skip
+        return [*drawn, *map(inputs.supplied, files)]
 
     def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
         """Return every mechanism with every value of the parameters that tune it."""
@@ -106,7 +98,7 @@ def _split_names(texts: Sequence[str] | None, flag: str) -> list[str]:
 
 def tradeoff(
     *,
-    what: Compared,
+    choice: Compared,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",
     distill: bool = opt.switch(
@@ -143,7 +135,7 @@ def tradeoff(
     """
     if distill:
         others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
-        flags = [*opt.typed(what), *(flag for flag, value in others.items() if value)]
+        flags = [*opt.typed(choice), *(flag for flag, value in others.items() if value)]
         _distill(flags, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:
@@ -153,24 +145,24 @@ def tradeoff(
     from attnprof.measure.request import Budget
 
     budget = Budget(samples, 0.0, max_time, warmup_s=0.05, least=min(3, samples)) if time else None
-    report = _compare(what, dtype, device, seeds or 3, seed, budget)
+    report = _compare(choice, dtype, device, seeds or 3, seed, budget)
     to.deliver(replace(report, summary={**report.summary, "over": over}))
 
 
 def _compare(
-    what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
+    choice: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
 ) -> Report:
     """Return the report of every mechanism on every input."""
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
     from attnprof.measure.tradeoff import Terms, tradeoff_report
 
-    terms = Terms(what.causal, dtype, resolve_device(device), seeds, seed, what.longest)
-    inputs = what.inputs(seed)
-    chosen = what.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
+    terms = Terms(choice.causal, dtype, resolve_device(device), seeds, seed, choice.longest)
+    inputs = choice.inputs(seed)
+    chosen = choice.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
     where = describe_environment(terms.device, seed)
     where["threads"] = 1 if budget else where["threads"]
-    with working("comparing"):
+    with opt.working("comparing"):
         return tradeoff_report(chosen, inputs, terms, budget, where)
 
 
@@ -188,13 +180,13 @@ def _distill(
 
     scale = QUICK if quick else FULL
     where = describe_environment("cpu", seed) | {"threads": 1}
-    with working("distilling") as progress:
+    with opt.working("distilling") as progress:
         done = 0
 
-        def tell(_step: int, _of: int, what: str) -> None:
+        def tell(_step: int, _of: int, text: str) -> None:
             nonlocal done
             done += 1
-            progress.tell(what, done, seeds * scale.total_steps)
+            progress.tell(text, done, seeds * scale.total_steps)
 
         report = distill_report(scale, seed, seeds, where, tell, opt.note, timed=timed)
     to.deliver(report)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from typer import Argument
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import working
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
@@ -52,7 +51,7 @@ class WholeModelFormula:
         return self.of_model is not None
 
     def answer(self, row: "Printed", phase: str | None, to: opt.Output) -> None:
-        """Write what the formula gets wrong, term by term."""
+        """Compare the formula with the model's FLOPs term by term, and write the differences."""
         from attnprof.models.conventions import PHASES
         from attnprof.models.mfu_sizes import sizes_of
         from attnprof.verify.model_formula import model_formula_report
@@ -63,7 +62,7 @@ class WholeModelFormula:
             raise RequestError("give --model or a target, not both")
         phase = opt.one_of(phase or "train", PHASES, "--phase")
         n = parse_size(self.seq or "4096", "--seq")
-        with redirect_stdout(sys.stderr), working(f"counting {self.of_model}"):
+        with redirect_stdout(sys.stderr), opt.working(f"counting {self.of_model}"):
             sizes = sizes_of(self.of_model)
             report = model_formula_report(
                 sizes, row.formula, phase, n, row.where, opt.environment()
@@ -137,6 +136,7 @@ def verify_formula(
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
+    """Write the verdict on a formula, or on each row of a table; raise if one differs."""
     from attnprof.verify.printed import rows_of
     from attnprof.verify.verification import ERRATUM, answer, verified
 
@@ -148,7 +148,7 @@ def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
     if unused:
         opt.note(f"{table}: not read are the columns {', '.join(unused)}")
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
-    with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
+    with redirect_stdout(sys.stderr), opt.working(f"verifying: {targets}"):
         records = verified(rows)
     counts = Counter(record.verdict for record in records)
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None],

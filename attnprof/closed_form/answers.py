@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: The mechanism that others are compared with, if it takes part.
 USUAL = "standard"
-#: Names of quantities of which one has "less", not "fewer".
+#: Names of quantities with "less", not "fewer".
 AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
            **dict.fromkeys(("bytes", "step_bytes"), "memory traffic a step"),
            **dict.fromkeys(("state_bytes", "state"), "decoding state"),
@@ -49,10 +49,10 @@ def _compare_two(named: Sequence[str], row: "CompareRecord", base: "CompareRecor
     A quantity that the base does not need at all has no multiple and is left out.
     """
     sides = {words_of(name)[2]: (getattr(row, name), getattr(base, name)) for name in named}
-    same = [what for what, (its, of_base) in sides.items() if its == of_base]
+    same = [what for what, (value, usual) in sides.items() if value == usual]
     times = [
-        (format_ratio(its, of_base), what)
-        for what, (its, of_base) in sides.items() if its != of_base and of_base
+        (format_ratio(value, usual), what)
+        for what, (value, usual) in sides.items() if value != usual and usual
     ]  # fmt: skip
     said = [f"{ratio}× {'its' if same else 'the'} {what}" for ratio, what in times]
     if same:
@@ -64,7 +64,7 @@ def _compare_two(named: Sequence[str], row: "CompareRecord", base: "CompareRecor
 def _compare_several(
     named: Sequence[str], rows: "Sequence[CompareRecord]", base: "CompareRecord"
 ) -> str:
-    """Return who needs least of each quantity, and how that compares with the base."""
+    """Return the mechanisms that need least of each quantity, and how much that is of the base."""
     said: dict[str, list[str]] = {}
     for name in named:
         _, least, what = words_of(name)
@@ -86,8 +86,8 @@ def heads_answer(
 ) -> str:
     """Return with how many heads each mechanism is cheapest.
 
-    Our closed forms decide if they were asked for, else printed ones. ``every`` means that all
-    divisors of the width were tried.
+    Our closed forms decide if there are any, else printed ones. ``every``: all divisors of the
+    width were tried.
     """
     quantity = optima[0]["quantity"]
     kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
@@ -130,7 +130,7 @@ def _percent_text(percent: float, less: str) -> str:
 
 
 def growth_answer(faster: Sequence[str], unexpected: Sequence[str], count: int) -> str:
-    """Return how many mechanisms grow as claimed, and which do not."""
+    """Return the sentence on how many mechanisms grow as claimed, and on the others."""
     if not faster:
         return f"All {count} grow no faster with the length than they claim."
     why = f"{joined(unexpected)} without saying so" if unexpected else "for reasons told below"

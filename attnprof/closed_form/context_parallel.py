@@ -1,9 +1,9 @@
 """Bytes that ranks send each other when a sequence's tokens are divided among them.
 
-Each of P ranks holds N/P consecutive tokens of all heads. What it needs of other ranks' tokens is
-what a decoder keeps of them, so sizes are those of the mechanism's own decoding state: rows of a
-cache travel around a ring, a state of constant size is handed from rank to rank. All-to-all
-exchanges the split by tokens for one by heads, and back. :func:`rank_records` is the entry point.
+Each of P ranks holds N/P consecutive tokens of all heads. Of other ranks' tokens it needs what a
+decoder keeps, so sizes come from the mechanism's decoding state: rows of a cache travel around a
+ring, a state of constant size is handed from rank to rank. All-to-all exchanges the split by tokens
+for a split by heads, and back. :func:`rank_records` is the entry point.
 """
 
 from bisect import bisect_left
@@ -29,15 +29,15 @@ from attnprof.workload import Workload
 
 RING, ALL_TO_ALL = "ring", "all-to-all"
 PASSING, GATHERING = "state passing", "state gathering"
-#: Tokens per rank are doubled so often, from one, to find a length that hides what is sent.
+#: The most doublings of the tokens per rank, from one, that :func:`tokens_for_overlap` tries.
 _POWERS = 33
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A decoder's state in bytes: a token's rows and which tokens have them, or a fixed state.
+class KeptBytes:
+    """A decoder's state in bytes: rows of the ``first`` and ``latest`` tokens, or a fixed state.
 
-    ``sums`` are tokens of a block, and the bytes of a block's sums.
+    ``latest`` None: all tokens have rows. ``sums``: the tokens of a block, and its sums' bytes.
     """
 
     row_bytes: Number = 0
@@ -62,8 +62,8 @@ class Transfer:
         return both.get(phase, self.forward + self.backward)
 
 
-def kept(mechanism: Mechanism, w: Workload) -> Kept:
-    """Return what a mechanism's decoder keeps, from its own initial state."""
+def kept_bytes(mechanism: Mechanism, w: Workload) -> KeptBytes:
+    """Return the bytes that a mechanism's decoder keeps, by its initial state."""
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
     state = mechanism.init_state(sizes, CountedCaches(Counter(w.item_size), w))
     parts = [state] if isinstance(state, Cache | Tensor) else [*vars(state).values()]
@@ -74,16 +74,16 @@ def kept(mechanism: Mechanism, w: Workload) -> Kept:
         cache = next(iter(caches))
         kept_sums = (x for x in parts if isinstance(x, CountedSums))
         sums = tuple((x.block, x.batch * x.width * w.item_size) for x in kept_sums)
-        return Kept(width * w.item_size, cache.first, cache.latest, sums=sums)
-    if isinstance(held, int) and not held:  # caches that the first token makes
-        return Kept(mechanism.state_entries(w.with_(seq_len=1)) * w.item_size)
-    return Kept(state_bytes=held)
+        return KeptBytes(width * w.item_size, cache.first, cache.latest, sums=sums)
+    if isinstance(held, int) and not held:  # the first token makes the caches
+        return KeptBytes(mechanism.state_entries(w.with_(seq_len=1)) * w.item_size)
+    return KeptBytes(state_bytes=held)
 
 
 def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Transfer | str]:
-    """Yield the ways in which ranks can share the tokens of a workload; a reason for a missing one.
+    """Yield the ways in which ranks can share a workload's tokens, or why one is impossible.
 
-    Bytes are those that the busiest rank sends in one layer, from queries, keys and values of its
+    The busiest rank sends so many bytes in one layer, from queries, keys and values of its
     tokens to their outputs.
     """
     mechanism = mechanism.form_for(w)
@@ -92,20 +92,20 @@ def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Tran
         why = mechanism.not_split or "keeps nothing of earlier tokens: it has no decoding"
         yield f"{RING}: {why}"
     else:
-        yield from _of_state(mechanism, w, tokens, ranks)
+        yield from _relays(mechanism, w, tokens, ranks)
     try:
         yield _all_to_all(mechanism, w, tokens, ranks)
     except RequestError as refusal:
         yield f"{ALL_TO_ALL}: {refusal}"
 
 
-def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
+def _relays(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Iterator[Any]:
     """Yield a ring of rows and sums of blocks, or a state that is handed on or gathered.
 
-    Gradients of rows and of states go the same ways back; rows go around once more with theirs.
+    Backward, gradients of states go back the same way; rows go around again with their gradients.
     """
     try:
-        decoder = kept(mechanism, w)
+        decoder = kept_bytes(mechanism, w)
     except RequestError as refusal:
         yield f"{RING}: {refusal}"
         return
@@ -124,13 +124,13 @@ def _of_state(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) 
         yield Transfer(PASSING, state, state, others)
         gathered = others * (state + _transition_bytes(mechanism, w))
         yield Transfer(GATHERING, gathered, others * state, others)
-    else:  # everyone needs the sum of all: reduced in parts, then gathered
+    else:  # every rank needs the sum over all ranks: reduced in parts, then gathered
         part = ceil_div(state, ranks) if is_plain(state) else state / ranks
         summed = 2 * others * part
         yield Transfer(PASSING, summed, summed, 2 * others)
 
 
-def _rows_sent(decoder: Kept, tokens: Number, ranks: Number, *, causal: bool) -> Number:
+def _rows_sent(decoder: KeptBytes, tokens: Number, ranks: Number, *, causal: bool) -> Number:
     """Return the rows of the busiest rank that others need, once for each rank that needs them.
 
     In a ring all of them go on P - 1 times. Of a window, others see the ``latest`` less one, on
@@ -146,14 +146,14 @@ def _rows_sent(decoder: Kept, tokens: Number, ranks: Number, *, causal: bool) ->
     if not causal:
         before = others // 2
         return min(reach, before * tokens) + min(reach, (others - before) * tokens)
-    whole, rest = divmod(reach, tokens)  # ranks that see all rows of this one; what the next sees
+    whole, rest = divmod(reach, tokens)  # ranks that see all rows of this one; rows the next sees
     if whole >= others:
         return others * tokens
     return whole * tokens + min(rest + first, tokens) + (others - whole - 1) * min(first, tokens)
 
 
 def _transition_bytes(mechanism: Mechanism, w: Workload) -> Number:
-    """Return the bytes of what a rank's tokens do to an earlier state, where it is learned.
+    """Return the bytes of the map that a rank's tokens apply to an earlier state, if it is learned.
 
     The delta rule has a matrix a head, gates a decay a channel or head; sums have none.
     """
@@ -167,10 +167,11 @@ def _transition_bytes(mechanism: Mechanism, w: Workload) -> Number:
 def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) -> Transfer:
     """Return the exchange of tokens for heads before the core, and of heads for tokens after it.
 
-    What fewer heads than ranks have goes to every rank that needs it. Raises RequestError if
+    If there are fewer heads than ranks, a head's rows go to several ranks. Raises RequestError if
     heads cannot be divided.
     """
-    counts = [heads for heads, _ in _by_head(mechanism, w)]
+    tensors = _head_widths(mechanism, w)
+    counts = [heads for heads, _ in tensors]
     if is_plain(ranks, *counts):
         if w.num_heads % ranks:
             raise RequestError(f"{ranks} ranks do not divide {w.num_heads} heads")
@@ -178,7 +179,7 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
             if heads % ranks and ranks % heads:
                 raise RequestError(f"{ranks} ranks do not divide {heads} heads of keys")
     entries: Number = 0
-    for heads, width in _by_head(mechanism, w):
+    for heads, width in tensors:
         if is_plain(heads, ranks):
             share = max(heads // ranks, 1)
         elif heads is w.num_heads:
@@ -190,8 +191,8 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
     return Transfer(ALL_TO_ALL, sent, sent, 2)
 
 
-def _by_head(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
-    """Return the heads and their width of all that a core takes and gives, a token."""
+def _head_widths(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
+    """Return heads and head width of each tensor that a core takes or returns."""
     h, dk, dv = w.num_heads, w.head_dim, w.value_width
     if isinstance(mechanism, Latent):  # latents and shared keys are one head, of all
         c, key, value = mechanism.widths(dk)
@@ -223,16 +224,16 @@ class Link:
 def tokens_for_overlap(
     method: str, mechanism: Mechanism, w: Workload, ranks: int, link: Link
 ) -> int | None:
-    """Return the fewest tokens a rank whose products take as long as what it sends meanwhile.
+    """Return the fewest tokens a rank whose products take as long as the transfer meanwhile.
 
-    In a ring a step's rows travel while a rank's rows meet another rank's: all but the first of P
-    equal parts of its products. Other methods have all of them. None if no length is enough.
+    In a ring, a step's rows travel while a rank computes on the rows before: all but the first of P
+    equal parts of its products. Other methods have all products. None if no length is enough.
     """
 
     def hidden(tokens: int) -> bool:
         at = w.with_(seq_len=tokens * ranks)
-        ways = [x for x in transfers(mechanism, at, ranks) if isinstance(x, Transfer)]
-        sent = next((x.sent(w.phase) for x in ways if x.method == method), inf)
+        possible = [x for x in transfers(mechanism, at, ranks) if isinstance(x, Transfer)]
+        sent = next((x.sent(w.phase) for x in possible if x.method == method), inf)
         flops = _products(mechanism, at) / ranks
         if method == RING:
             flops *= (ranks - 1) / ranks
@@ -247,7 +248,7 @@ def tokens_for_overlap(
 def _products(mechanism: Mechanism, w: Workload) -> float:
     """Return FLOPs of a layer's products between tokens; of a layer without a core the square part.
 
-    With a N² + b N, half of what 2N tokens take less what N take is a N².
+    If N tokens take c(N) = a N² + b N, this is c(2N)/2 - c(N) = a N².
     """
     if mechanism.abilities.attend:
         return float(mechanism.cost(w, "core").matmul_flops)
@@ -260,7 +261,7 @@ def _products(mechanism: Mechanism, w: Workload) -> float:
 def rank_records(
     mechanism: Mechanism, w: Workload, ranks: int, link: Link | None = None
 ) -> list[RanksRecord]:
-    """Return a record a method by which ranks can share the tokens; a refusal has its reason.
+    """Return a record a method by which ranks can share the tokens, or why they cannot.
 
     Raises RequestError for a decoding step.
     """

@@ -1,8 +1,8 @@
 """Turn closed forms of mechanisms into records: stage by stage, and totals side by side.
 
-The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols
-B N h d (and g, M for grouped heads and another key length). For the usual domain closed forms are
-shortened: each size is at least 2, or 1 if that was asked.
+The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols B N h d (and g, M
+for grouped heads and another key length). :func:`in_domain` shortens closed forms for sizes of at
+least 2, or 1 where the request has 1. Entry points: :func:`cost_records`, :func:`compare_records`.
 """
 
 import re
@@ -61,9 +61,9 @@ class Row:
 
 
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """Return what the implementation executes, by stage; the total is last.
+    """Return the costs that the implementation executes, by stage; the total is last.
 
-    ``peak_bytes`` and ``peak_entries`` of a stage are what is alive while it runs.
+    ``peak_bytes`` and ``peak_entries`` of a stage are alive while it runs.
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
@@ -144,8 +144,8 @@ def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: 
 
 # -- records ---------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Asked:
-    """What to show: quantities, kinds, convention, and whether closed forms are wanted."""
+class CostQuery:
+    """A selection of costs: quantities, kinds, convention, and whether with closed forms."""
 
     quantities: Sequence[str] = QUANTITIES
     kinds: Sequence[str] = KINDS
@@ -167,11 +167,11 @@ class Asked:
 
 
 def cost_records(
-    mechanism: Mechanism, workload: Workload, scope: str, query: Asked
+    mechanism: Mechanism, workload: Workload, scope: str, query: CostQuery
 ) -> list[CostRecord]:
     """Return the records of a mechanism and workload, our formulas first, then printed ones.
 
-    RequestError if the mechanism refuses.
+    Raises :class:`RequestError` if the mechanism refuses the workload.
     """
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
@@ -181,7 +181,7 @@ def cost_records(
             mechanism, workload, scope, query,
         )  # fmt: skip
         if query.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
-            # operations of the definition in all, beside what is executed
+            # the total operations of the definition
             whole = replace(query, quantities=[q for q in query.quantities if q == "operations"])
             records += _formula_records(defined_rows, mechanism, workload, scope, whole, first=-1)
     if "published" in query.kinds:
@@ -203,13 +203,13 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
 
 
 def _formula_records(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, query: Asked,
+    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, query: CostQuery,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
-    """Return the counted records, with closed forms where the mechanism has any.
+    """Return the counted records, with closed forms if the mechanism has any.
 
-    Symbols keep every branch of a mechanism that switches, so two stages may stand for one: their
-    counts are added (one of them is zero). Memory cannot be added and has no form then.
+    In symbols a mechanism that switches has the stages of both branches, one of which counts zero,
+    so their counts are added. Peaks cannot be added, and have no form then.
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
     if query.in_symbols:
@@ -236,7 +236,7 @@ def _formula_records(
 
 
 def _published_record(
-    form: Published, mechanism: Mechanism, workload: Workload, scope: str, query: Asked
+    form: Published, mechanism: Mechanism, workload: Workload, scope: str, query: CostQuery
 ) -> CostRecord:
     sizes, value = symbolic(workload).with_(batch_size=1), form.formula(workload)
     if form.heads == "one":
@@ -250,7 +250,7 @@ def _published_record(
 
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
-    """Return the fields that say which request a record answers."""
+    """Return the fields of a record that identify its request."""
     return {
         "mechanism": mechanism.name, "params": mechanism.params, "scope": scope,
         **{name: getattr(workload, name) for name in ("phase", "causal", *SIZES, "dtype")},
@@ -263,26 +263,25 @@ CONTESTED = (
     "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
 )  # fmt: skip
 
-#: Those, and one of decoding that has to be asked for.
+#: All quantities in which the lowest wins, also the bytes of a step, which are shown on request.
 LOWEST_WINS = (*CONTESTED, STEP_BYTES)
-#: Those, and products a byte of a step, in which nobody wins.
+#: All quantities that can be shown; nobody wins in the products a byte of a step.
 POSSIBLE = (*LOWEST_WINS, "step_intensity")
 
 
 def compare_records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
 ) -> list[CompareRecord]:
-    """Return a record a mechanism and workload; ``wins`` names quantities it is lowest in.
+    """Return a record a mechanism and workload; ``wins`` names its quantities with the least value.
 
-    Equal lowest values win together; where all are equal nobody wins. A mechanism that refuses is
-    a record with the reason. Raises :class:`RequestError` where every one refuses.
+    Equal least values win together, unless all are equal. A mechanism that refuses the workload is
+    a record with the reason. Raises :class:`RequestError` if all refuse.
     """
     totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
-        values = {name: {getattr(record, name) for record in records} for name in LOWEST_WINS}
-        known = {name: some - {None} for name, some in values.items()}
-        lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
+        values = {name: {getattr(x, name) for x in records} - {None} for name in LOWEST_WINS}
+        lowest = {name: min(some) for name, some in values.items() if len(some) > 1}
         for record in records:
             won = [name for name, least in lowest.items() if getattr(record, name) == least]
             totals.append(replace(record, wins=",".join(won)))
@@ -340,7 +339,7 @@ def domain_text(record: CostRecord) -> str:
 
 
 def _shortened(text: str, sizes: Mapping[str, int]) -> str:
-    """Return the text without minima that are decided on the domain.
+    """Return the text of an expression without the minima that are decided on the domain.
 
     Other calls, like Max(N, M), become names ``z_0``, ``z_1``, … while sympy adds up the rest.
     """
@@ -384,7 +383,7 @@ def _bracketed(parts: Iterable[Any]) -> str:
 
 @cache
 def _minimum(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
-    """Return the side that is least wherever sizes are 2 or more; None if it depends on them."""
+    """Return the side that is least for all sizes from 2 on; None if that depends on the sizes."""
     import sympy
 
     above = {

@@ -1,7 +1,7 @@
 """Cost over the number of heads at a fixed model width, and the number with the least cost.
 
-The least cost over real numbers of heads is where the derivative is zero. Whole numbers that divide
-the width are evaluated one by one.
+The minimum over real numbers of heads is a root of the derivative. Whole numbers that divide the
+width are evaluated one by one. Entry points: :func:`curves_of` and :func:`heads_report`.
 """
 
 import math
@@ -63,7 +63,7 @@ def curves_of(
 ) -> list[Curve]:  # fmt: skip
     """Return every cost that can be drawn, a mechanism's printed ones before ours.
 
-    Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
+    Raises :class:`RequestError` if a mechanism refuses the workload, or if there is no curve.
     """
     curves = []
     for mechanism in mechanisms:

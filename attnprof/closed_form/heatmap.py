@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnprof.closed_form.answers import heatmap_answer
-from attnprof.closed_form.quantities import comparable, formula_values, published_values, speaking
+from attnprof.closed_form.quantities import comparable, formula_values, pairs_for, published_values
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import ColumnarRecords, HeatmapRecord, Report
@@ -50,7 +50,7 @@ class Heatmap:
 def heatmap_report(request: Heatmap, environment: dict[str, Any] | None = None) -> Report:
     """Return cells as records; the summary has the excess of A, 100·(A/B - 1), by head count.
 
-    Raises RequestError if one of both mechanisms has no such formula, or there are too many cells.
+    Raises RequestError if a mechanism lacks the formula, or there are too many cells.
     """
     import numpy as np
 
@@ -109,11 +109,11 @@ def _check_request(request: Heatmap) -> None:
 
 
 def _published_costs(request: Heatmap) -> tuple[_Values, dict[str, Any]]:
-    # the same names for phases as everywhere: prefill is a causal forward
-    named = Workload(1, 1, 1, phase=request.phase, causal=request.causal)
-    phase, causal, scope = named.phase, named.causal, request.scope
+    # a workload turns the phase prefill into a causal forward pass
+    workload = Workload(1, 1, 1, phase=request.phase, causal=request.causal)
+    phase, causal, scope = workload.phase, workload.causal, request.scope
     pairs = comparable(request.a, request.b)
-    matching = speaking(pairs, request.quantity, phase, causal, scope, request.num_heads)
+    matching = pairs_for(pairs, request.quantity, phase, causal, scope, request.num_heads)
     if not matching:
         possible = dict.fromkeys(
             f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
@@ -174,12 +174,12 @@ def _excess(
     """Return mean and maximum of 100·(ratio - 1) over cells with a ratio, and its largest cell."""
     import numpy as np
 
-    known = np.isfinite(ratio)
-    if not known.any():
+    finite = np.isfinite(ratio)
+    if not finite.any():
         return None, None, None
     row, column = divmod(int(np.nanargmax(ratio)), len(widths))
     return (
-        100 * (float(ratio[known].mean()) - 1),
+        100 * (float(ratio[finite].mean()) - 1),
         100 * (float(ratio[row, column]) - 1),
         {"seq_len": seq_lens[row], "d_model": widths[column]},
     )

@@ -33,8 +33,8 @@ STEP_BYTES = "step_bytes"
 def step_bytes(mechanism: Mechanism, workload: Workload, scope: str) -> Number:
     """Return the bytes that a decoding step has to move, however it is computed.
 
-    Weights are read once for the whole batch (scope ``layer``), the state is read, and what is new
-    of it written. ``workload`` is of phase ``decode``, else :class:`RequestError`.
+    Weights are read once for the whole batch (scope ``layer``), the state is read, and its new
+    entries are written. ``workload`` is of phase ``decode``, else :class:`RequestError`.
     """
     mechanism.check(workload, scope)
     if workload.phase != "decode":
@@ -51,7 +51,7 @@ def state_bytes(mechanism: Mechanism, workload: Workload, entries: Number) -> Nu
 
 @lru_cache(maxsize=1024)
 def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
-    """Return a cost table, remembered: FLOPs and memory, and searches, ask for the same sizes."""
+    """Return a cost table, remembered: several quantities and searches use the same sizes."""
     return mechanism.cost(workload, scope)
 
 
@@ -96,7 +96,7 @@ def formula_values(
         return np.empty((len(seq_lens), 0), dtype=np.int64)
     largest = workload.with_(seq_len=max(seq_lens), head_dim=max(head_dims))
     corner = quantity_of(mechanism, largest, scope, quantity)
-    # more than any attention here counts, the branch that a form does not take included
+    # above the count of any mechanism here, and of any branch that its form does not take
     n, d, width = largest.seq_len, largest.head_dim, largest.d_model
     bound = 256 * largest.batch_size * n * width * max(n, width, d * d)
     small = corner < SAFE and bound < SAFE
@@ -115,8 +115,8 @@ def formula_values(
 def _size_groups(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
     """Yield positions and values of sizes, ``most`` at a time.
 
-    A size of 1 goes alone and as a plain int: a tensor of size 1 broadcasts, and is not summed,
-    where a longer one is, so that the closed form takes another path there.
+    A size of 1 goes alone and as a plain int. The closed form has other terms there, as a tensor of
+    size 1 broadcasts, and is not summed.
     """
     import numpy as np
 
@@ -134,18 +134,15 @@ _Pair = tuple[Published, Published]
 
 
 def comparable(a: Mechanism, b: Mechanism) -> list[_Pair]:
-    """Return pairs of both printed formulas with equal document, scope, phase and convention.
-
-    Their quantities are equal, too.
-    """
+    """Return pairs of printed formulas: equal document, scope, phase, quantity, convention."""
     return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
 
 
-def speaking(
+def pairs_for(
     pairs: Sequence[_Pair], quantity: str, phase: str, causal: bool, scope: str | None,
     heads: Sequence[int],
 ) -> list[_Pair]:  # fmt: skip
-    """Return the pairs that hold for this request, in any scope if ``scope`` is None."""
+    """Return the pairs for a request, in any scope if ``scope`` is None."""
     return [
         (form, other)
         for form, other in pairs
@@ -160,7 +157,7 @@ def published_values(
 ) -> "np.ndarray":
     """Return a printed formula over (seq_len, d_model): exact if heads divide the width.
 
-    Where they do not, the formula is evaluated with the fractional head width, as documents do.
+    Other widths are evaluated with a fractional head width, as documents do.
     """
     import numpy as np
 

@@ -1,16 +1,12 @@
 """The axis of a crossover: the length, or another size or parameter at a given length.
 
-Formulas may hold only for multiples of a block, or up to a length: :class:`Lengths` finds the step
-between lengths and the stretches that they lie in with a predicate, without running anything.
-
-:class:`OrderSearch` finds where two costs change places along an axis: it tries a grid, then halves
-brackets of different order. Rounded formulas, peaks of the allocator and predicted times are
-searched this way. Each brings its own grid, a generator that may look at the costs seen so far and
-end, and the places that may be tried inside of a bracket.
+:class:`CrossoverAxis` says which values a search may try. Formulas may hold only for multiples of a
+block, or up to a length: :class:`Lengths` finds the step between such lengths and the stretches
+that they lie in, by a predicate, without running anything.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice, pairwise
 from math import gcd
@@ -18,7 +14,7 @@ from typing import Any
 
 from attnprof.algebra.polynomials import divisors
 from attnprof.costs import Number
-from attnprof.errors import AttnprofError, RequestError, closest
+from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload
 
@@ -41,17 +37,17 @@ class Lengths:
 
     @cached_property
     def _first_lengths(self) -> list[int]:
-        """The first three lengths, which tell the step."""
+        """Return the first three lengths, which tell the step."""
         return list(islice(filter(self.holds, range(1, _SCANNED + 1)), 3))
 
     @cached_property
     def step(self) -> int:
-        """How far lengths lie apart: 64 for multiples of 64."""
+        """Return how far lengths lie apart: 64 for multiples of 64."""
         return gcd(*(b - a for a, b in pairwise(self._first_lengths))) or 1
 
     @cached_property
     def stretches(self) -> list[tuple[int, int | None]]:
-        """First and last length of each stretch; None where no end was found."""
+        """Return the first and last length of each stretch; None where no end was found."""
         ended: list[tuple[int, int | None]] = []
         first, before, was_inside = 0, 0, False
         for place in self._places:
@@ -65,7 +61,7 @@ class Lengths:
 
     @property
     def start(self) -> int:
-        """The length from which on an answer is for all: 1, if only one token is left out."""
+        """Return the first length of an answer for all lengths: 1, if only one is left out."""
         return 1 if self.holds(1) or self.holds(2) else self.stretches[0][0]
 
     def grid(self) -> list[int]:
@@ -86,22 +82,22 @@ class Lengths:
 
     @cached_property
     def _places(self) -> list[int]:
-        """Multiples of the step of all magnitudes: all below 64, then 8 a doubling."""
+        """Return multiples of the step of all magnitudes: all below 64, then 8 a doubling."""
         places = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
         return sorted({self._next_step(place) for place in places})
 
     def _next_step(self, length: int) -> int:
-        """Return the next number that is a multiple of the step from the first length."""
-        rest = self._first_lengths[0] if self._first_lengths else 0
-        return length + (rest - length) % self.step
+        """Return the next candidate: a number that is steps away from the first length."""
+        first = self._first_lengths[0] if self._first_lengths else 0
+        return length + (first - length) % self.step
 
     def _next_that_holds(self, place: int) -> int | None:
-        """Return the first of the next eight such numbers that holds, or None."""
-        members = range(place, place + _TRIES * self.step, self.step)
-        return next(filter(self.holds, members), None)
+        """Return the first length among eight candidates from ``place`` on, or None."""
+        candidates = range(place, place + _TRIES * self.step, self.step)
+        return next(filter(self.holds, candidates), None)
 
     def _last_inside(self, outside: int, inside: int) -> int:
-        """Return the last such number, from inside to outside, that is near one that holds."""
+        """Return the last candidate on the way from inside to outside that has a length near."""
         if self._next_that_holds(inside) is None or outside < 0:
             return inside
         away = 1 if outside > inside else -1
@@ -128,8 +124,8 @@ SIZES = {
     "seq": "seq_len", "d": "head_dim", "heads": "num_heads", "batch": "batch_size",
     "kv_heads": "num_kv_heads",
 }  # fmt: skip
-#: Without a typed range, values up to here (or to the length, if that is more) are tried where
-#: costs round sizes; the first so many one by one.
+#: Where costs round sizes and no range was typed, values up to here (or to the length, if that is
+#: more) are tried; how many of the first ones one by one.
 USUAL, ONE_BY_ONE = 4096, 256
 
 
@@ -142,10 +138,10 @@ def parameters(side: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class CrossoverAxis:
-    """What varies: a size by the name of its flag, or a mechanism's parameter; and its range.
+    """The size that varies, by the name of its flag, or a mechanism's parameter; and its range.
 
     ``last`` is the last value (None: no end). With ``d_model`` heads share a model of that width.
-    Of lengths ``every`` so many-th counts: a value then stands for so many tokens.
+    Only lengths that are multiples of ``every`` count: a value then stands for so many tokens.
     """
 
     name: str = "seq"
@@ -156,28 +152,28 @@ class CrossoverAxis:
 
     @property
     def given(self) -> str:
-        """The size that is given for a row: the head width over lengths, else the length."""
+        """Return the size that is given for a row: the head width over lengths, else the length."""
         return "head_dim" if self.name == "seq" else "seq_len"
 
     @property
     def letter(self) -> str:
-        """The letter of the given size in closed forms."""
+        """Return the letter of the given size in closed forms."""
         return "d" if self.name == "seq" else "N"
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is a parameter of a mechanism."""
+        """Return whether a parameter of a mechanism varies."""
         return self.name not in SIZES
 
     @property
     def domain(self) -> Lengths:
-        """The values of the range, whether both sides take them or not."""
+        """Return the values of the range, whether both sides take them or not."""
         if (self.first, self.last) == (1, None):
             return EVERY
         return Lengths(lambda value: self.first <= value <= (self.last or LONGEST))
 
     def check(self, sides: Sequence[Any]) -> None:
-        """Raise :class:`RequestError` for neither a size nor a parameter of a side."""
+        """Raise :class:`RequestError` if the name is no size and no parameter of a side."""
         if self.d_model is not None and self.name != "heads":
             raise RequestError(f"d_model {self.d_model} is for numbers of heads alone: over heads")
         takes = [name for side in sides for name in parameters(side)]
@@ -212,7 +208,7 @@ class CrossoverAxis:
     def values(self, workload: Workload, given: int) -> list[int]:
         """Return values to try where both sides round sizes: first all, then 8 a doubling.
 
-        Divisors of the length and of the widths are among them: such parameters divide those.
+        Divisors of the length and of the widths are among them: some parameters must divide these.
         """
         last = self.last or max(USUAL, given)
         sizes = (given, self.d_model or 1, workload.num_heads, workload.head_dim)
@@ -222,7 +218,7 @@ class CrossoverAxis:
         return sorted(value for value in candidates if self.first <= value <= last)
 
     def after(self, place: int, workload: Workload, given: int) -> Iterator[int]:
-        """Yield values to try from one on, first a multiple that kernels fill up."""
+        """Yield values to try from ``place`` on, first a head width that fills a kernel's tile."""
         step = 8 if place >= 64 else 4 if place >= 16 else 1
         last = self.last or max(USUAL, given)
         usual = [-(-place // step) * step] if self.name == "d" else []
@@ -232,98 +228,3 @@ class CrossoverAxis:
 
 #: The length, as in the papers.
 SEQ = CrossoverAxis()
-
-
-# -- searches along an axis ------------------------------------------------------------
-#: Places to try between two, preferred ones first.
-Between = Callable[[int, int], Iterable[int]]
-
-
-def sign(value: Any) -> int:
-    """Return -1, 0 or 1."""
-    return int(value > 0) - int(value < 0)
-
-
-@dataclass
-class OrderSearch:
-    """Both costs at each place that was tried, and the sign of A - B there.
-
-    ``both`` returns the two costs at a place; if it raises one of ``refusals``, the place is
-    skipped. ``end`` says why no larger place was tried.
-    """
-
-    both: Callable[[int], tuple[Any, Any]]
-    refusals: tuple[type[AttnprofError], ...] = (RequestError,)
-    seen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    signs: dict[int, int] = field(default_factory=dict)
-    refused: dict[int, AttnprofError] = field(default_factory=dict)
-    end: str = ""
-
-    def order(self, a: Any, b: Any) -> int:
-        """Return the sign of A - B."""
-        return sign(a - b)
-
-    def look(self, place: int) -> bool:
-        """Return whether both run at a place, and keep what they cost there."""
-        if place not in self.seen and place not in self.refused:
-            try:
-                self.seen[place] = self.both(place)
-            except self.refusals as refusal:
-                self.refused[place] = refusal
-            else:
-                self.signs[place] = self.order(*self.seen[place])
-        return place in self.seen
-
-    def outwards(self, grid: Iterable[int]) -> None:
-        """Try every place of a grid."""
-        for place in grid:
-            self.look(place)
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The first and the last place at which both run."""
-        return min(self.signs), max(self.signs)
-
-    @property
-    def first_refusal(self) -> AttnprofError | None:
-        """The first refusal, or None."""
-        return next(iter(self.refused.values()), None)
-
-    def brackets(self, places: Iterable[int] | None = None) -> list[tuple[int, int]]:
-        """Return neighbours of different sign, among all places or some."""
-        ordered = sorted(self.signs if places is None else places)
-        return [(a, b) for a, b in pairwise(ordered) if self.signs[a] != self.signs[b]]
-
-    def halve(self, low: int, high: int, between: Between) -> tuple[int, int]:
-        """Narrow a bracket by the first place that runs between its ends, until there is none."""
-        below = self.signs[low]
-        while (middle := next(filter(self.look, between(low, high)), None)) is not None:
-            low, high = (middle, high) if self.signs[middle] == below else (low, middle)
-        return low, high
-
-    def narrow(self, between: Between) -> None:
-        """Halve every bracket, also those that a halving finds; then settle single ties.
-
-        A tie at one place alone gets the sign of the next place, from which on one side is not
-        dearer.
-        """
-        done = set[tuple[int, int]]()
-        while left := [bracket for bracket in self.brackets() if bracket not in done]:
-            done.update(left)
-            done.update([self.halve(*bracket, between) for bracket in left])
-        places = sorted(self.signs)
-        for before, place, after in zip([0, *places], places, places[1:], strict=False):
-            if self.signs.get(before, 1) and not self.signs[place]:
-                self.signs[place] = self.signs[after]
-
-    @property
-    def crossings(self) -> list[int]:
-        """The first places of each new sign, ascending."""
-        return [high for _, high in self.brackets()]
-
-
-def nearest_to_middle(low: int, high: int, tries: int | None = None) -> Iterator[int]:
-    """Yield places between two, nearest to the middle first, ``tries`` to either side."""
-    middle = (low + high) // 2
-    for away in range(high - low if tries is None else tries):
-        yield from (n for n in dict.fromkeys((middle + away, middle - away)) if low < n < high)

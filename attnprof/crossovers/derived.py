@@ -1,6 +1,6 @@
-"""A cost derived from code, as a function of the length and the head width of a workload.
+"""Costs derived from code (:func:`derived_costs`), as functions of the length and the head width.
 
-Two mechanisms in all layers of a model are compared like two modules.
+Two mechanisms in all layers of a model (:func:`rivals`) are compared like two modules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from attnprof.workload import Workload
 
 #: Lengths to try, to see if a formula holds anywhere at a head width.
 _LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
-#: What is derived, by the metric that it is compared in.
+#: The derived quantity of each metric.
 _QUANTITIES = {"flops": "flops", "memory": "peak_bytes", "matmul": "matmul_flops"}
 
 
@@ -71,10 +71,11 @@ class DerivedSide:
     def at_width(self, metric: str, head_dim: int) -> CostSource:
         """Return the cost at a head width, by the formula for all widths if it holds there."""
         quantity = _QUANTITIES[metric]
-        cost = self._cost(self._derived(None), quantity, {"d": head_dim})
-        if "d" not in self.target.symbols or self._holds_somewhere(self._derived(None), cost):
+        general = self._derivation(None)
+        cost = self._cost(general, quantity, {"d": head_dim})
+        if "d" not in self.target.symbols or self._holds_somewhere(general, cost):
             return cost
-        return self._cost(self._derived(head_dim), quantity, {})
+        return self._cost(self._derivation(head_dim), quantity, {})
 
     def _cost(self, derivation: Derivation, quantity: str, width: Mapping[str, int]) -> CostSource:
         """Return a quantity by length; ``width`` is the head width, if that is a symbol."""
@@ -106,22 +107,23 @@ class DerivedSide:
         at_least = forms.bound(quantity) == "at least"
         doubt = f"{quantity} of {derivation.name} is at least what is compared here" * at_least
         domain = f"{derivation.name} for {'; '.join(forms.domain) or 'all sizes'}"
-        return CostSource(cost, holds, general=bool(width), said=domain, doubt=doubt)
+        return CostSource(cost, holds, general=bool(width), domain_text=domain, doubt=doubt)
 
     def _holds_somewhere(self, derivation: Derivation, cost: CostSource) -> bool:
-        """Return whether a formula holds at any usual length, or near one that it was held at."""
+        """Return whether a formula holds at any usual length, or near a verified one."""
         shapes = derivation.phases[self.workload.phase].verified_at
         near = (shape.get("N", 0) + more for shape in shapes for more in (-1, 0, 1))
         return any(map(cost.holds, (*_LENGTHS_TO_TRY, *near)))
 
-    def _derived(self, head_dim: int | None) -> Derivation:
+    def _derivation(self, head_dim: int | None) -> Derivation:
+        """Return the derivation at a head width, or for all of them (None); made once."""
         if head_dim not in self._derivations:
             sizes = self.workload.by_symbol()
-            given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
+            fixed: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
             if head_dim is not None:
-                given["d"] = head_dim
+                fixed["d"] = head_dim
             try:
-                derivation = derived(self.target.fixed(**given), [self.workload.phase])
+                derivation = derived(self.target.fixed(**fixed), [self.workload.phase])
             except CannotRunError as error:
                 message = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
                 raise CannotRunError(message) from error
@@ -148,8 +150,8 @@ def rivals(
             "--model compares two mechanisms in a model: type two names, or one to compare with "
             f"the {ORIGINAL}"
         )
-    asked = [name for name in both if name != ORIGINAL]
-    swaps = {name: [swap] for name, swap in zip(asked, swaps_of(asked, values), strict=True)}
+    swapped = [name for name in both if name != ORIGINAL]
+    swaps = {name: [swap] for name, swap in zip(swapped, swaps_of(swapped, values), strict=True)}
     models = [subject_of(source, None, swaps.get(name, ())) for name in both]
     first, second = (
         replace(model.target(phase), name=name) for model, name in zip(models, both, strict=True)

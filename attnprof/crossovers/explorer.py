@@ -1,7 +1,7 @@
 """Closed forms as JavaScript, for a page on which sizes are dragged and curves cross.
 
-A subject of the page is a mechanism, code of a user's, or a model. Its costs become functions of
-B, N, h and d, each text once; those that no formula gives are missing, with the reason.
+A subject of the page is a mechanism, a user's code, or a model. Its costs become functions of
+B, N, h and d, each text once. A cost without a formula is missing, with the reason.
 :func:`page_data` is the entry point.
 """
 
@@ -26,7 +26,7 @@ from attnprof.record import DeriveRecord, ModelRecord, Report
 from attnprof.units import label
 from attnprof.workload import SYMBOLS, Workload
 
-#: What is drawn, as its record calls it, and as the page does.
+#: Quantities that can be drawn: name in records, name on the page.
 QUANTITIES = {
     "flops": "FLOPs", "bytes_moved": "bytes moved", "peak_bytes": "peak memory",
     "state_bytes": "cache", "time_s": "time (at least)",
@@ -34,15 +34,11 @@ QUANTITIES = {
 PHASES = ("forward", "train", "decode")
 DTYPES = ("float32", "bfloat16", "float16")
 #: The page's sizes, with their names and the most that can be chosen.
-SIZES = {
-    "N": ("tokens", 2**24),
-    "d": ("head width", 1024),
-    "h": ("heads", 256),
-    "B": ("batch", 4096),
-}
+SIZES = {"N": ("tokens", 2**24), "d": ("head width", 1024), "h": ("heads", 256),
+         "B": ("batch", 4096)}  # fmt: skip
 START = {"N": 4096, "d": 128, "h": 32, "B": 1, "phase": "forward", "dtype": "bfloat16",
          "on": "H100", "q": "flops"}  # fmt: skip
-#: What is on the page if nothing is asked for: what people choose between, and their baseline.
+#: Mechanisms on the page by default: those that people choose between, and their baseline.
 USUAL = (
     "standard", "sdpa", "gqa", "mla", "sliding-window", "topk", "differential", "gated-deltanet",
     "kimi-delta", "mamba2", "linear", "efficient", "taylorshift",
@@ -58,7 +54,7 @@ class Scripts:
     texts: dict[str, int] = field(default_factory=dict)
 
     def add(self, expression: Any) -> int | None:
-        """Return the place of an expression's function; None if it has symbols of others."""
+        """Return the place of an expression's function; None if it has further symbols."""
         import sympy
 
         expression = expanded(sympy.sympify(expression))
@@ -126,7 +122,7 @@ def _costs(mechanism: Mechanism, w: Workload) -> dict[str, Any]:
 
 
 def _mask_matters(mechanism: Mechanism) -> bool:
-    """Return whether a mask changes what a layer costs, or is refused."""
+    """Return whether a mask changes a layer's cost, or is refused."""
     costs = []
     for causal in (False, True):
         try:
@@ -137,12 +133,12 @@ def _mask_matters(mechanism: Mechanism) -> bool:
     return costs[0] != costs[1]
 
 
-def _reported(
+def _with_formulas(
     subject: PageSubject, rows: Iterable[Any], scripts: Scripts, numbers: Any
 ) -> PageSubject:
     """Return the subject with the formulas of records; ``numbers`` stand for their symbols.
 
-    Numbers enter before a maximum is taken, of which sympy compares no parts: that takes long.
+    Numbers enter before a maximum is taken, so that sympy compares no symbolic parts: it is slow.
     """
     rules = {
         **rules_of(),
@@ -182,7 +178,7 @@ def model_subject(source: str, report: Report, scripts: Scripts) -> PageSubject:
             subject.notes.append(f"{phase} for {'; '.join(domain)}")
     if any(row.bound == "at least" for row in rows):
         subject.notes.append("some operations are not counted: at least")
-    return _reported(subject, rows, scripts, layers)
+    return _with_formulas(subject, rows, scripts, layers)
 
 
 def code_subject(
@@ -195,17 +191,14 @@ def code_subject(
         name, name, "code", source, symbols, dtype,
         notes=[f"derived in {dtype}{f' for {domain}' if domain else ''}"],
     )  # fmt: skip
-    return _reported(subject, report.of(DeriveRecord), scripts, {})
+    return _with_formulas(subject, report.of(DeriveRecord), scripts, {})
 
 
 def page_data(
-    subjects: Sequence[PageSubject],
-    scripts: Scripts,
-    settings: Mapping[str, Any],
-    *,
+    subjects: Sequence[PageSubject], scripts: Scripts, settings: Mapping[str, Any], *,
     causal: bool = False,
-) -> dict[str, Any]:
-    """Return what the page shows: subjects, devices, choices, functions, and where it starts."""
+) -> dict[str, Any]:  # fmt: skip
+    """Return the page's data: subjects, devices, choices, functions, and the first choice."""
     if not subjects:
         raise RequestError("nothing to explore: type --attention standard,linear")
     names = [one.name for one in subjects]
@@ -229,12 +222,12 @@ def page_data(
         {"symbol": name, "title": title, "most": most, "doublings": most.bit_length() - 1}
         for name, (title, most) in SIZES.items()
     ]
-    both = {"subjects": [vars(one) for one in subjects], "quantities": list(QUANTITIES.items())}
+    shared = {"subjects": [vars(one) for one in subjects], "quantities": list(QUANTITIES.items())}
     page = {
-        **both, "devices": devices, "choices": list(options),
+        **shared, "devices": devices, "choices": list(options),
         "start": {"a": names[:FIRST], **START, "causal": causal},
         "settings": " ".join(f"--set {quote(f'{k}={v}')}" for k, v in settings.items()),
     }  # fmt: skip
     data = json.dumps(page, ensure_ascii=False).replace("</", "<\\/")
-    return {**both, "names": names, "sizes": sizes, "choices": choices,
+    return {**shared, "names": names, "sizes": sizes, "choices": choices,
             "forms": scripts.script(), "data": data}  # fmt: skip

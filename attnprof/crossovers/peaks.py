@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from attnprof.crossovers.axis import OrderSearch, nearest_to_middle
+from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, seen_curves
+from attnprof.crossovers.sides import MEASURED, Contest, Meeting, contests, searched_curves
 from attnprof.crossovers.solve import roots_of_formulas, solved
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
@@ -24,12 +24,12 @@ from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.workload import Workload
 
-#: The longest length tried; bytes and seconds of a place beyond which no larger one is tried; and
-#: how many times as much a place of twice the size may take.
+#: The longest length tried; bytes and seconds of a length after which no longer one is tried; and
+#: how many times as many bytes a length twice as long may take.
 LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
 #: The factor around the closed forms' crossing within which the measured one is searched.
 FARTHEST = 16
-#: Values tried on either side if one in the middle is refused, and from a power of two on.
+#: Values tried on either side of a refused middle, and from a refused power of two on.
 TRIES, FROM_A_PLACE = 64, 16
 
 Both = Callable[[int], tuple[int, int]]
@@ -44,7 +44,7 @@ def request_of(side: Any, workload: Workload, scope: str, **more: Any) -> PointR
 def peak_of(side: Any, workload: Workload, scope: str) -> int:
     """Return measured peak bytes of a mechanism or a module, on the CPU's allocator.
 
-    What a module raises becomes a :class:`RequestError` with its line.
+    An exception of a module becomes a :class:`RequestError` with its line.
     """
     import torch
 
@@ -56,7 +56,7 @@ def peak_of(side: Any, workload: Workload, scope: str) -> int:
 
 # -- searches --------------------------------------------------------------------------
 def search_near(both: Both, guess: int) -> OrderSearch:
-    """Return the crossing near a guess, by as few lengths as it takes.
+    """Return the search for the crossing near a guess, with as few lengths as it takes.
 
     Raises :class:`CannotRunError` if there is none within a factor of ``FARTHEST``.
     """
@@ -72,23 +72,23 @@ def search_near(both: Both, guess: int) -> OrderSearch:
                 raise CannotRunError(f"no sign change between {low} and {high} tokens")
             yield high
 
-    search.outwards(grid())
+    search.try_all(grid())
     search.narrow(lambda low, high: nearest_to_middle(low, high, 1))
     return search
 
 
 def search_lengths(both: Both) -> tuple[OrderSearch, int]:
-    """Return crossings of code of unknown cost, and how far apart the lengths lie that run.
+    """Return the search over code of unknown cost, and the step between lengths that run.
 
     Raises :class:`CannotRunError` if both run at no length, with what one raised.
     """
     search = OrderSearch(both)
-    search.outwards(_powers_of_two(search))
+    search.try_all(_powers_of_two(search))
     if not search.signs:
         raise CannotRunError(f"both run at none of 2, 4, 8, … tokens: {search.first_refusal}")
     first = min(search.signs)  # lengths that run lie as far apart as the next one that does
     powers = [2**power for power in range(first.bit_length()) if 2**power < first] or [1]
-    step = next((step for step in powers if search.look(first + step)), first)
+    step = next((step for step in powers if search.try_place(first + step)), first)
 
     def between(low: int, high: int) -> Iterator[int]:
         middle = low + max(1, (high - low) // (2 * step)) * step
@@ -99,12 +99,12 @@ def search_lengths(both: Both) -> tuple[OrderSearch, int]:
 
 
 def search_values(both: Both, values: Sequence[int], guesses: Sequence[float] = ()) -> OrderSearch:
-    """Return crossings among ``values``, ascending; peaks should cross at ``guesses``.
+    """Return the search among ``values``, ascending; peaks should cross at ``guesses``.
 
     Raises :class:`CannotRunError` if both run at none.
     """
     search = OrderSearch(both, (RequestError, CannotRunError))
-    search.outwards(_values_to_try(search, values, guesses))
+    search.try_all(_values_to_try(search, values, guesses))
     if not search.signs:
         why = search.first_refusal or "there is none"
         raise CannotRunError(f"both run at none of the values: {why}")
@@ -124,8 +124,8 @@ def _powers_of_two(search: OrderSearch) -> Iterator[int]:
     while length <= LONGEST:
         start = time.monotonic()
         yield length
-        if length in search.seen:
-            if _too_much(search.seen[length], start):
+        if length in search.costs:
+            if _too_much(search.costs[length], start):
                 return
         elif search.signs and not _runs_beyond(search, length):
             return
@@ -133,28 +133,28 @@ def _powers_of_two(search: OrderSearch) -> Iterator[int]:
 
 
 def _runs_beyond(search: OrderSearch, refused: int) -> bool:
-    """Return whether a refused length is a gap; if it is an end, try lengths up to it."""
+    """Return whether longer lengths than a refused one run; try lengths up to it."""
     low, high = max(search.signs), refused
     while high - low > max(1, low // 8):
         middle = (low + high) // 2 // max(1, low // 8) * max(1, low // 8)
         if not low < middle < high:
             break
-        low, high = (middle, high) if search.look(middle) else (low, middle)
-    return search.look(2 * refused)
+        low, high = (middle, high) if search.try_place(middle) else (low, middle)
+    return search.try_place(2 * refused)
 
 
 def _values_to_try(
     search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
 ) -> Iterator[int]:
-    """Yield the first value that runs from each power of two on, and beside every guess."""
-    wanted = [2**power for power in range(max(values).bit_length() + 1)]
-    wanted += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
-    for place in sorted(set(wanted)):
+    """Yield the first value that runs from each power of two on, and next to every guess."""
+    places = [2**power for power in range(max(values).bit_length() + 1)]
+    places += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
+    for place in sorted(set(places)):
         start = time.monotonic()
         for value in islice((value for value in values if value >= place), FROM_A_PLACE):
             yield value
-            if value in search.seen:
-                if _too_much(search.seen[value], start):
+            if value in search.costs:
+                if _too_much(search.costs[value], start):
                     search.end = "a larger one would take too much memory or time"
                     return
                 break
@@ -197,9 +197,9 @@ class PeakFinder:
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield the peaks that were measured."""
-        what = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
+        fields = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
         for given, search in self._searches.items():
-            yield from seen_curves(self.meeting, given, search.seen, **what)
+            yield from searched_curves(self.meeting, given, search.costs, **fields)
 
     def _guess(self, head_dim: int) -> int:
         """Return the first length from the closed forms' crossing on."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 
-from attnprof.crossovers.axis import OrderSearch
+from attnprof.crossovers.order_search import OrderSearch
 from attnprof.crossovers.time_search import SHORTEST
 from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
@@ -30,8 +30,9 @@ FINE = 1.02
 class PredictedSearch(OrderSearch):
     """Both predicted times at powers of two, and the crossings between them.
 
-    Values from ``shortest`` to ``longest`` are tried, each moved by ``at`` to a usual one; ``said``
-    names one in messages. ``spread`` is the standard deviation of a predicted ratio's logarithm.
+    Values from ``shortest`` to ``longest`` are tried, each moved by ``usual`` to one that is in
+    use. ``text`` is a value with its unit, for messages, ``spread`` the standard deviation of a
+    predicted ratio's logarithm.
     """
 
     refusals: tuple[type[AttnprofError], ...] = (AttnprofError,)
@@ -39,9 +40,9 @@ class PredictedSearch(OrderSearch):
     spread: float
     shortest: int = SHORTEST
     longest: int = LONGEST
-    at: Callable[[int], int | None] = lambda length: length
-    said: Callable[[int], str] = "{:,} tokens".format
-    timed: list[TimeCrossing] = field(default_factory=list)
+    usual: Callable[[int], int | None] = lambda length: length
+    text: Callable[[int], str] = "{:,} tokens".format
+    time_crossings: list[TimeCrossing] = field(default_factory=list)
     #: the sign below the first crossing, and the one above the last
     outer: tuple[int, int] = (0, 0)
 
@@ -51,31 +52,32 @@ class PredictedSearch(OrderSearch):
 
     def run(self) -> None:
         """Look at all lengths and find the crossings; raise the first refusal if none runs."""
-        self.outwards(self._grid())
-        if not self.seen:
+        self.try_all(self._grid())
+        if not self.costs:
             raise self.first_refusal or CannotRunError("both run nowhere")
-        for before, low, high in zip(*(sorted(self.seen)[n:] for n in range(3)), strict=False):
+        for before, low, high in zip(*(sorted(self.costs)[n:] for n in range(3)), strict=False):
             self._look_before_jump(before, low, high)
-        decided = [length for length in self.seen if abs(self.ratio(length)) > TIE]
+        decided = [length for length in self.costs if abs(self.ratio(length)) > TIE]
         brackets = self.brackets(decided)
-        ordered = sorted(decided if brackets else self.seen)
+        ordered = sorted(decided if brackets else self.costs)
         self.outer = self.signs[ordered[0]], self.signs[ordered[-1]]
         brackets = brackets or self.brackets()
-        self.timed = [self._crossing(low, high) for low, high in brackets]
+        self.time_crossings = [self._crossing(low, high) for low, high in brackets]
 
     def _grid(self) -> Iterator[int]:
+        """Yield lengths, each twice the one before, until calls or predictions take too long."""
         place, before = self.shortest, 0.0
-        while place <= self.longest and (length := self.at(place)) is not None:
+        while place <= self.longest and (length := self.usual(place)) is not None:
             start = time.process_time()
             yield length
             spent = time.process_time() - start
-            if length in self.seen:
+            if length in self.costs:
                 slow = spent > SLOW_S and spent > GROWN * before > 0
-                if slow or max(self.seen[length]) > LONGEST_CALL_S:
-                    self.end = f"at {self.said(length)} that took too long already"
+                if slow or max(self.costs[length]) > LONGEST_CALL_S:
+                    self.end = f"at {self.text(length)} that took too long already"
                     return
                 before = spent
-            elif self.seen:
+            elif self.costs:
                 self.end = str(self.refused[length])
                 return
             place = 2 * max(length, place)
@@ -92,7 +94,7 @@ class PredictedSearch(OrderSearch):
         above = self.signs[high]
         if self.ratio(low) * above < -TIE or expected * above > 0:
             return
-        while (middle := next(filter(self.look, self._between(low, high)), None)) is not None:
+        while (middle := next(filter(self.try_place, self._between(low, high)), None)) is not None:
             if self.ratio(middle) * above < -TIE:
                 return
             onwards = (self.ratio(middle) - self.ratio(low)) * growth > 0
@@ -100,7 +102,7 @@ class PredictedSearch(OrderSearch):
 
     def ratio(self, length: int) -> float:
         """Return the logarithm of A's time over B's."""
-        a, b = self.seen[length]
+        a, b = self.costs[length]
         return log(a / b)
 
     def _between(self, low: int, high: int) -> Iterator[int]:
@@ -114,13 +116,13 @@ class PredictedSearch(OrderSearch):
         return TimeCrossing(at, self._certain_from(at, -1), self._certain_from(at, 1))
 
     def _certain_from(self, at: float, side: int) -> float | None:
-        """Return where the order is certain on one side of a crossing, or None.
+        """Return the length from which on the order is certain on one side of a crossing, or None.
 
-        That is where the ratio differs from one by more than the prediction's usual error.
+        From there on the ratio differs from one by more than the prediction's usual error.
         """
         reach = REACH * self.spread
         before = (at, 0.0)
-        lengths = sorted(self.seen, reverse=side < 0)
+        lengths = sorted(self.costs, reverse=side < 0)
         for length in (n for n in lengths if side * (n - at) > 0):
             value = abs(self.ratio(length))
             if value >= reach:
@@ -130,6 +132,6 @@ class PredictedSearch(OrderSearch):
 
 
 def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return where a line through two points is zero, over logarithms of lengths."""
+    """Return the length at which a line through two points is zero, over logarithms."""
     (x, y), (u, v) = one, other
     return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

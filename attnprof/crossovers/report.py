@@ -1,8 +1,8 @@
 """The report of ``crossover``: rows of all sources of a cost, the answer, and a figure's curves.
 
 Published, formula and derived costs are solved; peaks of memory and times are searched. Each of
-these finders answers with a :class:`Finding`; ``crossover_report`` makes the rows of them, and
-:func:`crossover_answer` plain sentences of the rows.
+these finders returns a :class:`Finding`. :func:`crossover_report`, the entry point, turns findings
+into rows, and :func:`crossover_answer` turns rows into plain sentences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,22 +11,9 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from attnprof.closed_form.answers import words_of
+from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES
-from attnprof.crossovers.sides import (
-    ALL_KINDS,
-    ALL_METRICS,
-    DERIVED,
-    KINDS,
-    MEASURED,
-    METRICS,
-    PREDICTED,
-    TIME,
-    Contest,
-    Meeting,
-    contests,
-    curves_of,
-    ratios,
-)
+from attnprof.crossovers.sides import Contest, Meeting
 from attnprof.crossovers.solve import solved
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.mechanism import Mechanism
@@ -52,8 +39,8 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
     alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(shown, key=lambda row: row.given):
         rows = list(group)
-        what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
-        alike.setdefault(tuple(what), []).extend(rows)
+        key = tuple(t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above)))
+        alike.setdefault(key, []).extend(rows)
     sizes = sorted({row.given for row in records})
     sentences = [*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)]
     noise = dict.fromkeys(row.noisy for row in valid if row.noisy)
@@ -75,7 +62,7 @@ def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
 
 
 def _result(row: CrossoverRecord) -> str:
-    """Return what a row says: a crossing, or that one side is always faster."""
+    """Return a row's result in words: a crossing, or which side is always faster."""
     if row.verdict == "crosses" and row.crossover_value is not None:
         return f"a crossing at {amount(row.over, round(row.crossover_value))}"
     if row.verdict == "several":
@@ -102,23 +89,23 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
     """Return who needs less from where on, metric by metric."""
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
-        some = list(group)
-        one, (less, _, what) = some[0], words_of(metric)
+        metric_rows = list(group)
+        one, (less, _, noun) = metric_rows[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
-        where = f"{_from_where(some)}{_limits(some)}"
+        where = f"{_from_where(metric_rows)}{_limits(metric_rows)}"
         if above is None:
-            clauses.append(f"both need the same {what} {where}")
+            clauses.append(f"both need the same {noun} {where}")
         elif before == (above, other):
-            clauses.append(f"{less} {what} {where}")
+            clauses.append(f"{less} {noun} {where}")
         else:
-            clauses.append(f"{above} needs {less} {what} than {other} {where}")
+            clauses.append(f"{above} needs {less} {noun} than {other} {where}")
         before = (above or "", other)
     return ", and ".join(clauses)
 
 
 def _from_where(rows: Sequence[CrossoverRecord]) -> str:
-    """Return from which value on; of several given sizes for the first and the last."""
+    """Return the value from which on it holds; of several given sizes, the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
         return everywhere(rows)
@@ -128,18 +115,19 @@ def _from_where(rows: Sequence[CrossoverRecord]) -> str:
     if least.first_value == most.first_value:
         same = least.method == "solved" and least.crossover_value == least.first_value
         return f"beyond {value_text}{several}" if same else f"from {value_text} on{several}"
-    of = list[str]()
+    given_texts = list[str]()
     for end in (least, most):
         sizes = [row.given for row in rows if row.first_value == end.first_value]
         if over == "seq":
-            of.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
+            given_texts.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
         else:
-            of.append(f"(at {joined(f'{size:,}' for size in sizes)})")
-    return f"from {value_text} {of[0]} to {most.first_value:,} {of[1]} on{several}"
+            given_texts.append(f"(at {joined(f'{size:,}' for size in sizes)})")
+    first, last = given_texts
+    return f"from {value_text} {first} to {most.first_value:,} {last} on{several}"
 
 
 def _limits(rows: Sequence[CrossoverRecord]) -> str:
-    """Return where derived formulas end, and that totals of code leave something out."""
+    """Return the last value of derived formulas, and whether totals of code are lower bounds."""
     ends = {row.searched[-1][1] for row in rows if row.kind == "derived" and row.searched}
     last = ends.pop() if len(ends) == 1 else None
     end = f", up to {amount(rows[0].over, last)}" if last is not None else ""
@@ -171,7 +159,7 @@ class Finder(Protocol):
 
     @property
     def contests(self) -> Sequence[Contest]:
-        """Return what is compared, a row each."""
+        """Return the pairs of costs that are compared, a row each."""
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the crossings; raise a refusal that says why there is no answer."""
@@ -188,7 +176,7 @@ class FormulaFinder:
     contests: Sequence[Contest]
 
     def find(self, contest: Contest, given: int) -> Finding:
-        """Return what polynomials or a search over integers say."""
+        """Return the crossings, by polynomials or by a search over integers."""
         solution, form = solved(self.meeting, contest, given)
         domain = contest.lengths(given, self.meeting.axis)
         doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
@@ -210,12 +198,12 @@ class FormulaFinder:
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterable[dict[str, Any]]:
         """Return both costs around the crossings, at all lengths."""
         meeting = replace(self.meeting, axis=replace(self.meeting.axis, every=1))
-        return curves_of(meeting, self.contests, records)
+        return sides.curves_of(meeting, self.contests, records)
 
 
 def crossover_report(
-    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = KINDS,
-    metrics: Sequence[str] = METRICS, *, terms: Any = None, with_curves: bool = False,
+    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = sides.KINDS,
+    metrics: Sequence[str] = sides.METRICS, *, terms: Any = None, with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """Return the report, with a figure's curves if wanted; raise if every row is refused.
@@ -238,12 +226,12 @@ def crossover_report(
             is_sorted = True
             environment = {**environment, **getattr(finder, "environment", {})}
             made_of = getattr(finder, "made_of", made_of)
-    if is_sorted:  # the kinds of one question beside each other
-        metric, kind = ALL_METRICS.index, ALL_KINDS.index
+    if is_sorted:  # the kinds of one metric next to each other
+        metric, kind = sides.ALL_METRICS.index, sides.ALL_KINDS.index
         rows.sort(key=lambda row: (row.given, metric(row.metric), kind(row.kind)))
     summary |= {"answer": crossover_answer(rows), **made_of}
     if with_curves:
-        summary |= {"curves": curves, "ratios": ratios(curves)}
+        summary |= {"curves": curves, "ratios": sides.ratios(curves)}
     return Report("crossover", rows, summary, environment)
 
 
@@ -251,41 +239,42 @@ def _finders(
     meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
 ) -> Iterator[Finder]:
     """Yield finders for the rows asked for; RequestError if nothing can be compared."""
-    counted = [metric for metric in metrics if metric != TIME]
-    others = [kind for kind in kinds if kind != PREDICTED or TIME not in metrics]
-    closed = [kind for kind in others if kind != MEASURED]
-    if TIME in metrics:
+    counted = [metric for metric in metrics if metric != sides.TIME]
+    others = [kind for kind in kinds if kind != sides.PREDICTED or sides.TIME not in metrics]
+    closed = [kind for kind in others if kind != sides.MEASURED]
+    if sides.TIME in metrics:
         _check_times(kinds, terms)
     if counted and others:
         if not closed and "memory" not in counted:
             raise RequestError("only memory is measured to an exact length: use --metric memory")
-        if DERIVED in closed and meeting.axis.name != "seq":
+        if sides.DERIVED in closed and meeting.axis.name != "seq":
             raise RequestError(
                 f"--kind derived goes over the length: leave --over {meeting.axis.name} out, or "
                 "ask for other kinds"
             )
         meeting.check_steps()
         if closed:
-            yield FormulaFinder(meeting, contests(meeting, closed, counted))
-        if MEASURED in others and "memory" in counted:
+            yield FormulaFinder(meeting, sides.contests(meeting, closed, counted))
+        if sides.MEASURED in others and "memory" in counted:
             from attnprof.crossovers.peaks import PeakFinder
 
             yield PeakFinder(meeting)
-    if TIME in metrics:
+    if sides.TIME in metrics:
         from attnprof.crossovers.timed import TimeFinder
 
         meeting.check_steps()
-        yield TimeFinder(meeting, terms, [kind for kind in (PREDICTED, MEASURED) if kind in kinds])
+        timed = [kind for kind in (sides.PREDICTED, sides.MEASURED) if kind in kinds]
+        yield TimeFinder(meeting, terms, timed)
 
 
 def _check_times(kinds: Sequence[str], terms: Any) -> None:
     """Raise :class:`RequestError` for kinds that have no times, or times of a remote device."""
-    if not {PREDICTED, MEASURED} & set(kinds):
+    if not {sides.PREDICTED, sides.MEASURED} & set(kinds):
         raise RequestError(
             f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
             "--kind predicted,measured"
         )
-    if terms.on and MEASURED in kinds:
+    if terms.on and sides.MEASURED in kinds:
         raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
 
 
@@ -293,7 +282,7 @@ def _check_times(kinds: Sequence[str], terms: Any) -> None:
 def _row(
     meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
 ) -> CrossoverRecord:
-    """Return one row; a refusal is one, too, says why, and is kept in ``refused``."""
+    """Return one row; of a refusal a row with the reason, which is also added to ``refused``."""
     empty = _blank(meeting, contest, given)
     try:
         finding = finder.find(contest, given)
@@ -315,7 +304,7 @@ def _row(
 
 
 def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
-    """Return a row that says only what was asked."""
+    """Return a row with the request alone, and no answer."""
     w, axis = meeting.workload, meeting.axis
     sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
     sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}
@@ -332,6 +321,6 @@ def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
         mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=params(meeting.a),
         params_b=params(meeting.b), over=axis.name,
         dtype=None if contest.kind == "published" else w.dtype,
-        method=contest.kind if contest.kind in (PREDICTED, MEASURED) else None,
+        method=contest.kind if contest.kind in (sides.PREDICTED, sides.MEASURED) else None,
         scope=meeting.scope, phase=w.phase, causal=w.causal, verdict="", **sizes,
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""The two sides of a crossover: what is compared, and what each side costs by each source.
+"""The two sides of a crossover (:class:`Meeting`), and the cost of each by every source.
 
-Figures take the costs as curves, over lengths or another axis.
+A source is a printed formula, our closed form, or a formula derived from code. :func:`contests`
+pairs the costs that can be compared; :func:`curves_of` gives them as a figure takes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +12,7 @@ from itertools import product
 from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
-from attnprof.closed_form.quantities import (
-    STEP_BYTES,
-    comparable,
-    quantity_in,
-    quantity_of,
-    speaking,
-    state_bytes,
-)
+from attnprof.closed_form import quantities
 from attnprof.costs import Number
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
@@ -44,10 +38,10 @@ ALL_METRICS = (*METRICS, *OTHERS, TIME)
 
 @dataclass(frozen=True)
 class Meeting:
-    """Two mechanisms and their workload, which has all sizes but two.
+    """Two mechanisms and their workload, in which two sizes are open.
 
-    These are the one of ``axis``, and the one that is given for a row: the head width if the axis
-    is the length, else the length. A side may be a user's module instead, a
+    One is the size of ``axis``. The other is given for a row: the head width if the axis is the
+    length, else the length. A side may be a user's module instead, a
     :class:`attnprof.trace.request.target.Target`, which has no closed form of ours and is in no
     document.
     """
@@ -67,7 +61,7 @@ class Meeting:
 
     @property
     def own_modules(self) -> list[Any]:
-        """The sides that are a user's modules."""
+        """Return the sides that are a user's modules."""
         return [side for side in (self.a, self.b) if not isinstance(side, Mechanism)]
 
     def check_steps(self) -> None:
@@ -88,30 +82,30 @@ class Meeting:
         return self.axis.placed((self.a, self.b), self.workload, value, given)
 
 
-#: Sizes in printed formulas; one head and several, as :func:`speaking` takes them.
+#: Sizes in printed formulas; one head and several, as :func:`pairs_for` takes them.
 PRINTED_OVER, ANY_NUMBER = ("seq", "d", "heads"), (1, 2)
 #: The quantity and unit of a metric, in printed formulas and in code that runs.
 PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
 COUNTED_AS = {
     "flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes"),
-    MATMUL: ("matmul_flops", "flops"), BYTES: (STEP_BYTES, "bytes"),
+    MATMUL: ("matmul_flops", "flops"), BYTES: (quantities.STEP_BYTES, "bytes"),
     STATE: ("state_entries", "bytes"), TIME: ("time_s", "s"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CostSource:
-    """What one side costs, and the values at which that is known: by a formula, at all of them.
+    """The cost of one side, and the values at which it is known: all of them for a formula.
 
-    ``of`` takes both sides (the axis may be a parameter of theirs) and the workload; if
-    ``general``, sizes may be symbols, and other given sizes. ``said`` are the conditions in words,
-    ``doubt`` is a note on the values.
+    ``cost`` takes both sides (the axis may be a parameter of theirs) and the workload. If
+    ``general``, the sizes may be symbols, and the given size another one. ``domain_text`` has the
+    conditions in words, ``doubt`` a note on the values.
     """
 
-    of: Callable[[Sequence[Any], Workload], Number]
+    cost: Callable[[Sequence[Any], Workload], Number]
     holds: Callable[[int], bool] = lambda _: True
     general: bool = True
-    said: str = ""
+    domain_text: str = ""
     doubt: str = ""
 
 
@@ -130,7 +124,7 @@ class Contest:
 
     @property
     def unit(self) -> str:
-        """The unit of the metric."""
+        """Return the unit of the metric."""
         return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
 
     def at(self, given: int) -> tuple[CostSource, ...]:
@@ -138,7 +132,10 @@ class Contest:
         return self.costs if self.derived is None else self.derived(given)
 
     def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
-        """Return lengths, or values of an axis, at which both are known; RequestError for none."""
+        """Return lengths, or values of the axis, at which both costs are known.
+
+        Raises :class:`RequestError` if there are none.
+        """
         if self.derived is None:
             return axis.domain
         first, second = self.at(head_dim)
@@ -146,7 +143,7 @@ class Contest:
         if not lengths.stretches:
             raise RequestError(
                 f"at head width {head_dim} there is no length at which both costs are known: "
-                f"{first.said}; {second.said}"
+                f"{first.domain_text}; {second.domain_text}"
             )
         return lengths
 
@@ -154,12 +151,12 @@ class Contest:
 def contests(
     meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
 ) -> list[Contest]:
-    """Return what can be compared, published costs first.
+    """Return the contests of these kinds and metrics, published costs first.
 
-    Raises :class:`RequestError` if nothing can, as no document prints both on the same terms.
+    Raises :class:`RequestError` if there are none, as no document prints both on the same terms.
     """
-    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, *OTHERS))):
-        wrong = [name for name in asked if name not in possible]
+    for names, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, *OTHERS))):
+        wrong = [name for name in names if name not in possible]
         if wrong:
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if (of_steps := {STATE, BYTES} & {*metrics}) and meeting.workload.phase != "decode":
@@ -218,8 +215,8 @@ def _printed(
         return None
     w = meeting.workload
     heads = ANY_NUMBER if meeting.axis.name == "heads" else (w.num_heads,)
-    pairs = speaking(
-        comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
+    pairs = quantities.pairs_for(
+        quantities.comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, meeting.scope, heads
     )
     return min(pairs, key=lambda pair: pair[0].heads != "one") if pairs else None
 
@@ -227,16 +224,19 @@ def _printed(
 def _closed_form(
     scope: str, quantity: str, place: int, sides: Sequence[Any], workload: Workload
 ) -> Number:
-    """Return our closed form of a side (a state in bytes); metrics share the table of one play."""
+    """Return our closed form of a side (a state in bytes).
+
+    Over polynomials all metrics share the cost table of one run of the mechanism's text.
+    """
     side = sides[place]
     sizes = [*vars(workload).values(), *vars(side).values()]
     variable = next((size for size in sizes if isinstance(size, PolynomialSize)), None)
-    if variable is None or quantity == STEP_BYTES:
-        cost = quantity_of(side, workload, scope, quantity)
+    if variable is None or quantity == quantities.STEP_BYTES:
+        cost = quantities.quantity_of(side, workload, scope, quantity)
     else:
         table = variable.branches.once(place, lambda: side.cost(workload, scope))
-        cost = quantity_in(table, quantity)
-    return state_bytes(side, workload, cost) if quantity == "state_entries" else cost
+        cost = quantities.quantity_in(table, quantity)
+    return quantities.state_bytes(side, workload, cost) if quantity == "state_entries" else cost
 
 
 #: Points of a curve; the factor by which it goes beyond crossings; its length without one.
@@ -261,30 +261,30 @@ def curves_of(
         if searched and axis.name != "seq":
             places = axis.values(meeting.workload, given)
         both: list[dict[int, Number]] = [{}, {}]
-        for n, (cost, points) in product(places, zip(contest.at(given), both, strict=True)):
+        for n, (source, points) in product(places, zip(contest.at(given), both, strict=True)):
             with suppress(RequestError):  # a value that the mechanism refuses
-                points[n] = cost.of(*meeting.at(n, given))
-        what = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        yield from side_curves(meeting, given, both, **what)
+                points[n] = source.cost(*meeting.at(n, given))
+        fields = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
+        yield from side_curves(meeting, given, both, **fields)
 
 
 def side_curves(
-    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **what: Any
+    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield each side's costs at values of the axis, as a figure takes them."""
+    """Yield each side's costs at values of the axis as a figure takes them, with ``fields``."""
     x = "seq_len" if meeting.axis.name == "seq" else "at"
     for side, points in zip((meeting.a, meeting.b), both, strict=True):
         if points:
             values = {x: list(points), "value": list(points.values())}
-            yield {**what, "mechanism": side.name, meeting.axis.given: given, **values}
+            yield {**fields, "mechanism": side.name, meeting.axis.given: given, **values}
 
 
-def seen_curves(
-    meeting: Meeting, given: int, seen: Mapping[int, Sequence[Any]], **what: Any
+def searched_curves(
+    meeting: Meeting, given: int, costs: Mapping[int, Sequence[Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
-    """Yield both sides' costs at the places that a search looked at."""
-    both = [{n: seen[n][place] for n in sorted(seen)} for place in (0, 1)]
-    return side_curves(meeting, given, both, **what)
+    """Yield both sides' costs at the places that a search tried."""
+    both = [{n: costs[n][side] for n in sorted(costs)} for side in (0, 1)]
+    return side_curves(meeting, given, both, **fields)
 
 
 def _lengths(marks: Sequence[float], domain: Lengths) -> list[int]:
@@ -293,7 +293,7 @@ def _lengths(marks: Sequence[float], domain: Lengths) -> list[int]:
     marks = marks or [WITHOUT_CROSSOVER]
     low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
     low, high = max(low, float(first)), high if last is None else min(high, float(last))
-    if low > high:  # what is known lies elsewhere
+    if low > high:  # all known lengths lie elsewhere
         low, high = float(first), float(last or first * AROUND**2)
     steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
     lengths = {domain.after(round(low * step)) for step in steps}

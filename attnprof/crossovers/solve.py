@@ -23,14 +23,8 @@ from attnprof.algebra.polynomials import (
 )
 from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
 from attnprof.costs import Number
-from attnprof.crossovers.axis import (
-    EVERY,
-    CrossoverAxis,
-    Lengths,
-    OrderSearch,
-    nearest_to_middle,
-    sign,
-)
+from attnprof.crossovers.axis import EVERY, CrossoverAxis, Lengths
+from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle, sign
 from attnprof.crossovers.sides import Contest, Meeting, contests
 from attnprof.errors import CannotRunError, RequestError
 
@@ -88,10 +82,10 @@ def _all_pieces(
         n = branches.size(0)
         d = branches.size(1) if symbolic_width else head_dim
         terms = polynomials.terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
-        decided = {tuple(one.items()): one for one in branches.decided}
-        asked = {at_width(one, head_dim) for one in decided.values()}
-        turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
-        end = min(turns, default=None)  # there the first comparison may change its answer
+        unique = {tuple(one.items()): one for one in branches.decided}.values()
+        compared = {at_width(one, head_dim) for one in unique}
+        roots = [root for one in compared for root in positive_roots(one) if root.at >= first]
+        end = min(roots, default=None)  # there the first comparison may change its answer
         result.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
         first = None if end is None else max(end.ceiling, first + 1)
     return result
@@ -163,19 +157,19 @@ class Crossings:
 
     @property
     def roots(self) -> list[Root]:
-        """The values at which the sign changes, ascending."""
+        """Return the values at which the sign changes, ascending."""
         return [run.start for run in self.runs[1:]]
 
     @property
     def verdict(self) -> str:
-        """``never``: B is nowhere cheaper. ``always``: B is cheaper at every length."""
+        """Return ``never`` (B is nowhere cheaper), ``always`` (B is), ``crosses``, ``several``."""
         if len(self.runs) > 1:
             return "crosses" if len(self.runs) == 2 else "several"
         return "always" if self.runs[0].sign > 0 else "never"
 
     @property
     def first_seq_len(self) -> int | None:
-        """The first integer from which on one side is not dearer; 1 for ``always``."""
+        """Return the first integer from which on one side is not dearer; 1 for ``always``."""
         return self.start if self.verdict == "always" else self.first
 
 
@@ -196,8 +190,8 @@ def crossings_of(
             roots = positive_roots(piece.coefficients)
             after = [root for root in roots if root.crosses and root.at > start.at + SAME]
             inside = [root for root in after if not piece.end or root.at < piece.end.at - SAME]
-            for turned, at in enumerate([start, *inside]):
-                runs.append(SignRun(at, last * (-1) ** (len(after) - turned), piece))
+            for number, at in enumerate([start, *inside]):
+                runs.append(SignRun(at, last * (-1) ** (len(after) - number), piece))
         start = piece.end or start
     runs = _merged(runs)
     if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
@@ -213,7 +207,7 @@ def _merged(runs: Iterable[SignRun]) -> list[SignRun]:
 
 
 def _inside(runs: Sequence[SignRun], domain: Lengths) -> list[SignRun]:
-    """Return stretches that a known length lies in; all reals count if all integers are known."""
+    """Return the stretches with a known length inside; all reals count if all integers do."""
     firsts = [domain.after(run.start.ceiling) for run in runs]
     return _merged(
         run
@@ -250,12 +244,12 @@ def bisected(
     mechanism refuses are left out; if all are, the refusal is raised.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
-    search.outwards(domain.grid() if places is None else places)
+    search.try_all(domain.grid() if places is None else places)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
     def between(low: int, high: int) -> Iterator[int]:
-        """Yield the middle; if values may be refused, then those around it."""
+        """Yield the middle; where values may be refused, then the ones around it."""
         middle = domain.after(low + max(step, (high - low) // 2)) if high - low > step else None
         if middle is not None and low < middle < high:
             yield middle
@@ -263,7 +257,7 @@ def bisected(
 
     for bracket in search.brackets():
         low, high = search.halve(*bracket, between)
-        search.outwards(domain.within(low - AROUND * step, high + AROUND * step - 1))
+        search.try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
     runs = _merged(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
@@ -287,7 +281,7 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
         if not isinstance(d, int) and not (first.general and second.general):
             raise NotPiecewisePolynomialError("costs of one head width")
         sides, workload = meeting.at(n, d)
-        return first.of(sides, workload) - second.of(sides, workload)
+        return first.cost(sides, workload) - second.cost(sides, workload)
 
     @cache
     def at(length: int) -> Number:

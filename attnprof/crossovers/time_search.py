@@ -90,13 +90,13 @@ AROUND_GUESS = 1.25
 #: A bracket of a crossing is narrowed to this factor; then lengths are measured closely around it.
 NARROW = 1.6
 AROUND = (0.87, 0.93, 1.0, 1.07, 1.15)
-#: Lengths from one end to the other, if those around a crossing do not tell it.
+#: Lengths timed from one end of a bracket to the other, if those near the crossing do not tell it.
 ALONG = 7
 #: Lengths timed closely count up to this factor away from a crossing.
 REACH = 1.5
 #: How often lengths to be timed closely are moved to a crossing outside of them.
 MOVES = 4
-#: Calls that take so many times what a shorter length lets expect waited for other programs.
+#: Calls waited for other programs if they took so many times the seconds expected of them.
 UNEXPECTED = 8.0
 #: How often a length is timed again that has too few pairs without a disturbed call.
 TIMED_AGAIN = 3
@@ -109,8 +109,8 @@ class TimeSearch:
     """A search for crossings of two times, and the lengths timed so far.
 
     ``guesses`` are where the times should cross. No length is tried of which a call should take
-    longer than ``most_s`` seconds, and none beyond ``longest``; ``said`` names one in messages, and
-    ``title`` what is timed. After the search ``end`` says why no longer length was tried, and
+    longer than ``most_s`` seconds, and none beyond ``longest``. Messages call a length by ``text``
+    and both sides by ``title``. After the search ``end`` says why no longer length was tried, and
     ``timed_calls`` how many calls of both sides it took, without warming up.
     """
 
@@ -120,7 +120,7 @@ class TimeSearch:
     most_s: float = 2.0
     longest: int = 2**20
     shortest: int = SHORTEST
-    said: Callable[[int], str] = "{:,} tokens".format
+    text: Callable[[int], str] = "{:,} tokens".format
     title: str = "both"
     seen: dict[int, PairedTimes] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
@@ -146,7 +146,7 @@ class TimeSearch:
         """Return the times at a length, measured once, or again closely after a quick look."""
         if length not in self.seen or (budget is CLOSE and length not in self._closely):
             tell(
-                f"timing {self.title} at {self.said(length)}{self._so_far()}", left_s=self._left_s()
+                f"timing {self.title} at {self.text(length)}{self._so_far()}", left_s=self._left_s()
             )
             self._time(length, budget)
         self._closely |= {length} if budget is CLOSE else set()
@@ -176,22 +176,22 @@ class TimeSearch:
 
     @property
     def noise(self) -> str | None:
-        """A sentence if other programs disturbed the calls, else None."""
+        """Return a sentence if other programs disturbed the calls, else None."""
         count = sum(len(times.a_s) for times in self.seen.values())
         disturbed = count - sum(len(times.undisturbed) for times in self.seen.values())
         lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LEAST_PAIRS)]
         if not lengths and disturbed <= BUSY * count:
             return None
-        where = f", nearly all at {joined([self.said(n) for n in lengths])}" if lengths else ""
+        where = f", nearly all at {joined([self.text(n) for n in lengths])}" if lengths else ""
         return (
             f"{disturbed} of {count} pairs of calls took more than {DISTURBED:g} times the fastest"
             f"{where}: other programs had the processors; repeat it on a quiet machine"
         )
 
     def _so_far(self) -> str:
-        """Return what is known of crossings, for a message."""
+        """Return the brackets of crossings seen so far, for a message."""
         brackets = [self._bracket] if self._bracket else self._brackets()
-        texts = [f"between {low:,} and {self.said(high)}" for low, high in brackets]
+        texts = [f"between {low:,} and {self.text(high)}" for low, high in brackets]
         return f", they cross {joined(texts)}" if texts else ""
 
     def _left_s(self) -> float | None:
@@ -218,15 +218,15 @@ class TimeSearch:
         for place in self._places():
             length = self.runnable(place)
             if length is None:
-                self.end = f"none beyond {self.said(max(self.seen))} runs" if self.seen else ""
+                self.end = f"none beyond {self.text(max(self.seen))} runs" if self.seen else ""
                 break
             if length > self.longest:
-                self.end = f"{self.said(self.longest)} are the most that is looked at"
+                self.end = f"{self.text(self.longest)} are the most that is looked at"
                 break
             if length in self.seen:
                 continue
             if self._is_slow(length):
-                self.end = f"a call at {self.said(length)} should take more than {self.most_s:g} s"
+                self.end = f"a call at {self.text(length)} should take more than {self.most_s:g} s"
                 break
             try:
                 seen = self._look(length, LOOK)
@@ -273,7 +273,7 @@ class TimeSearch:
         yield from sorted(set(places))
 
     def _is_slow(self, length: int) -> bool:
-        """Return whether a call should take too long, if those timed so far tell."""
+        """Return whether a call should take too long, by the calls timed so far."""
         timed = self._longest_calls()
         if len(timed) < 2 or timed[-1][1] < TELLING_S:
             return bool(timed) and timed[-1][1] > self.most_s
@@ -323,7 +323,7 @@ class TimeSearch:
         return self._inside_ends(crossing, ends)
 
     def _line_along(self, ends: tuple[int, int]) -> TimeCrossing:
-        """Return where a line through lengths from one end to the other is zero.
+        """Return the zero of a line through lengths from one end to the other.
 
         The interval ends, at most, at the next lengths on either side whose calls tell the order.
         """
@@ -348,23 +348,23 @@ class TimeSearch:
         return TimeCrossing(self._interpolated(low, high), low, high)
 
     def _interpolated(self, low: int, high: int) -> float:
-        """Return where a line between two lengths is zero, over their logarithms."""
+        """Return the zero of a line between two lengths, over their logarithms."""
         a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
         return float(low * (high / low) ** (a / (a - b) if a != b else 0.5))
 
     def _line_near(self, root: float, ends: tuple[int, int]) -> TimeCrossing:
-        """Return where a line through lengths around a root, timed closely, is zero."""
+        """Return the zero of a line through lengths around a root, timed closely."""
         near = list[int]()
         for factor in AROUND:
             length = self.runnable(max(1, round(root * factor)))
             near += [length] if length is not None and length not in near else []
         if len(near) < 3:  # lengths that run lie far apart, or are few
             near = sorted({*near, *ends})
-        # none that was measured before is left out for what it shows
-        again = {n for n in self._closely if abs(log(n / root)) < log(REACH)}
-        return self._line(sorted({*near, *again}))
+        # a length measured before counts whatever it shows
+        before = {n for n in self._closely if abs(log(n / root)) < log(REACH)}
+        return self._line(sorted({*near, *before}))
 
     def _line(self, lengths: Sequence[int]) -> TimeCrossing:
-        """Return where a line through lengths, timed closely, is zero."""
+        """Return the zero of a line through lengths, timed closely."""
         ratios = [self._look(n, CLOSE).log_ratio for n in lengths]
         return root_of_line([log(n) for n in lengths], ratios)

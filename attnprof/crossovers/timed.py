@@ -20,7 +20,7 @@ from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.peaks import request_of
 from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, seen_curves
+from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, searched_curves
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.operations import operations_of
@@ -70,31 +70,31 @@ class TimeFinder:
     def __post_init__(self) -> None:
         self.contests = [Contest(TIME, kind) for kind in self.kinds]
         device = resolve_device(self.terms.device)
-        self.how: dict[str, Any] = {
+        self.options: dict[str, Any] = {
             "scope": self.meeting.scope, "device": device, "threads": self.terms.threads
         }  # fmt: skip
-        request = request_of(self.meeting.a, self.meeting.workload, **self.how)
+        request = request_of(self.meeting.a, self.meeting.workload, **self.options)
         self.environment = point_environment(request)
 
     def find(self, contest: Contest, given: int) -> Finding:
         """Return the predicted or the measured crossings at a size given."""
         if given not in self._pairs:
             self._pairs[given] = TimedPair(
-                self.meeting, given, self.how, self.environment, self.terms
+                self.meeting, given, self.options, self.environment, self.terms
             )
         pair = self._pairs[given]
         return pair.predicted() if contest.kind == PREDICTED else pair.measured()
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield both times at the values that were looked at."""
-        what = {"metric": TIME, "unit": "s"}
+        fields = {"metric": TIME, "unit": "s"}
         for given, pair in self._pairs.items():
-            for kind, seen in pair.times.items():
-                yield from seen_curves(self.meeting, given, seen, **what, kind=kind)
+            for kind, times in pair.times.items():
+                yield from searched_curves(self.meeting, given, times, **fields, kind=kind)
 
     @property
     def made_of(self) -> dict[str, str]:
-        """The calibration that predictions are made of, for the summary."""
+        """Return the calibration that predictions are made of, for the summary."""
         if PREDICTED not in self.kinds:
             return {}
         return {"made_of": next((p.made_of for p in self._pairs.values() if p.made_of), "")}
@@ -102,11 +102,11 @@ class TimeFinder:
 
 @dataclass
 class TimedPair:
-    """Both sides at one given size, and their times over the meeting's axis found so far."""
+    """Both sides at one given size, and their times over the meeting's axis so far."""
 
     meeting: Meeting
     given: int
-    how: Mapping[str, Any]
+    options: Mapping[str, Any]
     environment: Mapping[str, Any]
     terms: TimeTerms
     times: dict[str, dict[int, tuple[float, float]]] = field(default_factory=dict)
@@ -114,21 +114,21 @@ class TimedPair:
 
     @property
     def axis(self) -> CrossoverAxis:
-        """The axis that varies."""
+        """Return the axis that varies."""
         return self.meeting.axis
 
-    def said(self, value: int) -> str:
+    def text(self, value: int) -> str:
         """Return a value of the axis with its unit."""
         return amount(self.axis.name, value)
 
     def requests(self, value: int) -> list[PointRequest]:
         """Return both sides at a value; :class:`CannotRunError` if memory is too small."""
         sides, sizes = self.meeting.at(value, self.given)
-        requests = [request_of(side, sizes, **self.how) for side in sides]
+        requests = [request_of(side, sizes, **self.options) for side in sides]
         for request in requests:
             with refusing(request):
                 if self.terms.on is None and (reason := fit(request)[0]):
-                    raise CannotRunError(f"{request.mechanism} at {self.said(value)} {reason}")
+                    raise CannotRunError(f"{request.mechanism} at {self.text(value)} {reason}")
         return requests
 
     def runnable(self, place: int) -> int | None:
@@ -142,7 +142,7 @@ class TimedPair:
         return next(filter(self._is_taken, values), None)
 
     def _is_taken(self, value: int) -> bool:
-        """Return whether both take a value; also if it is too large to be measured."""
+        """Return whether both sides take a value; True if it is too large to be measured."""
         try:
             for request in self.requests(value):
                 with refusing(request):
@@ -154,7 +154,7 @@ class TimedPair:
         return True
 
     def _ends(self) -> dict[str, Any]:
-        """Return where searches begin and end; {} for their own ends over lengths."""
+        """Return the first and last value for a search; {} over lengths, where it has its own."""
         if self.axis.name == "seq":
             return {}
         values = self.axis.values(self.meeting.workload, self.given)
@@ -167,7 +167,7 @@ class TimedPair:
     # -- predicted ---------------------------------------------------------------------
     @cached_property
     def prediction(self) -> PredictedSearch:
-        """The predicted crossings; :class:`CannotRunError` without a calibration."""
+        """Return the search of predicted crossings; CannotRunError without a calibration."""
         calibration = calibration_of(self.environment, self.terms.calibration, self.terms.on)
         predictor = Predictor(calibration, kept=self.terms.kept)
         reading = "" if self.terms.on else read_machine(calibration, conditions_now())[1]
@@ -179,34 +179,34 @@ class TimedPair:
                 return float(times.of(operations_of(request)))
 
         def both(length: int) -> tuple[float, float]:
-            tell(f"predicting {self._names} at {self.said(length)}")
+            tell(f"predicting {self._names} at {self.text(length)}")
             first, second = self.requests(length)
             return seconds(first), seconds(second)
 
         search = PredictedSearch(
-            both, runnable=self.runnable, spread=times.ratio_spread, said=self.said, **self._ends()
+            both, runnable=self.runnable, spread=times.ratio_spread, text=self.text, **self._ends()
         )
         if self.axis.name != "seq":
-            search.at = self.runnable
+            search.usual = self.runnable
         search.run()
         return search
 
     def predicted(self) -> Finding:
         """Return the predicted crossings."""
         search = self.prediction
-        self.times[PREDICTED] = search.seen
-        return self._finding(search.timed, search.outer, search.seen, 0, search.end)
+        self.times[PREDICTED] = search.costs
+        return self._finding(search.time_crossings, search.outer, search.costs, 0, search.end)
 
     # -- measured ----------------------------------------------------------------------
     def measured(self) -> Finding:
-        """Return the crossings that calls in turns show."""
+        """Return the measured crossings: calls of both sides in turns."""
         guesses = self._guesses()
         with ExitStack() as stack:
-            kept = self.terms.kept and self.how["device"] == "cpu"
+            kept = self.terms.kept and self.options["device"] == "cpu"
             stack.enter_context(memory_kept() if kept else nullcontext())
             compare = stack.enter_context(self._journaled())
             search = TimeSearch(
-                compare, self.runnable, guesses, self.terms.most_s, said=self.said,
+                compare, self.runnable, guesses, self.terms.most_s, text=self.text,
                 title=self._names, **self._ends(),
             )  # fmt: skip
             search.run()
@@ -215,17 +215,17 @@ class TimedPair:
         signs = [sign for n in sorted(search.seen) if (sign := search.seen[n].sign)] or [0]
         end, outer = search.end, (signs[0], signs[-1])
         if far := [guess for guess in guesses if guess > max(seen)]:
-            end += f"; the crossing is expected at {self.said(round(far[0]))}"
+            end += f"; the crossing is expected at {self.text(round(far[0]))}"
         finding = self._finding(search.crossings, outer, seen, search.timed_calls, end)
         noise = search.noise
-        if noise and self.how["device"] == "cpu" and self.how["threads"] != 1:
+        if noise and self.options["device"] == "cpu" and self.options["threads"] != 1:
             noise += ", or with --threads 1, which counts processor time"
         return replace(finding, fields={**finding.fields, "noisy": noise})
 
     def _guesses(self) -> list[float]:
-        """Return where the times should cross: predicted, or where FLOPs are equal."""
+        """Return the expected crossings: of predicted times, else of FLOPs."""
         try:
-            return [one.at for one in self.prediction.timed]
+            return [one.at for one in self.prediction.time_crossings]
         except (CannotRunError, RequestError):
             return roots_of_formulas(self.meeting, "flops", self.given)
 
@@ -234,23 +234,23 @@ class TimedPair:
         import torch
 
         requests = self.requests(value)
-        on_gpu = self.how["device"].startswith("cuda")
-        clock = cuda_clock(torch, self.how["device"]) if on_gpu else None
+        on_gpu = self.options["device"].startswith("cuda")
+        clock = cuda_clock(torch, self.options["device"]) if on_gpu else None
         try:
             subjects = []
             for request in requests:
                 with refusing(request):
                     subjects.append(build_subject(request))
-            first, second = time_in_turns(subjects, budget, clock, self.how["threads"])
+            first, second = time_in_turns(subjects, budget, clock, self.options["threads"])
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise CannotRunError(f"out of memory at {self.said(value)}") from error
+            raise CannotRunError(f"out of memory at {self.text(value)}") from error
         return first, second
 
     @contextmanager
     def _journaled(self) -> Iterator[Compare]:
-        """Yield the comparison; if there is a journal, it has each length's times, old and new."""
+        """Yield the comparison; with a journal, it reads and writes each length's times there."""
         if self.terms.journal is None:
             yield self._compare
             return
@@ -273,15 +273,15 @@ class TimedPair:
             yield compare
 
     def _key(self) -> str:
-        """Return a text for what is timed, by which a journal keeps its times."""
+        """Return the text by which a journal tells this pair's times from those of other pairs."""
         over, first = self.axis.name, SHORTEST
         if over != "seq":
             first = self.runnable(self._ends()["shortest"]) or SHORTEST
-        asked = [request.to_dict() for request in self.requests(first)]
-        kept = [{k: v for k, v in one.items() if k not in ("seq_len", "budget")} for one in asked]
-        what = [kept, self.environment.get("device_name")]
-        what += [] if over == "seq" else [over, self.given]
-        return json.dumps(what, sort_keys=True, default=str)
+        requests = [request.to_dict() for request in self.requests(first)]
+        sides = [{k: v for k, v in x.items() if k not in ("seq_len", "budget")} for x in requests]
+        identity = [sides, self.environment.get("device_name")]
+        identity += [] if over == "seq" else [over, self.given]
+        return json.dumps(identity, sort_keys=True, default=str)
 
     def _finding(
         self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], seen: Mapping[int, Any],

@@ -254,7 +254,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     advice = "name another file, or move it away and run attnprof calibrate"
-    if "calibrate --file" in writers_of(path):  # only one of ours may be deleted
+    if "calibrate --calibration" in writers_of(path):  # only one of ours may be deleted
         advice = f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
     data = read_json(path, REPORT_LIMIT, advice)
     listed = data.get("ceilings") if isinstance(data, dict) else None

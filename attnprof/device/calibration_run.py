@@ -68,12 +68,12 @@ PLACES = 80
 #: ``--seconds`` from which on tables have their largest sizes.
 WHOLE_S = 0.5
 #: Seconds of the largest products of a table, at the fastest rate: some formats are slow.
-LARGEST_S = 0.02
+LARGEST_S = 0.01
 #: Passes over all places: each is measured so often, minutes apart.
 PASSES = 2
 #: Places whose readings were all made on a slowed processor are measured again, until so many times
 #: the seconds of a ceiling have passed.
-MOST = 140
+MOST = 120
 #: Measurements in each pass of a benchmark that is marked ``often``.
 OFTEN = 3
 #: Work up to this factor apart is of one magnitude.

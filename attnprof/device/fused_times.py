@@ -24,20 +24,26 @@ SQUARE_WIDTHS = (16, 32, 48, 64, 96, 128)
 #: Scores of as many queries as keys, which masks and backward passes are timed at: time grows with
 #: them beyond the largest.
 SCORES = tuple(length**2 for length in (16, 64, 128, 256, 512, 1024, 2048, 4096))
-#: Products of a score that are timed at most: a tenth of a second or two.
-MOST = 2**30
+#: Products of a score that are timed at most, where the kernel is fast enough for them; FLOPs of
+#: such a product, of queries with keys and of weights with values, forward and backward.
+MOST, FORWARD_FLOPS, BACKWARD_FLOPS = 2**30, 4, 10
 
 
 def fused_benchmarks(made: Any) -> list[Benchmark]:
     """Return the benchmarks of the fused kernel on a CPU in a format (``made``: dtype, device)."""
     square = HEADS, SCORES, SQUARE_WIDTHS
     return [
-        Benchmark("fused", (HEADS, QUERIES, KEYS, WIDTHS), partial(_forward, made), MOST),
+        Benchmark(
+            "fused", (HEADS, QUERIES, KEYS, WIDTHS), partial(_forward, made), MOST,
+            flops=FORWARD_FLOPS,
+        ),
         *(
-            Benchmark(name, square, partial(make, made, causal), MOST)
-            for name, make, causal in (
-                ("fused square", _square, False), ("fused causal", _square, True),
-                ("fused backward", _backward, False), ("fused causal backward", _backward, True),
+            Benchmark(name, square, partial(make, made, causal), MOST, flops=flops)
+            for name, make, causal, flops in (
+                ("fused square", _square, False, FORWARD_FLOPS),
+                ("fused causal", _square, True, FORWARD_FLOPS),
+                ("fused backward", _backward, False, BACKWARD_FLOPS),
+                ("fused causal backward", _backward, True, BACKWARD_FLOPS),
             )
         ),
     ]  # fmt: skip

@@ -35,7 +35,7 @@ SHORTEST_S, LONGEST_S, SEEN_S = 5e-5, 0.15, 1.0
 #: Lengths, heads and head widths that are drawn.
 LENGTHS, HEADS, WIDTHS = (32, 4096), (1, 2, 3, 4, 6, 8, 12), (16, 24, 32, 40, 48, 64, 80, 96, 128)
 PHASES = ("forward", "train", "decode")
-BUDGET = Budget(samples=8, min_time_s=0.1, max_time_s=0.3, warmup_s=0.1, least=3)
+BUDGET = Budget(samples=8, min_time_s=0.05, max_time_s=0.3, warmup_s=0.1, least=3)
 
 #: The predicted seconds of a point, seen within so many seconds of processor time.
 Predict = Callable[[PointRequest, float], float]

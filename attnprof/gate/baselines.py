@@ -1,6 +1,7 @@
-"""Read and write ``baseline.json``: what each case counted and how long it took.
+"""Read and write ``baseline.json``: the counts and times of each case.
 
-Every field is checked when a file is read: an edited or damaged baseline is refused, not guessed.
+:func:`baseline_report` makes the file, :func:`load_baseline` reads it. Every field is checked then:
+an edited or damaged baseline is refused, not guessed.
 """
 
 import json
@@ -22,8 +23,8 @@ from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
 from attnprof.record.report import fits, type_text
 
-#: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
-#: what their results are, layout 2 had a row for every view, too.
+#: The layout that is written. Older ones are read as they are: layout 1 lacked the results of
+#: operations, layout 2 had a row for every view, too.
 BASELINE_SCHEMA = 3
 
 
@@ -65,7 +66,7 @@ def baseline_report(
 
 
 class _Compact(Report):
-    """A report saved with one line for a field of a record, and one for an operation."""
+    """A report saved with one line for each field of a record and each operation."""
 
     def to_json(self) -> str:
         """Return the JSON text, with a newline at its end."""
@@ -95,20 +96,21 @@ def load_baseline(path: str | Path) -> Baseline:
     except RequestError as error:
         raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
     cases, counted = [], {}
-    as_guessed = data["summary"].get("as_guessed") or ()  # not told by versions before
+    as_guessed = data["summary"].get("as_guessed") or ()  # older versions lack it
     for name, record in records.items():
         request = PointRequest.from_dict(record.request)
-        # timed where it has times, with formulas where it has them
+        # timed if the record has times, with formulas if it has formulas
         formulas = bool(record.formulas or record.no_formula)
         cases.append(Case(request, record.rule, bool(record.times_s), formulas))
-        schema = {item: getattr(record, item) for item in _COUNTED}
+        fields = {item: getattr(record, item) for item in _COUNTED}
         more = {"sizes": request.workload.by_symbol(), "as_guessed": name in as_guessed}
-        counted[name] = Counted.from_dict({**schema, **more})
+        counted[name] = Counted.from_dict({**fields, **more})
     times = {name: record.times_s for name, record in records.items()}
     return Baseline(cases, counted, times, data["summary"]["fingerprint"], data["summary"])
 
 
 def _check_summary(data: Mapping[str, Any]) -> None:
+    """Raise RequestError unless the summary has a layout of ours and a fingerprint."""
     for name in ("summary", "environment"):
         if not isinstance(data.get(name), dict):
             raise RequestError(f"{name} is not an object")
@@ -193,10 +195,10 @@ def _check(value: Any, hint: Any, where: str) -> None:
         _check(value, dict[str, Any], where)
         at = f"{where}." if where else ""
         hints = get_type_hints(kind)
-        if odd := sorted(set(value) - set(hints)):
-            raise RequestError(f"{at}{odd[0]} is not known")
-        if left := sorted(set(hints) - _OPTIONAL.get(kind, set()) - set(value)):
-            raise RequestError(f"{at}{left[0]} is missing")
+        if unknown := sorted(set(value) - set(hints)):
+            raise RequestError(f"{at}{unknown[0]} is not known")
+        if missing := sorted(set(hints) - _OPTIONAL.get(kind, set()) - set(value)):
+            raise RequestError(f"{at}{missing[0]} is missing")
         for name, item in value.items():
             _check(item, hints[name], f"{at}{name}")
     elif inner and isinstance(value, (dict, list)) and issubclass(type(value), kind):

@@ -1,8 +1,9 @@
 """Find the operations that appeared, vanished or grew between two sides, and their lines.
 
-Lines shift when code above them changes, so operations are matched by name and part of the pass.
-The line of a new operation is found by aligning the two sequences of operations, as diff does.
-Differences of metrics are grouped by cause: a line of code, or else an operation or a metric.
+Lines shift when code above them changes, so operations are matched by name and part of the pass
+(:func:`changes`). The line of a new operation is found by aligning the two sequences of operations,
+as diff does. :func:`causes` groups differences of metrics by cause: a line of code, or else an
+operation or a metric.
 """
 
 import math
@@ -49,7 +50,7 @@ class Change(Work):
 
     @property
     def held(self) -> int:
-        """Return the bytes of its results beyond those of before; 0 for a view."""
+        """Return how many more bytes its results have than before; 0 for a view."""
         return _bytes(self.gained) - _bytes(self.lost) if self.bytes_moved else 0
 
     @property
@@ -91,7 +92,7 @@ class Change(Work):
         return ", ".join(parts)
 
     def _results(self, sizes: Mapping[str, int]) -> str:
-        """Return the new results and, for as many calls as before, those that they replace."""
+        """Return the new results and, for as many calls as before, the replaced ones."""
         if not self.gained:
             return ""
         now, before = _results_text(self.gained, sizes), _results_text(self.lost, sizes)
@@ -106,26 +107,26 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
     """Return a change for each operation that differs, in the order of the current side."""
     before, now = baseline.operations, current.operations
     views = [[row for row in rows if not row.is_work] for rows in (before, now)]
-    if any(rows and not any(row.line for row in rows) for rows in views):  # written down so
+    if any(rows and not any(row.line for row in rows) for rows in views):  # of an older layout
         before, now = without_views(before), without_views(now)
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
         before, now = _without_results(before), _without_results(now)
     earlier = set(map(_key, before))
     first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in earlier}
-    lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
+    lines = first | {key: each for key, each in _lines(before, now).items() if any(each)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
     result = []
     for key in dict.fromkeys(map(_key, (*now, *before))):
         old = [row for row in before if _key(row) == key]
         new = [row for row in now if _key(row) == key]
-        at = {line: [row for row in new if row.line == line] for line in lines.get(key, ("",))}
-        added = [row for rows in at.values() for row in rows]
-        if len(at) > 1 and _results(old) + _results(added) == _results(new):
+        by_line = {line: [row for row in new if row.line == line] for line in lines.get(key, ("",))}
+        added = [row for rows in by_line.values() for row in rows]
+        if len(by_line) > 1 and _results(old) + _results(added) == _results(new):
             old = []
-        else:  # not told apart by line
-            at = {next(iter(at)): new}
-        for line, rows in at.items():
+        else:  # lines do not tell new calls from old ones
+            by_line = {next(iter(by_line)): new}
+        for line, rows in by_line.items():
             gained, lost = _results(rows) - _results(old), _results(old) - _results(rows)
             times, moved, flops = (b - a for a, b in zip(sums(old), sums(rows), strict=True))
             if times or moved or flops or gained or lost:
@@ -136,7 +137,7 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
 
 
 def _key(row: Operation) -> tuple[str, str]:
-    """Return what operations are matched by: name and part, and for a cast the format it makes."""
+    """Return the key to match operations by: name and part, and for a cast its new format."""
     cast = row.op == "_to_copy" and row.dtype
     return (f"{_CAST}{row.dtype}" if cast else row.op, row.part)
 
@@ -147,7 +148,7 @@ def sums(rows: _Rows) -> tuple[int, int, int]:
 
 
 def without_views(rows: _Rows) -> _Rows:
-    """Return rows with all calls of a view in one row, without line, as older baselines have."""
+    """Return rows with all calls of a view in one row without a line, as in older layouts."""
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if not row.is_work:
@@ -157,6 +158,7 @@ def without_views(rows: _Rows) -> _Rows:
 
 
 def _without_results(rows: _Rows) -> _Rows:
+    """Return rows summed over number formats and shapes, as in layout 1."""
     groups: dict[tuple[str, str, str], list[Operation]] = {}
     for row in rows:
         groups.setdefault((row.op, row.part, row.line), []).append(row)
@@ -164,6 +166,7 @@ def _without_results(rows: _Rows) -> _Rows:
 
 
 def _results(rows: _Rows) -> Counter[Result]:
+    """Return how many results the calls have, by number format and shape."""
     counts: Counter[Result] = Counter()
     for row in rows:
         if row.dtype:
@@ -172,33 +175,33 @@ def _results(rows: _Rows) -> Counter[Result]:
 
 
 def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
-    """Return the lines of each new operation or, if nothing is new of it, where it was.
+    """Return the lines of each new operation or, if it only vanished, its line in the baseline.
 
     The sequences of operations of both sides are aligned; an operation without a counterpart is new
     or gone. A ``clone`` added next to an equal one leaves open which of the two is new: it is the
     one at a line that no line of the baseline became, else the first.
     """
     sides = [[replace(row, line="") for row in rows] for rows in (before, now)]
-    went: dict[str, Counter[str]] = {}
+    moved: dict[str, Counter[str]] = {}
     gone: dict[tuple[str, str], str] = {}
     new: dict[tuple[str, str], str] = {}
     matcher = SequenceMatcher(None, sides[0], sides[1], autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             for old, row in zip(before[i1:i2], now[j1:j2], strict=True):
-                went.setdefault(old.line, Counter())[row.line] += 1
+                moved.setdefault(old.line, Counter())[row.line] += 1
             continue
         for rows, lines_of_side in ((before[i1:i2], gone), (now[j1:j2], new)):
             for row in rows:
                 lines_of_side.setdefault(_key(row), row.line)
-    became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
-    kept = {(_key(row), became.get(row.line)) for row in before}
+    new_line = {line: lines.most_common(1)[0][0] for line, lines in moved.items()}
+    kept = {(_key(row), new_line.get(row.line)) for row in before}
     lost = {key for key, line in kept if line is None}
-    elsewhere: dict[tuple[str, str], list[str]] = {}  # lines that none of the baseline became
+    added: dict[tuple[str, str], list[str]] = {}  # lines that no line of the baseline became
     for row in now:
         if _key(row) not in lost and (_key(row), row.line) not in kept:
-            elsewhere.setdefault(_key(row), []).append(row.line)
-    return {key: [line] for key, line in {**gone, **new}.items()} | elsewhere
+            added.setdefault(_key(row), []).append(row.line)
+    return {key: [line] for key, line in {**gone, **new}.items()} | added
 
 
 def _bytes(results: Mapping[Result, int]) -> int:
@@ -226,8 +229,8 @@ def _results_text(results: Mapping[Result, int], sizes: Mapping[str, int]) -> st
     return ", ".join([*texts[:_SHOWN], *more])
 
 
-#: How much a change adds to a metric; for FLOPs by kind it is not known by operation.
-SEEN: Mapping[str, Callable[[Change], int]] = {
+#: How much a change adds to a metric. FLOPs by kind (additions …) are not known by operation.
+AMOUNTS: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
     "peak_bytes": lambda change: change.held,
     "parameters": lambda _: 0,
@@ -235,8 +238,8 @@ SEEN: Mapping[str, Callable[[Change], int]] = {
     "uncounted_operations": lambda change: change.times if not change.flops else 0,
     "unknown_scratch": lambda change: change.times,
 }
-#: Metrics that are sums over operations: what each line adds is known.
-_SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
+#: Metrics that are sums over operations: the share of each line is known.
+_SUMS = {*AMOUNTS, "flops"} - {"peak_bytes", "parameters"}
 Lines = dict[str, list[Change]]
 
 
@@ -246,7 +249,7 @@ def causes(
 ) -> list[Cause]:  # fmt: skip
     """Return the causes of all differences in ``records``, worst first.
 
-    ``before`` and ``after`` map each case to what the two sides counted. Times with the reason
+    ``before`` and ``after`` map each case to the counts of the two sides. Times with the reason
     ``common`` to the whole run are no cause.
     """
     lines: dict[str, Lines] = {}
@@ -258,7 +261,7 @@ def causes(
                 lines[case] = _changes_by_line(changes(before[case], after[case]))
             changed_lines = lines[case]
         for line, part in _records_by_line(record, changed_lines):
-            everything = [change for some in changed_lines.values() for change in some]
+            everything = [change for each in changed_lines.values() for change in each]
             names = _names(everything if line == TOGETHER else changed_lines.get(line, ()))
             key = _cause_key(part, _path(line, case), names)
             operations, parts = groups.setdefault(key, ({}, []))
@@ -275,7 +278,7 @@ def causes(
 
 
 def _cause_key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return what records of one cause share: a line, else operations, else verdict and reason."""
+    """Return the key of a cause: its line, else its operations, else verdict and reason."""
     if place or names:
         return (place,) if place else ("", *names)
     numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
@@ -283,6 +286,7 @@ def _cause_key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str
 
 
 def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckRecord]) -> Cause:
+    """Return the cause of these records, with each metric's least and greatest ratio."""
     metrics: dict[str, list[float | None]] = {}
     for part in parts:
         if part.metric != WHOLE and part.verdict != rules.OK:
@@ -310,7 +314,7 @@ def _changes_by_line(changes: Sequence[Change]) -> Lines:
         wide = change.line if opens else wide
         follows = wide is not None and (change.casts or change.format)
         lines.setdefault(str(wide) if follows else change.line, []).append(change)
-    # views that were written down without their lines accompany what is there
+    # views of older layouts have no line: they belong to the other changes
     if len(lines) > 1 and not any(change.is_work for change in lines.get("", ())):
         lines.pop("", None)
     return lines
@@ -324,30 +328,30 @@ def _records_by_line(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, C
     before, now = record.baseline, record.current
     amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
     name = record.metric.removeprefix(FORMULA)
-    see = SEEN.get(name, attrgetter("flops"))
-    amounts = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
+    amount_of = AMOUNTS.get(name, attrgetter("flops"))
+    amounts = {line: n for line, each in lines.items() if (n := sum(map(amount_of, each)))}
     if len(amounts) > 1 and amount and before and record.metric in _SUMS:
         for line, n in amounts.items():
             verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
             yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
         return
     along = [line for line, n in amounts.items() if n * amount > 0] or [*amounts] or [*lines]
-    if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
+    if name not in AMOUNTS and name != "flops":  # a kind of FLOPs: of the line that has most
         along = [max(along, key=lambda line: abs(amounts.get(line, 0)))]
     yield along[0] if len(along) == 1 else TOGETHER, record
 
 
-def _names(some: Sequence[Change]) -> list[str]:
+def _names(changes: Sequence[Change]) -> list[str]:
     """Return names of operations: without views and backward ones unless there is nothing else."""
-    work = [change for change in some if change.is_work] or some
-    ahead = [change for change in work if change.part != "backward"]
-    return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
+    work = [change for change in changes if change.is_work] or changes
+    forward = [change for change in work if change.part != "backward"]
+    return [change.name for change in forward] or [f"{change.name} (backward)" for change in work]
 
 
 def _path(line: str, case: str) -> str:
     """Return a line as ``src/my.py:15``: its file with the folders that the case's name has."""
     file, _, number = line.rpartition(":")
-    named, there, _ = case.partition(".py:")
-    path = Path(f"{named}.py")
+    stem, is_file, _ = case.partition(".py:")
+    path = Path(f"{stem}.py")
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{number}" if there and file == path.name else line
+    return f"{path}:{number}" if is_file and file == path.name else line

@@ -1,6 +1,8 @@
 """Run a whole check: count every case on both sides, then time them, and report all verdicts.
 
-A self-test tries that on this machine: on unchanged code, and on code slower by a known share.
+:func:`check_against` compares two trees, :func:`check_baseline` one with a file, which
+:func:`record_baseline` makes. :func:`self_test_report` checks unchanged code, and code slower by a
+known share, to measure false alarms and detection on this machine.
 """
 
 import time
@@ -43,25 +45,25 @@ def check_against(
 ) -> Report:  # fmt: skip
     """Compare two trees in one job: count both (or read ``stored`` counts), then time both."""
     counted = _count(cases, [head] if stored else [base, head], options, stored)
-    before, after, apart = dict[str, Counted](), dict[str, Counted](), dict[str, str]()
+    before, after, reasons = dict[str, Counted](), dict[str, Counted](), dict[str, str]()
     for name, (*older, new) in counted.items():
         old = older[0] if older else Counted(missing=True)
         if why := why_incomparable(new, old, head.path, base.path, base.checkout):
-            old, apart[name] = Counted(error=why), why
+            old, reasons[name] = Counted(error=why), why
         before[name], after[name] = old, new
     timed = [case for case in cases if case.timed and options.timed]
     racing = [
         case for case in timed
-        if case.name not in apart and all(side.runs for side in counted[case.name])
+        if case.name not in reasons and all(side.runs for side in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options)
     if stored:
-        refused = [case for case in timed if case.name in apart]
-        times |= {case.name: time_record(case, rules.ERROR, apart[case.name]) for case in refused}
-    both = stored.counted if stored else before, after
+        refused = [case for case in timed if case.name in reasons]
+        times |= {case.name: time_record(case, rules.ERROR, reasons[case.name]) for case in refused}
+    sides = stored.counted if stored else before, after
     return _report(
-        cases, both, times, options, start, mode="against", base=base.label, head=head.label,
+        cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],
     )  # fmt: skip
 
@@ -72,8 +74,8 @@ def check_baseline(
 ) -> Report:  # fmt: skip
     """Compare with a stored baseline, ``name`` in messages: counts decide, times advise."""
     counted = {key: counts[0] for key, counts in _count(cases, [head], options, stored).items()}
-    here = fingerprint(cases[0].request.device)
-    foreign = differs(here, stored.fingerprint)
+    machine = fingerprint(cases[0].request.device)
+    foreign = differs(machine, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
     start = time.monotonic()
     for done, case in enumerate(cases):
@@ -83,7 +85,7 @@ def check_baseline(
         if not foreign:
             tell(f"timing {case.name}", done, len(cases))
         times[case.name] = stored_record(case, before, head, options, foreign)
-    note = noted(here, stored.fingerprint)
+    note = noted(machine, stored.fingerprint)
     return _report(
         cases, (stored.counted, counted), times, options, start, mode="baseline", base=name,
         head=head.label, power=[], notes=[note] if note else [], not_comparable=foreign,
@@ -118,17 +120,16 @@ def _count(
 ) -> dict[str, list[Counted]]:  # fmt: skip
     """Return the counts of every side by case. RequestError for no case, or one listed twice.
 
-    If a module fails with the inputs that are guessed first, other guesses are tried, unless the
-    first side or the baseline ``stored`` by this version ran with the first ones: then it is a
-    failure.
+    If a module fails with the first guess of its inputs, other guesses are tried. It is a failure
+    if the first side, or the baseline ``stored`` by this version, ran with the first guess.
     """
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
     if not cases:
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
-    same = stored is not None and not noted(fingerprint("cpu"), stored.fingerprint)
-    before = stored.counted if stored is not None and same else {}
+    same_version = stored is not None and not noted(fingerprint("cpu"), stored.fingerprint)
+    before = stored.counted if stored is not None and same_version else {}
     counts: dict[str, list[Counted]] = {}
     for done, case in enumerate(cases):
         position = done, len(cases)
@@ -195,7 +196,7 @@ def _report(
     )  # fmt: skip
 
 
-#: Equal pieces of work in a call; a slowdown of 5 % adds 2 of 40.
+#: Equal pieces of work in a call: a slowdown of 5 % adds 2 to the 40.
 PIECES = 40
 FILE = "rehearsed.py"
 _SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""

@@ -1,4 +1,4 @@
-"""Count a case: what a workload of a mechanism or module costs on one side of a comparison.
+"""Count a case (:func:`count`): the exact costs of a workload on one side of a comparison.
 
 A side is a revision: the baseline's or the current one. It is counted by one run on fake tensors,
 the same to the last byte each time.
@@ -55,11 +55,11 @@ def name_of(request: PointRequest) -> str:
         parts += [text.replace(" ", "") for text in request.params.get("args", ())]
     else:
         try:
-            usual = registry.get(request.mechanism).params
-        except RequestError:  # a baseline may name what is not there any more
-            usual = {}
+            defaults = registry.get(request.mechanism).params
+        except RequestError:  # a baseline may name a mechanism that is gone
+            defaults = {}
         params = request.params.items()
-        parts += [f"{name}={setting_text(v)}" for name, v in params if usual.get(name) != v]
+        parts += [f"{name}={setting_text(v)}" for name, v in params if defaults.get(name) != v]
     return f"{request.mechanism}[{' '.join(filter(None, parts))}]"
 
 
@@ -150,6 +150,7 @@ def count(case_request: PointRequest, formulas: bool, alone: bool = False) -> Co
 
 
 def _counts_of_run(request: PointRequest) -> Counted:
+    """Return metrics and operations of one run on fake tensors."""
     from attnprof.trace.solve.count import count
 
     sizes = request.workload.by_symbol()
@@ -170,7 +171,10 @@ def _counts_of_run(request: PointRequest) -> Counted:
 
 
 def _with_formulas(counts: Counted, request: PointRequest) -> Counted:
-    """Return the counts with closed forms over the request's sizes, or why there are none."""
+    """Return the counts with closed forms over the request's sizes, or why there are none.
+
+    If some are missing, they are derived again with sizes of 1 as numbers.
+    """
     ones = {name: size for name, size in counts.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
@@ -204,7 +208,7 @@ def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForm
 
 
 def _agreeing_formulas(forms: "PhaseForms", counts: Counted) -> tuple[dict[str, str], list[str]]:
-    """Return, as text, formulas that agree with the run's counts; and why others are missing."""
+    """Return the texts of formulas that agree with the run's counts, and why others are missing."""
     from attnprof.trace.report.records import text, value_at
 
     texts: dict[str, str] = {}
@@ -222,6 +226,7 @@ def _agreeing_formulas(forms: "PhaseForms", counts: Counted) -> tuple[dict[str, 
 
 
 def _reason(error: Exception) -> str:
+    """Return why a case cannot be counted, for its record."""
     from attnprof.trace.run.limits import TooLongError
     from attnprof.trace.solve.small_runs import value_reason
 
@@ -230,7 +235,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, AttnprofError):
         return value_reason(error)
     raised = error_text(error.__cause__) if error.__cause__ else ""
-    if raised and str(error).find(raised) > 0:  # what the code itself says comes first
+    if raised and str(error).find(raised) > 0:  # the code's own message comes first
         return f"{raised}: {str(error).replace(f': {raised}', '', 1)}"
     return str(error)
 
@@ -245,7 +250,8 @@ def _repeatable(seed: int) -> Iterator[None]:
     import numpy as np
     import torch
 
-    collecting, plain, other = gc.isenabled(), random.getstate(), np.random.get_state()  # noqa: NPY002 - what others may use
+    collecting, python_state = gc.isenabled(), random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002 - user code may use it
     gc.disable()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -254,7 +260,7 @@ def _repeatable(seed: int) -> Iterator[None]:
             np.random.seed(seed % 2**32)  # noqa: NPY002 - see above
             yield
     finally:
-        random.setstate(plain)
-        np.random.set_state(other)  # noqa: NPY002 - see above
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002 - see above
         if collecting:
             gc.enable()

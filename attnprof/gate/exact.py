@@ -1,6 +1,7 @@
 """Compare counts and formulas exactly: any increase is worse, and each is traced to operations.
 
-Formulas are compared as the baseline has them, symbolically; nothing is run.
+:func:`compare` returns a record a metric. Formulas are compared symbolically, as their texts stand
+in the baseline (:func:`difference`); nothing is run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.parser import FormulaError, Rules, parse
 from attnprof.gate import rules
-from attnprof.gate.changes import SEEN, Change, changes
+from attnprof.gate.changes import AMOUNTS, Change, changes
 from attnprof.gate.counts import Counted
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
@@ -63,6 +64,7 @@ def _verdict_without_counts(
 def _metric_record(
     case: str, name: str, baseline: Counted, current: Counted, changes: Sequence[Change]
 ) -> CheckRecord:
+    """Return the record of one metric: its counts, the verdict, and the changes that explain it."""
     before, now = baseline.metrics.get(name), current.metrics.get(name)
     unit = "B" if name in _BYTES else ""
     record = CheckRecord(
@@ -73,9 +75,9 @@ def _metric_record(
     if now is None:
         return replace(record, verdict=rules.MISSING, why="not counted any more")
     amount = now - before
-    amount_of = SEEN.get(name, attrgetter("flops"))
+    amount_of = AMOUNTS.get(name, attrgetter("flops"))
     causes = [change for change in changes if amount_of(change)]
-    if name not in SEEN and (same := [c for c in causes if c.flops == amount]):
+    if name not in AMOUNTS and (same := [c for c in causes if c.flops == amount]):
         causes = same[:1]
     else:  # the largest first; all where none went the same way
         along = [change for change in causes if amount_of(change) * amount > 0]
@@ -83,13 +85,14 @@ def _metric_record(
     return replace(
         record,
         ratio=now / before if before else None,
-        verdict=rules.OK if now == before else rules.REGRESSED if now > before else rules.IMPROVED,
-        place=causes[0].line if causes and now != before else "",
-        why=_explanation(name, now - before, causes, current.sizes),
+        verdict=rules.REGRESSED if amount > 0 else rules.IMPROVED if amount else rules.OK,
+        place=causes[0].line if causes and amount else "",
+        why=_explanation(name, amount, causes, current.sizes),
     )
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
+    """Return why a metric grew or shrank by an amount: the changed operations, largest first."""
     more = [f"and {len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
     named = "; ".join([*(change.text(sizes) for change in causes[:_MOST_NAMED]), *more])
     if amount == 0:
@@ -134,7 +137,7 @@ def _rules() -> Rules:
 
 
 #: Digits as superscripts.
-_HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def spelled(expression: Any) -> str:
@@ -150,13 +153,15 @@ def spelled(expression: Any) -> str:
 
 
 def _term(term: Any) -> str:
+    """Return a term of a sum with its sign: ``− 2·B·N²``."""
     factor, rest = term.as_coeff_Mul()
     sign, size = "−" if factor.is_negative else "+", abs(factor)
     powers = sorted(rest.as_powers_dict().items(), key=lambda pair: str(pair[0]))
     shown = []
     for base, exponent in powers:
-        high = str(exponent).translate(_HIGH) if exponent.is_Integer and exponent > 0 else ""
-        power = "" if exponent == 1 else high or f"^({exponent})"
+        whole = exponent.is_Integer and exponent > 0
+        high = str(exponent).translate(_SUPERSCRIPTS) if whole else f"^({exponent})"
+        power = "" if exponent == 1 else high
         if base != 1:
             shown.append((f"({base})" if base.is_Add else str(base)) + power)
     if size != 1 or not shown:
@@ -172,10 +177,11 @@ UNITS = {
 }  # fmt: skip
 #: Factor from the case's length to a long one, where the fastest growing term leads.
 _LONG = 2**40
-_HERE = {1: "more", 0: "the same", -1: "fewer"}
+_WORDS = {1: "more", 0: "the same", -1: "fewer"}
 
 
 def _formula_record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+    """Return the record of one closed form: its texts, their difference, the verdict."""
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = rules.OK, ""
     if now is None:
@@ -197,16 +203,16 @@ def difference(
 ) -> tuple[str, str]:
     """Return the verdict on two formulas and their difference: ``+ 2·B·N²·h additions``.
 
-    ``here`` is the sign of the change that a run counted at these sizes, if any. It is worse if it
-    is more at these sizes or for longer sequences; if both are equal, if it is more for larger
-    sizes.
+    ``here`` is the sign of the change that a run counted at these sizes, if any. The new formula is
+    worse if it is more at these sizes or for longer sequences; if these are equal, if it is more
+    for larger sizes.
     """
     import sympy
 
     old, new = formula(before), formula(now)
     at = hints_for(_names(old) | _names(new), sizes)
     branch = any(side.has(sympy.Max, sympy.Min, sympy.Piecewise) for side in (old, new))
-    # one side may hold for any size, the other where a size is 1, as it is here
+    # one formula may be for any size, the other for a size of 1, which the case has
     ones = {symbol(name): 1 for name in _names(old) ^ _names(new) if at[name] == 1}
     apart = min(
         (
@@ -219,18 +225,16 @@ def difference(
         return rules.OK, ""
     grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
     here = _sign_of_change(old, new, at) if here is None else here
-    long, large = (
-        _sign_of_change(old, new, {**at, "N": at.get("N", 1) * _LONG}),
-        _sign_of_change(old, new, grown),
-    )
+    long = _sign_of_change(old, new, {**at, "N": at.get("N", 1) * _LONG})
+    large = _sign_of_change(old, new, grown)
     where = " in the branch of this shape" if branch else ""
     text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
     if here == long == large == 0:
         text += ": the same at this shape and for larger sizes"
     elif here == long == 0:
-        text += f": the same at this shape, {_HERE[large]} for larger sizes"
+        text += f": the same at this shape, {_WORDS[large]} for larger sizes"
     elif here != long:
-        text += f": {_HERE[here]} at this shape, {_HERE[long]} for longer sequences"
+        text += f": {_WORDS[here]} at this shape, {_WORDS[long]} for longer sequences"
     sign = 1 if 1 in (here, long) else min(here, long) or large
     return {1: rules.REGRESSED, -1: rules.IMPROVED, 0: rules.OK}[sign], text
 

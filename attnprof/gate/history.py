@@ -1,11 +1,11 @@
 """Order saved results by time and find where the level of each case and metric changed.
 
-Counts have no noise: any other value is a change. Times are searched by Pelt with a cost of
-absolute deviations, which a single slow run does not move; a change of level must repay
-``PENALTY`` times the noise times the logarithm of the number of runs. Measured on simulated
-series with 2 % noise and one slow run in twenty: a step of a tenth is found at its run, give or
-take one, in 90 of 100 series of ten runs and 95 of 100 longer ones; in 98 of 100 flat ones
-nothing is found.
+:func:`history_report` is the entry point. Counts have no noise: any other value is a change. Times
+are searched by Pelt with a cost of absolute deviations, which a single slow run does not move; a
+change of level must repay ``PENALTY`` times the noise times the logarithm of the number of runs.
+Measured on simulated series with 2 % noise and one slow run in twenty: a step of a tenth is found
+at its run, give or take one, in 90 of 100 series of ten runs and 95 of 100 longer ones; in 98 of
+100 flat ones nothing is found.
 """
 
 import json
@@ -66,11 +66,11 @@ def history_report(
         records = [record for record in records if case in record.case]
         if not records:
             raise RequestError(f"--case {case}: no case has it; {closest(case, cases)}")
-    there = sorted({record.metric for record in records})
+    possible = sorted({record.metric for record in records})
     for name in metrics or ():
-        if name not in there:
-            raise RequestError(f"--metric {name}: {closest(name, there)}")
-    records = [record for record in records if record.metric in (metrics or there)]
+        if name not in possible:
+            raise RequestError(f"--metric {name}: {closest(name, possible)}")
+    records = [record for record in records if record.metric in (metrics or possible)]
     summary = {
         "runs": len(runs), "series": len({(r.case, r.metric, r.machine) for r in records}),
         "change_points": sum(record.change_point for record in records), "left_out": left_out,
@@ -103,6 +103,7 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
 
 
 def _run(path: Path) -> SavedResult:
+    """Return a saved report of check or baseline with its date, commit, machine and values."""
     report = Report.load(path, REPORT_LIMIT)
     if report.command not in ("check", "baseline"):
         raise RequestError(f"a report of {report.command}, not of check or baseline")
@@ -112,7 +113,7 @@ def _run(path: Path) -> SavedResult:
         changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         at = datetime.fromisoformat(date) if date else changed
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        at.astimezone(UTC)  # as it is when runs are put in their order
+        at.astimezone(UTC)  # raises here, not when runs are sorted
     except (TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{path}: environment.time is {shown(date)}, no date") from error
     commit = str(environment.get("git") or report.summary.get("head") or "")
@@ -122,8 +123,8 @@ def _run(path: Path) -> SavedResult:
     }  # fmt: skip
     fingerprint = object_in(report.summary, "fingerprint", f"{path}: summary")
     facts = {name: value for name, value in fingerprint.items() if name != "attnprof"}
-    machine = f"not known ({path.name})"  # it is alone
-    if facts:  # the device's name, and a few letters of all that was said
+    machine = f"not known ({path.name})"  # a machine of its own
+    if facts:  # the device's name, and a few letters of the digest of all facts
         text = json.dumps(facts, sort_keys=True).encode()
         machine = f"{facts.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
     return SavedResult(path.name, at, bool(date), commit, machine, values)

@@ -1,4 +1,7 @@
-"""Check a module inside a test: its exact counts against those in a file, or another revision."""
+"""Check a module inside a test: its exact counts against a file's or another revision's.
+
+:class:`TestGate` serves the pytest plugin (:mod:`attnprof.gate.plugin`): one gate a session.
+"""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -56,8 +59,8 @@ class TestGate:
     @property
     def _file_name(self) -> str:
         """Return the file's name, relative to ``root`` if it lies there."""
-        near = self.file.is_relative_to(self.root)
-        return str(self.file.relative_to(self.root) if near else self.file)
+        inside = self.file.is_relative_to(self.root)
+        return str(self.file.relative_to(self.root) if inside else self.file)
 
     def close(self) -> None:
         """Remove the tree that was checked out."""
@@ -65,7 +68,7 @@ class TestGate:
 
     @cached_property
     def baseline(self) -> Baseline:
-        """Return what the file holds; no cases if there is no file."""
+        """Return the file's baseline; one without cases if there is no file."""
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
@@ -93,7 +96,7 @@ class TestGate:
             now = count_apart(case.request, formulas=False)
             records = compare(case.name, before, now)
             changed = any(record.verdict != rules.OK for record in records)
-            if changed and case.formulas and before.formulas:  # they take longer, and name it
+            if changed and case.formulas and before.formulas:  # formulas take longer
                 now = count_apart(case.request, formulas=True)
                 records = compare(case.name, before, now)
             grouped = causes(records, {case.name: before}, {case.name: now})
@@ -107,10 +110,10 @@ class TestGate:
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations
-                here, there = fingerprint("cpu"), self.baseline.fingerprint
+                now, before = fingerprint("cpu"), self.baseline.fingerprint
                 lines += [
-                    f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
-                    for name in ("torch", "attnprof") if here[name] != there.get(name)
+                    f"  the file was recorded with {name} {before.get(name)}, here is {now[name]}"
+                    for name in ("torch", "attnprof") if now[name] != before.get(name)
                 ]  # fmt: skip
                 lines.append(_ACCEPT)
             raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *lines]))
@@ -122,6 +125,7 @@ class TestGate:
         return records
 
     def _record_case(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+        """Count a case for :meth:`write`; return its records against the counts before."""
         other = self.updated.get(case.name)
         if other is not None and other.request != case.request.to_dict():
             raise RequestError(
@@ -145,7 +149,7 @@ class TestGate:
             kept = baseline_record(case, old.counted[case.name], old.times_s[case.name])
             records.append(new.pop(case.name, kept))
         machine = old.fingerprint if any(old.times_s.values()) else fingerprint("cpu")
-        with contextlib.suppress(OSError):  # where that fails writing says so
+        with contextlib.suppress(OSError):  # then writing fails with the reason
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
@@ -164,7 +168,7 @@ class TestGate:
 
 def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
     """Count as :func:`count` does, in a fork that may die of the module's code."""
-    for name in COUNTING:  # once, here
+    for name in COUNTING:  # once here, not in every fork
         import_module(name)
     answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
     if answer.given:
@@ -222,6 +226,7 @@ def place_of(attention: Any) -> str:
 
 
 def _texts(texts: _Texts | None, between: str) -> list[str]:
+    """Return texts like ``name=value``, also of a mapping."""
     if isinstance(texts, Mapping):
         return [f"{name}{between}{value}" for name, value in texts.items()]
     return list(texts or ())

@@ -123,7 +123,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what was written, and what could be."""
+    """Print the session's notes on files that were written, and on cases that got better."""
     gate = config.stash.get(_GATE, None)
     if gate is not None and gate.notes:
         terminalreporter.section("attnprof")

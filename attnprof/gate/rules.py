@@ -123,7 +123,7 @@ TOGETHER = "together"
 class Cause:
     """A line of code and its effect on metrics of some cases; or a metric without such a line.
 
-    ``operations``: what changed there: ``+clone``, ``−mul``, ``larger cat``, ``softmax in
+    ``operations``: the changes there: ``+clone``, ``−mul``, ``larger cat``, ``softmax in
     float64``. ``metrics``: least and greatest current / baseline over the cases, by this line
     alone; null if the baseline is 0 or has no number. ``why``: differences of formulas, and
     reasons.
@@ -167,7 +167,7 @@ def time_text(record: CheckRecord) -> str:
 
 
 def sentence(record: CheckRecord) -> str:
-    """Return what happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why."""
+    """Return the change of one metric: its name, ``1,024 → 2,048 (2.000×)``, why."""
     before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
     values = f"{before or '–'} → {after or '–'}" if before or after else ""
     if record.ratio is not None and values:
@@ -180,16 +180,17 @@ def sentence(record: CheckRecord) -> str:
 def without_repeats(records: Sequence[CheckRecord]) -> list[CheckRecord]:
     """Return the records, each repeated reason replaced by "as above"."""
     seen: set[str] = set()
-    shown = []
+    result = []
     for record in records:
         again = record.why in seen and record.why != ""
-        shown.append(replace(record, why="as above", place="") if again else record)
+        result.append(replace(record, why="as above", place="") if again else record)
         seen.add(record.why)
-    return shown
+    return result
 
 
-#: Metrics shown before others, and how many operations are named.
+#: Metrics that are shown first.
 TOTALS = ("bytes_moved", "flops", "peak_bytes")
+#: Most operations that a cause names.
 MOST_NAMES = 6
 
 

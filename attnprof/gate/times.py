@@ -1,7 +1,7 @@
-"""Time two revisions in turns, and turn the times of cases into records.
+"""Time two revisions in turns, and make records of the times of cases (:func:`race_cases`).
 
 Blocks of calls of both sides are timed in random order until a rule decides whether the second
-one is slower. Without a second side, times are compared with those that a baseline file stores.
+one is slower. Without a second side, times are compared with a baseline's (:func:`stored_record`).
 """
 
 import math
@@ -151,6 +151,7 @@ def _race_once(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, limit_s: float,
     more: bool, seed: int, title: str,
 ) -> Race:  # fmt: skip
+    """Time both sides until the rule decides or the time is up; with ``more``, at all looks."""
     chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
     looks = LOOKS + MORE_LOOKS if more else LOOKS
     running, calls = Race(rule), 0
@@ -237,10 +238,10 @@ def race_cases(
 
     for position, case in enumerate(cases):
         attempt(case, len(cases) - position)
-    again = [case for case in cases if records[case.name].verdict == rules.INCONCLUSIVE]
-    for position, case in enumerate(again if options.inconclusive == rules.RETRY else []):
+    undecided = [case for case in cases if records[case.name].verdict == rules.INCONCLUSIVE]
+    for position, case in enumerate(undecided if options.inconclusive == rules.RETRY else []):
         if end - time.monotonic() > LEAST_S:
-            attempt(case, len(again) - position)
+            attempt(case, len(undecided) - position)
     return records, powers([(case, races[case.name]) for case in cases if case.name in races])
 
 
@@ -250,7 +251,7 @@ def time_record(case: Case, verdict: str, why: str = "", **values: Any) -> Check
 
 
 def raced_record(case: Case, raced: Race) -> CheckRecord:
-    """Return a race as a record; ``why`` says what the numbers do not.
+    """Return a race as a record; ``why`` says what else speaks for or against the verdict.
 
     Processor time is judged. Code that waits shows by the wall clock alone, which is noisier: there
     a slowdown by the lenient rule counts, and only where processor time does not explain it.

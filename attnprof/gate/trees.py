@@ -1,6 +1,7 @@
 """Trees of code to compare: a folder or a git revision checked out, and processes that run it.
 
-A revision is written out as files; some cases cannot be compared with it at all.
+:func:`tree_of` and :func:`current_tree` give a :class:`RunningTree`. Some cases cannot be compared
+with a revision at all, as both sides would run the same file (:func:`why_incomparable`).
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class Checkout:
 
 
 def checked_out(here: Path, commit: str, place: Path, label: str) -> Checkout:
-    """Write a commit's files and those of its submodules into a new folder.
+    """Write a commit's files, submodules included, into a new folder.
 
     The index is a temporary one, and no hook runs. A filter (``git lfs``) runs where attributes of
     the repository name it.
@@ -167,9 +168,9 @@ def _why_unrecorded(
         listed = _git_output(around, "ls-files", "-s", "--", inside) if around else None
         if not (listed or "").startswith("160000 "):
             return f"{file} is of another repository, {owner}, whose commit git does not record"
-        there = base / owner.relative_to(head) if owner.is_relative_to(head) else file
-        if checkout is None and there.is_dir() and not any(there.iterdir()):
-            return f"the submodule {there} is empty: type git submodule update --init in {base}"
+        place = base / owner.relative_to(head) if owner.is_relative_to(head) else file
+        if checkout is None and place.is_dir() and not any(place.iterdir()):
+            return f"the submodule {place} is empty: type git submodule update --init in {base}"
     ignored = _git_output(owner, "check-ignore", "-q", str(file)) is not None
     return f"git ignores {file}: no revision has it" if ignored else ""
 
@@ -277,7 +278,7 @@ class RunningTree:
         self._alias = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        # both sides see paths of the same length: where a stack starts depends on such things
+        # both sides have paths of the same length, on which the address of the stack depends
         place = self._alias.enter_context(temporary_folder()) / "tree"
         place.symlink_to(self.path.resolve(), target_is_directory=True)
         first = [str(part) for part in (place, place / "src") if part.is_dir()]
@@ -293,9 +294,9 @@ class RunningTree:
     def ask_count(
         self, request: PointRequest, *, formulas: bool, alone: bool
     ) -> Callable[[], Counted]:
-        """Order a count, by the first guess of inputs ``alone`` or by others, too.
+        """Order a count with the first guess of inputs ``alone``, or with any guess that runs.
 
-        The function that is returned waits for it; an error is part of the counts.
+        Return a function that waits for the counts; an error is part of these.
         """
         try:
             self._ask("count", request, formulas=formulas, alone=alone)
@@ -336,6 +337,7 @@ class RunningTree:
             self._ended()
 
     def _ask(self, do: str, request: PointRequest, **more: Any) -> None:
+        """Send an order to a fresh process, which runs the worker's function ``do``."""
         order = {"do": do, "request": request.to_dict(), **more}
         try:
             with self._failing():

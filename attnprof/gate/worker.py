@@ -2,7 +2,7 @@
 
 It is loaded by its path (see :mod:`attnprof.processes.server`), so that both sides use this
 version's protocol, whatever version of attnprof their tree has. A tree without attnprof uses this
-one's.
+attnprof.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ PRELOAD = (
 WARM_S, WARM_CALLS = 0.03, 3
 #: Exit code of a process whose code has closed the channel for answers.
 MUTE = 74
-#: Memory that stays allocated while the process lives, so that its holes stay.
+#: Memory that stays allocated while the process lives, so that the holes between blocks stay.
 _KEPT: list[Any] = []
 #: Modules of attnprof, which both sides load from one place; folders of installed packages.
 _OWN = ("__main__", "attnprof", "attnprof_forks", "attnprof_worker")

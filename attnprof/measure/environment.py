@@ -126,14 +126,14 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 @cache
-def cpu_model() -> str:
+def cpu_model(path: Path = Path("/proc/cpuinfo")) -> str:
     """Return the processor's name, where the system has it.
 
     Virtual machines name kinds of a processor alike ("AMD EPYC"): a name without a number of
     its kind is told with its family and model.
     """
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
     lines = [line.partition(":") for line in text.partition("\n\n")[0].splitlines()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof import registry
-from attnprof.algebra.orders import fitted, keeps, order_value
+from attnprof.algebra.orders import fitted, order_value, stays_within
 from attnprof.closed_form.answers import growth_answer
 from attnprof.costs import CostTable, Number
 from attnprof.measure.request import PointRequest
@@ -95,7 +95,7 @@ class GrowthCase:
             for order in (claimed, declared)
         )
         within, expected = (
-            fit <= known + TOLERANCE and (far is None or keeps(order, far) is not False)
+            fit <= known + TOLERANCE and (far is None or stays_within(order, far) is not False)
             for order, known in ((claimed, claim), (declared, limit))
         )
         return replace(

@@ -25,8 +25,8 @@ def build(
     """Return the model of a configuration, on a device (``meta``: no weights) or torch's default.
 
     A name is a preset's, or that of a TOML file, as for :func:`load`. Weights come from torch's
-    generator. Raises :class:`attnprof.errors.RequestError` for what does not fit together, like a
-    mechanism without a mask in a decoder.
+    generator. Raises :class:`attnprof.errors.RequestError` for a configuration that contradicts
+    itself, like a mechanism without a mask in a decoder.
     """
     from contextlib import nullcontext
 

@@ -21,47 +21,46 @@ from attnprof.trace.solve.verification import NoFormulaError
 
 
 def on_symbols(target: Target, phase: str, near: Mapping[str, int]) -> SymbolicRun:
-    """Return one symbolic run of a model; another number of its layers was verified already."""
-    verified = target.running(own=True, in_blocks=True)
+    """Return one symbolic run of a model, which is not compared with other runs."""
+    verified = target.running(trusted=True, loops_in_blocks=True)
     return run_symbolically(verified, hints_for(target.symbols, near), (phase,))
 
 
 def _sizes_near(
     target: Target, phase: str, target_sizes: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], SymbolicRun | PinnedError | None]]:
-    """Yield sizes to derive formulas near, in turn, with the symbolic run there, or how it ended.
+    """Yield sizes to derive formulas at, with the symbolic run there, or the error that ended it.
 
-    The asked sizes come first. If the code compares N with that very length, lengths of a token
-    more and less follow, unless it is a number of blocks that the code fixes: it would there, too.
+    The asked sizes come first. If the code compares N with that very length, the lengths one token
+    above and below follow; not if it compares a number of blocks, which is the same at all three.
     The asked sizes without a run come last.
     """
     near = {name: size for name, size in target_sizes.items() if size > 1}
     pinned: PinnedError | None = None
-    for more in (0, 1, -1) if "N" in near else ():
-        sizes = {**near, "N": near["N"] + more}
+    for step in (0, 1, -1) if "N" in near else ():
+        sizes = {**near, "N": near["N"] + step}
         try:
             run = on_symbols(target, phase, sizes)
         except PinnedError as error:
-            pinned = pinned if more else error
-            in_blocks = any(pin.args[0] != symbol("N") for pin in error.pins)
-            if not more and target.mode.in_blocks and in_blocks:
+            pinned = pinned if step else error
+            is_rounded = any(pin.args[0] != symbol("N") for pin in error.pins)
+            if not step and target.mode.loops_in_blocks and is_rounded:
                 yield near, pinned
             if any(map(_counts_blocks, error.pins)):
                 break
         except (NoFormulaError, AttnprofError, TooLongError):
-            if not more:
+            if not step:
                 break
         else:
-            here = hints_for(target.symbols, near)
-            if more < 0 and not _is_bounded(run, here):
-                continue  # other turns of loops, or another rest of blocks
+            if step < 0 and not _is_bounded(run, hints_for(target.symbols, near)):
+                continue  # loops have fewer iterations, or the last block is shorter
             yield sizes, run
             return
     yield near, pinned
 
 
 def _counts_blocks(pin: Any) -> bool:
-    """Return whether a condition fixes a number of blocks, as it does one token further, too."""
+    """Return whether a condition compares a number of blocks with a constant above 2."""
     import sympy
 
     rounded, number = pin.args
@@ -76,7 +75,7 @@ def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
     return {*map(condition_text, out)} <= {f"N {sign} {sizes['N']}" for sign in "<>"}
 
 
-def derived_beside(
+def derived_near(
     target: Target, few: Target, phase: str, sizes: Mapping[str, int], *, by_module: bool = False
 ) -> tuple[PhaseForms, dict[str, int], SymbolicRun | None]:
     """Return formulas of a phase near the asked sizes, these sizes, the symbolic run there.
@@ -84,41 +83,42 @@ def derived_beside(
     That run is of ``few``, which is the target with fewer layers. ``by_module``: formulas of each
     module are asked for, and no peaks where these take further runs.
     """
-    failed = list[CannotRunError]()
+    errors = list[CannotRunError]()
     counted = list[Any]()
-    for near, ran in _sizes_near(few, phase, sizes):
-        run = ran if isinstance(ran, SymbolicRun) else None
-        how: dict[str, Any] = {"runs": True, "by_module": by_module}
-        if isinstance(ran, PinnedError) and not (ran.refused or target.mode.in_blocks):
-            how["pinned"] = ran  # as it would be with more layers
+    for near, outcome in _sizes_near(few, phase, sizes):
+        run = outcome if isinstance(outcome, SymbolicRun) else None
+        options: dict[str, Any] = {"runs": True, "by_module": by_module}
+        pinned = isinstance(outcome, PinnedError) and not outcome.refused
+        if pinned and not target.mode.loops_in_blocks:
+            options["pinned"] = outcome  # a run with more layers would end the same way
         try:
-            forms = derived(replace(target, step=target), (phase,), near, **how).phases[phase]
+            forms = derived(replace(target, step=target), (phase,), near, **options).phases[phase]
         except CannotRunError as error:
-            failed.append(error)
+            errors.append(error)
         else:
             if forms.method != "counted":
                 return forms, near, run
             counted.append((forms, near, run))
     if not counted:
-        raise failed[0]
+        raise errors[0]
     return counted[0]  # type: ignore[no-any-return]
 
 
-def reached(
+def extended(
     forms: PhaseForms,
     near: Mapping[str, int],
-    known: SymbolicRun | None,
+    run: SymbolicRun | None,
     sizes: Mapping[str, int],
-    meets: Callable[[Sizes], bool],
+    agrees: Callable[[Sizes], bool],
 ) -> PhaseForms:
-    """Return formulas derived ``near`` the asked sizes, extended to that length if they hold there.
+    """Return formulas of a ``run`` near the asked sizes, extended to the asked length if possible.
 
-    They do if a bound on N alone keeps it out, and a run there ``meets`` the formulas.
+    It is if a bound on N alone excludes that length, and a run there ``agrees`` with the formulas.
     """
     length, above_one = sizes.get("N"), {name: max(2, size) for name, size in sizes.items()}
-    if known is None or near.get("N") in (None, length) or forms.holds(above_one):
+    if run is None or near.get("N") in (None, length) or forms.holds(above_one):
         return forms
-    if not _is_bounded(known, above_one) or not meets(above_one):
+    if not _is_bounded(run, above_one) or not agrees(above_one):
         return forms
     wider = {f"N {sign} {length}": f"N {sign}= {length}" for sign in "<>"}
 

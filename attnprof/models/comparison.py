@@ -38,10 +38,10 @@ def with_memory(report: Report, memory: int) -> Report:
         }
         for phase, parts in phases.items()
     }  # fmt: skip
-    sentences = (_said(phase, one, memory) for phase, one in by_phase.items())
+    sentences = (_sentence(phase, fields, memory) for phase, fields in by_phase.items())
     summary = {
         **report.summary, "answer": f"{'; '.join(sentences)}.", "memory_bytes": memory,
-        "needed_bytes": needs, "fits": all(one["fits"] for one in by_phase.values()),
+        "needed_bytes": needs, "fits": all(fields["fits"] for fields in by_phase.values()),
         "phase_memory": by_phase,
     }  # fmt: skip
     return replace(report, summary=summary)
@@ -51,7 +51,7 @@ def _parts(
     phase: str, rows: Mapping[tuple[str, str], int], summary: Mapping[str, Any]
 ) -> dict[str, int]:
     """Return the bytes that a phase holds: parameters, the cache, and all else at its peak."""
-    training = summary.get("memory")  # it knows buffers, too
+    training = summary.get("memory")  # its parameters include buffers
     held = summary["parameters"] * ITEM_SIZES[summary["dtype"]]
     held = training["parameters"] if training else held
     if training and phase == "train":
@@ -60,15 +60,15 @@ def _parts(
     return {"parameters": held, "cache": cache, "peak": rows[phase, "peak_bytes"]}
 
 
-def _said(phase: str, one: Mapping[str, Any], memory: int) -> str:
+def _sentence(phase: str, fields: Mapping[str, Any], memory: int) -> str:
     """Return a sentence: ``train does not fit: needs 120 GiB, there are 74.5 GiB``."""
-    needed, there = format_bytes(one["needed"]), format_bytes(memory)
-    at_least = "at least " * (one["bound"] == "at least")
-    verdict = "fits" if one["fits"] else "does not fit"
-    return f"{phase} {verdict}: needs {at_least}{needed}, there are {there}"
+    needed, available = format_bytes(fields["needed"]), format_bytes(memory)
+    at_least = "at least " * (fields["bound"] == "at least")
+    verdict = "fits" if fields["fits"] else "does not fit"
+    return f"{phase} {verdict}: needs {at_least}{needed}, there are {available}"
 
 
-#: Phases that are compared, a prompt and a decoded token, and what of each.
+#: Phases that are compared, a prompt and a decoded token, and the quantities of each.
 PHASES = ("prefill", "decode")
 _QUANTITIES = {
     "prefill": ("flops", "bytes_moved"), "decode": ("flops", "bytes_moved", "cache_bytes"),
@@ -92,7 +92,7 @@ def comparison(reports: Sequence[Report], environment: Mapping[str, Any] | None 
 
 
 def _rows(report: Report) -> Iterator[ComparedRecord]:
-    """Yield a model's parameters, and what each phase takes."""
+    """Yield a model's parameters, and the quantities of each phase."""
     summary = report.summary
     name, view = summary["name"], summary.get("view") or "torch"
     for quantity in ("parameters", "active_parameters"):
@@ -116,10 +116,7 @@ def _rows(report: Report) -> Iterator[ComparedRecord]:
 def _by_token(
     row: ModelRecord, name: str, view: str, at: Mapping[str, int]
 ) -> Iterator[ComparedRecord]:
-    """Yield a quantity of one token: FLOPs by the tokens of a phase, a cache's growth.
-
-    FLOPs are rounded to whole ones.
-    """
+    """Yield a quantity of one token: a phase's FLOPs a token, rounded, or a cache's growth."""
     if row.value is None or "N" not in at or row.quantity == "bytes_moved":
         return
     tokens = at.get("B", 1) * (at["N"] if row.phase == "prefill" else 1)
@@ -132,7 +129,7 @@ def _by_token(
 
 
 def _growth(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
-    """Return what the last token of the asked length adds for one input; None without a formula."""
+    """Return the bytes that the last token adds to one input's cache; None without a formula."""
     from attnprof.algebra.expressions import expression_of
     from attnprof.algebra.parser import parse
 

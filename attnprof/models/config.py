@@ -18,14 +18,11 @@ from attnprof.errors import NotFoundError, RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.record.files import read_toml
 
-KINDS = ("encoder", "decoder", "encoder-decoder")
-EMBEDDINGS = ("tokens", "patches", "cnn", "rows")
-POSITIONS = ("none", "learned", "sinusoidal", "rotary")
-NORMS, NORM_TYPES = ("pre", "post"), ("layer", "rms")
-ACTIVATIONS = ("gelu", "relu", "swiglu")
+#: Fields with a choice of names.
 _CHOICES = {
-    "kind": KINDS, "embedding": EMBEDDINGS, "positions": POSITIONS, "norm": NORMS,
-    "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
+    "kind": ("encoder", "decoder", "encoder-decoder"), "norm": ("pre", "post"),
+    "norm_type": ("layer", "rms"), "positions": ("none", "learned", "sinusoidal", "rotary"),
+    "embedding": ("tokens", "patches", "cnn", "rows"), "activation": ("gelu", "relu", "swiglu"),
 }  # fmt: skip
 
 #: Layers in a model, at most, as they are built one by one.
@@ -70,7 +67,7 @@ class ModelConfig:
 
     ``kind`` is encoder, decoder or encoder-decoder; a vision transformer is an encoder of patches.
     ``attention`` names mechanisms layer by layer, the last for all further layers;
-    ``decoder_attention`` those of an encoder-decoder's decoder, if others.
+    ``decoder_attention`` the mechanisms of a decoder after an encoder, by default the same.
 
     ``embedding`` is of ``tokens``, ``patches`` of an image, a ``cnn`` (three convolutions, over an
     image if ``image_size`` is given, else over tokens), or ``rows``: the input is (b, n, d_model)
@@ -168,11 +165,11 @@ class ModelConfig:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return a configuration of names and values; RequestError for unknown names."""
-        return cls(**{name: table[name] for name in map(_known, table)})
+        return cls(**{name: table[name] for name in map(_field_name, table)})
 
     def with_(self, **values: Any) -> Self:
         """Return the configuration with some fields changed."""
-        return replace(self, **{name: values[name] for name in map(_known, values)})
+        return replace(self, **{name: values[name] for name in map(_field_name, values)})
 
     def table(self) -> dict[str, Any]:
         """Return names and values that are not the defaults, as TOML has them."""
@@ -184,10 +181,10 @@ class ModelConfig:
         return "".join(f"{name} = {_toml(value)}\n" for name, value in self.table().items())
 
 
-def _known(name: str) -> str:
-    known = [item.name for item in fields(ModelConfig)]
-    if name not in known:
-        raise RequestError(f"a model has no '{name}': {closest(name, known)}")
+def _field_name(name: str) -> str:
+    names = [item.name for item in fields(ModelConfig)]
+    if name not in names:
+        raise RequestError(f"a model has no '{name}': {closest(name, names)}")
     return name
 
 
@@ -196,7 +193,7 @@ def _checked(item: Any, value: Any) -> Any:
     if item.name == "cross_attention":
         return Attention.of(value)
     if item.name.endswith("attention") and item.name != "shared_attention":
-        return _each(value)
+        return _mechanisms(value)
     if item.name in _CHOICES:
         return choice(item.name, value, _CHOICES[item.name])
     if item.name.endswith("layers") and isinstance(value, int) and value > MAX_LAYERS:
@@ -212,7 +209,7 @@ def _checked(item: Any, value: Any) -> Any:
     return checked
 
 
-def _each(value: Any) -> tuple[Attention, ...] | None:
+def _mechanisms(value: Any) -> tuple[Attention, ...] | None:
     if value is None:
         return None
     choices = tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -241,7 +238,7 @@ _ABOUT = ("document", "table", "notes")
 
 @dataclass(frozen=True)
 class Preset:
-    """A model of a document: the table that has its sizes, and notes on what else they rest on.
+    """A model of a document, with the table that prints its sizes; ``notes`` name other sources.
 
     Its name ends with that of the variant.
     """
@@ -258,11 +255,11 @@ class Preset:
 def presets() -> dict[str, Preset]:
     """Return all presets by name, in the documents' order."""
     path = Path(__file__).with_name("presets.toml")
-    return {preset.name: preset for preset in _read(read_toml(path)["family"])}
+    return {preset.name: preset for preset in _presets_of(read_toml(path)["family"])}
 
 
 def preset(name: str) -> Preset:
-    """Return a preset; :class:`NotFoundError` says which names come near."""
+    """Return a preset; :class:`NotFoundError` with similar names for an unknown one."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3, cutoff=0.5)
         variants = defaultdict[str, list[str]](list)  # 001-cifar10-{dot, neural-2}
@@ -287,7 +284,7 @@ def load(source: str | Path) -> ModelConfig:
     return ModelConfig.from_table(table) if base is None else preset(base).config.with_(**table)
 
 
-def _read(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
+def _presets_of(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
     """Yield a family's models in every variant; a later table's values replace earlier ones."""
     for family in families:
         for model, sizes in family["models"].items():

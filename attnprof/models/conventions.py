@@ -1,4 +1,4 @@
-"""What frameworks and papers count as the FLOPs of a training step, term by term.
+"""FLOPs of a training step as frameworks and papers count them, term by term.
 
 MFU divides these FLOPs by what a device could do in the same time. Every framework has a function
 of its own, and they differ in which parameters are multiplied, whether the causal mask halves
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Mask:
-    """Which keys each of N queries sees.
+    """The keys that each of N queries sees.
 
     ``token``: one, as if each token were a pair of its own; ``full``: all N; ``causal``: itself and
     all before; ``window``: the last ``size`` of these; ``capped``: always Min(N, ``size``);
@@ -88,7 +88,7 @@ class Mask:
 
 
 TOKEN, FULL, CAUSAL = Mask("token"), Mask("full"), Mask("causal")
-#: FLOPs by the pairs they are spent on; those of each token stand at :data:`TOKEN`.
+#: FLOPs by the mask whose pairs they are spent on; FLOPs of each token stand at :data:`TOKEN`.
 Count = Mapping[Mask, int]
 
 
@@ -181,9 +181,9 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class MixerShape:
-    """``layers`` alike that carry a state of ``heads`` matrices, key_dim by value_dim.
+    """Recurrent mixers of ``layers`` alike; the state is ``heads`` matrices, key_dim by value_dim.
 
-    ``rule`` is ``delta`` (the state is corrected by what it holds for a key), ``decay`` (it fades),
+    ``rule`` is ``delta`` (the state's value of a key is corrected), ``decay`` (the state fades),
     ``dplr`` (RWKV-7) or ``scan`` (entry by entry: no products). ``groups`` share keys and queries.
     ``chunk`` tokens are computed at once.
     """
@@ -270,9 +270,9 @@ def _torchtitan(sizes: ModelSizes) -> Terms:
 def _megatron(sizes: ModelSizes) -> Terms:
     roles = ("attention", "mlp", "expert", "shared expert", "latent norm", "head")
     by_term = _weights(sizes, roles) | _scores(sizes, 3, lambda _: FULL)
-    rules = [(x, "delta" if x.rule == "dplr" else x.rule) for x in sizes.mixers]
-    delta = sum(24 * x.layers * x.heads * x.value_dim**2 for x, rule in rules if rule == "delta")
-    scan = sum(21 * x.state for x, rule in rules if rule != "delta")
+    deltas = [x for x in sizes.mixers if x.rule in ("delta", "dplr")]
+    delta = sum(24 * x.layers * x.heads * x.value_dim**2 for x in deltas)
+    scan = sum(21 * x.state for x in sizes.mixers if x not in deltas)
     if delta:  # its Mamba layers have no convolution
         by_term |= _weights(sizes, ["convolution"])
     mtp = 6 * sizes.mtp_layers * (sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2)
@@ -301,7 +301,7 @@ PHASES = ("forward", "train")
 
 
 def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
-    """Return what is computed: products of matrices at 2 FLOPs a multiply-add, exact pairs.
+    """Return the FLOPs of all products of matrices, at 2 a multiply-add, over exact pairs.
 
     In training every product has two more, for the gradients of both factors. Fused attention
     keeps no scores, so its backward pass has five products where the forward has two: three as wide
@@ -318,8 +318,8 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
         index.append({CAUSAL: (6 if train else 2) * scored})
     if pairs:
         by_term["scores"] = summed(pairs)
-    if any(map(summed, ([x] for x in index))):
-        by_term["index scores"] = summed(index)
+    if scored_pairs := summed(index):
+        by_term["index scores"] = scored_pairs
     state = sum(x.products() for x in sizes.mixers)
     return by_term | _each("recurrent", (6 if train else 2) * state)
 

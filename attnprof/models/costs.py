@@ -37,11 +37,11 @@ def kind_of_layer(kinds: Sequence[LayerKind]) -> dict[str, LayerKind]:
 def by_kind(
     model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
-    """Return the kinds of layers, by their costs and parameters; first what is outside of layers.
+    """Return the kinds of layers, by costs and parameters; the first is of modules in no layer.
 
-    Layers of transformers are named by how they mix rows. Other names are ``types``, one a layer,
-    if there are so many, else classes. The stack's path comes before if there are several stacks;
-    what differs comes after if costs of layers of one name do.
+    Layers of transformers are named by how they mix rows, others by ``types``, one a layer, or by
+    their class. With several stacks, a stack's path comes before the name. Kinds of one name but
+    different costs get a suffix: the module or size in which they differ.
     """
     modules = dict(model.named_modules())
     layers = layers_of(places)
@@ -78,7 +78,7 @@ def _is_near(one: Sequence[Any], other: Sequence[Any], *, typed: bool) -> bool:
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tuple[Size, Size]]:
-    """Return FLOPs of the forward pass and parameters by path, which tell kinds of layers apart.
+    """Return FLOPs of the forward pass and parameters by path, which differ between kinds.
 
     Backward, the last layer may have less to add up.
     """
@@ -106,12 +106,12 @@ def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
     return places.get(name) or places.get(inner) or ModulePlace("other")
 
 
-def of_all_layers(
+def all_layer_places(
     trace: Trace, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[str, ModulePlace] | None:
-    """Return the places of a run's modules, also of names for all layers: ``layers.*.mlp``.
+    """Return the places of a run's modules, and of names that stand for all layers: ``layers.*``.
 
-    None if such a name is of several parts or kinds.
+    None if modules of one such name are of several parts or kinds.
     """
     of_layer = kind_of_layer(kinds)
     alike = defaultdict[str, list[ModulePlace]](list)
@@ -180,18 +180,18 @@ def half_length(part: Any, whole: Any, holds: Callable[[int], bool]) -> int | No
     difference = sympy.expand((2 * part - whole).subs(symbol("B"), 1))
     if difference.free_symbols - {n}:
         return None
-    length = _last_turn(lambda tokens: bool(evaluate(difference, {n.name: tokens}) >= 0))
+    length = _last_change(lambda tokens: bool(evaluate(difference, {n.name: tokens}) >= 0))
     if length is None:
         return None
     below = range(max(1, length - _NEAR), length) if length > 1 else [1]
-    met = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
-    return length if met else None
+    holds_near = any(map(holds, below)) and any(map(holds, range(length, length + _NEAR)))
+    return length if holds_near else None
 
 
-def _last_turn(is_half: Callable[[int], bool]) -> int | None:
+def _last_change(is_half: Callable[[int], bool]) -> int | None:
     """Return where a condition on lengths turns true for the last time, by powers of two.
 
-    Lengths are not solved for: windows and chunks make minima and roundings of them.
+    The equation is not solved: with windows and chunks it has minima and roundings.
     """
     if not is_half(2**_LONGEST):
         return None

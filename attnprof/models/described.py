@@ -36,7 +36,7 @@ _ALIASES = {
 }  # fmt: skip
 #: Values that say nothing: the usual layer has two norms, a gated MLP and one norm at its end.
 _USUAL = {"norms_per_layer": 2, "final_norms": 1, "glu": True}
-#: Fields whose values are traits, each with those that are understood.
+#: Fields whose values are traits, with their possible values.
 _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "attention_bias": ("qkv", "qkvo"), "qk_norm": ("head",), "norms_per_layer": (1, 2, 4),
     "final_norms": (1, 2), "glu": (True, False),
@@ -47,7 +47,7 @@ _WITHOUT_COST = {
     "bos_token_id", "eos_token_id", "pad_token_id", "attention_dropout", "transformers_version",
     "source",
 }  # fmt: skip
-#: Sizes that may be 0, which says that a layer has no such thing.
+#: Sizes that may be 0: a layer has no experts, no window and so on.
 _MAY_BE_NONE = (
     "first_k_dense_replace", "num_experts", "sliding_window", "q_lora_rank", "moe_layers",
     "shared_expert_intermediate_size", "full_attention_layers",
@@ -57,22 +57,22 @@ _LONGEST = 2**17
 
 
 def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
-    """Return the fields of a ``config.json`` for a described model, and a note on what was taken.
+    """Return the fields of a ``config.json`` for a described model, and a note on its type.
 
     Raises :class:`RequestError` for a field, or a value, that no type of transformers has.
     """
-    known = {_ALIASES.get(key, key): value for key, value in fields.items()}
-    none = {key for key in _MAY_BE_NONE if known.get(key) == 0} | _WITHOUT_COST
-    known = {key: value for key, value in known.items() if value is not None and key not in none}
-    vision = known.pop("vision", None)
-    _check_values(known, name)
-    traits = traits_of(known)
-    kind = next((kind for kind in KINDS if not any(_apart(kind, traits))), None)
+    sizes = {_ALIASES.get(key, key): value for key, value in fields.items()}
+    none = {key for key in _MAY_BE_NONE if sizes.get(key) == 0} | _WITHOUT_COST
+    sizes = {key: value for key, value in sizes.items() if value is not None and key not in none}
+    vision = sizes.pop("vision", None)
+    _check_values(sizes, name)
+    traits = traits_of(sizes)
+    kind = next((kind for kind in KINDS if not any(_mismatch(kind, traits))), None)
     if kind is None or (vision and kind.model_type not in WITH_VISION):
         raise RequestError(f"{name}: {_why_none(traits, vision)}")
-    typed: dict[str, Any] = {"model_type": kind.model_type, **_plain(known, kind)}
+    typed: dict[str, Any] = {"model_type": kind.model_type, **_same_fields(sizes, kind)}
     try:
-        typed |= kind.write(known)
+        typed |= kind.write(sizes)
     except KeyError as error:
         raise RequestError(f"{name} does not say {error.args[0]}: write a number there") from error
     except ValueError as error:
@@ -82,7 +82,7 @@ def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
         if value is not GONE and key not in WITHOUT_FIELD
     }  # fmt: skip
     note = f"its type is not given: {kind.model_type} of transformers has such layers"
-    if left_out := _left_out(kind, known, typed):
+    if left_out := _left_out(kind, sizes, typed):
         note += f", whose defaults stand for {', '.join(left_out)}"
     note += kind.note
     if vision:
@@ -99,7 +99,7 @@ def is_described(fields: Fields) -> bool:
 
 
 def traits_of(fields: Fields) -> set[str]:
-    """Return the names of fields that are given, with the value where that makes another layer."""
+    """Return the traits of a model: names of its fields, with the value if it decides the type."""
     traits = set()
     for key, value in fields.items():
         if (value is False and key != "glu") or value == _USUAL.get(key, ...):
@@ -120,24 +120,22 @@ def _check_values(fields: Fields, name: str) -> None:
             raise RequestError(f"{name}: {key} is {value!r}: a described model has whole numbers")
 
 
-def _apart(kind: Kind, traits: set[str]) -> tuple[set[str], set[str]]:
-    """Return the traits that a type cannot have, and those that it needs and that are missing."""
+def _mismatch(kind: Kind, traits: set[str]) -> tuple[set[str], set[str]]:
+    """Return the traits that a type cannot have, and needed traits that are missing."""
     taken = {*f"{kind.needs} {kind.takes} {kind.common}".split()}
     return traits - taken, {*kind.needs.split()} - traits
 
 
 def _why_none(traits: set[str], vision: Any) -> str:
-    """Return the sentence on why no type fits: of the nearest type, what is too much."""
+    """Return the sentence on why no type fits: how the nearest type differs from the traits."""
     if vision:
         return "vision is not understood beside such layers; leave it out to count the text alone"
-
-    apart = {kind: _apart(kind, traits) for kind in KINDS}
-    nearest = min(KINDS, key=lambda kind: (sum(map(len, apart[kind])), len(apart[kind][0])))
-    beyond, missing = apart[nearest]
-    known = {x for kind in KINDS for x in f"{kind.needs} {kind.takes} {kind.common}".split()}
-    if strange := sorted(traits - known):
-        are = "is" if len(strange) == 1 else "are"
-        return f"{', '.join(strange)} {are} not understood; name the model_type in the file"
+    gaps = {kind: _mismatch(kind, traits) for kind in KINDS}
+    nearest = min(KINDS, key=lambda kind: (sum(map(len, gaps[kind])), len(gaps[kind][0])))
+    beyond, missing = gaps[nearest]
+    if unknown := sorted(set.intersection(*(foreign for foreign, _ in gaps.values()))):
+        are = "is" if len(unknown) == 1 else "are"
+        return f"{', '.join(unknown)} {are} not understood; name the model_type in the file"
     more = f" with {', '.join(sorted(beyond))}" if beyond else ""
     less = f" without {', '.join(sorted(missing))}" if missing else ""
     return (
@@ -146,11 +144,10 @@ def _why_none(traits: set[str], vision: Any) -> str:
     )
 
 
-def _plain(fields: Fields, kind: Kind) -> dict[str, Any]:
+def _same_fields(fields: Fields, kind: Kind) -> dict[str, Any]:
     """Return the fields that the type has under the same name and with the same values.
 
-    Heads of keys that are not given are as many as those of queries, and as wide as these share the
-    layer's width.
+    Without a number of key heads there are as many as query heads, with equal shares of the width.
     """
     usual: dict[str, Any] = {}
     if kind.common == COMMON:

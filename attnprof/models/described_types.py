@@ -40,7 +40,7 @@ _MAMBA = "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel ful
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of transformers: the traits that it must have, and others that it may have.
+    """A type of transformers: the traits that it needs, and those that it takes.
 
     ``write`` returns the fields that the type spells otherwise; :data:`GONE` drops a field.
     ``common``: sizes that most types have. ``note``: how the type's layers differ from the
@@ -100,7 +100,7 @@ def _windows_and_bias(fields: Fields) -> Fields:
 
 
 def _soft_capped(fields: Fields) -> Fields:
-    """Return Gemma 2's fields without the caps on scores and logits, which are not described."""
+    """Return Gemma 2's fields without the caps on scores and logits."""
     cap = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
     width = fields.get("head_dim", fields["hidden_size"] // fields["num_attention_heads"])
     return {**_windows_and_bias(fields), **cap, "query_pre_attn_scalar": width}
@@ -175,7 +175,7 @@ def _delta(fields: Fields) -> Fields:
 
 
 def _llama4(fields: Fields) -> Fields:
-    """Return Llama 4's fields: every k-th layer has experts, others chunks and positions."""
+    """Return Llama 4's fields: every k-th layer has experts; chunked layers have positions."""
     width, layers = fields["moe_intermediate_size"], fields[LAYERS]
     if fields[_SHARED] != width:
         raise ValueError(f"{_SHARED} is not moe_intermediate_size, as Llama 4 has it")

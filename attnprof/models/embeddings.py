@@ -1,6 +1,6 @@
 """Inputs of our models: rows (b, n, d_model) of tokens, patches or convolutions, with positions.
 
-They are texts for deriving, and random tensors for running.
+:func:`input_texts` describes a model's inputs for ``derive``, :func:`example_inputs` draws them.
 """
 
 from itertools import pairwise
@@ -48,9 +48,9 @@ class Patches(nn.Module):
 class ConvolutionStem(nn.Module):
     """Three convolutions with GELU between: along tokens, or over an image down to patches.
 
-    004 (Table 5) says no more of its CNN. Widths double up to d_model over an image, whose
-    strides multiply to the patch; tokens enter as columns of their identity matrix, so that the
-    first convolution is their embedding, and keep their number.
+    004 (Table 5) says no more of its CNN. Over an image, widths double up to d_model, and strides
+    multiply to the patch. Tokens keep their number, and enter as columns of an identity matrix, so
+    that the first convolution is their embedding.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -172,12 +172,12 @@ def example_inputs(
         "rows": lambda: torch.randn(batch_size, n, config.d_model),
         "tokens": lambda: torch.randint(config.vocab_size, (batch_size, n)),
     }
-    tensor = first[_taken(config)]()
+    tensor = first[_input_kind(config)]()
     crosses = config.kind == "encoder-decoder"
     return (tensor, first["tokens"]()) if crosses else (tensor,)
 
 
-def _taken(config: ModelConfig) -> str:
+def _input_kind(config: ModelConfig) -> str:
     if config.embedding == "patches" or (config.embedding == "cnn" and config.image_size):
         return "image"
     return "rows" if config.embedding == "rows" else "tokens"
@@ -192,4 +192,4 @@ def _text(config: ModelConfig) -> str:
         "image": "B, " + ", ".join(map(str, _image(config))),
         "rows": f"B, N, {config.d_model}",
         "tokens": "B, N int64",
-    }[_taken(config)]
+    }[_input_kind(config)]

@@ -1,4 +1,4 @@
-"""The engine's view of a model of transformers, that by definition, and how views differ.
+"""Views of a model of transformers: as engines run it, by definition, and how their counts differ.
 
 Transformers' Python computes attention with masks in memory, over all pairs, and recurrent layers
 by loops. In the engine's view the model finds in transformers' registries our kernel
@@ -49,22 +49,22 @@ def seen_as(
         raise RequestError(f"--kernel is transformers' choice: type --as torch, not {view}")
     if view == "torch" or (view is None and (kernel is not None or swaps)):
         return subject
-    why = "with --swap it" if swaps else "" if subject.of_hub else subject.name
-    if why:
-        note = f"{why} is counted as torch runs it: --as {view} is for models of transformers"
+    name = "with --swap it" if swaps else "" if subject.of_hub else subject.name
+    if name:
+        note = f"{name} is counted as torch runs it: --as {view} is for models of transformers"
         return replace(subject, notes=(*subject.notes, note)) if view else subject
     return engine_subject(subject, view or "engine")
 
 
 def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
-    """Return a model of transformers as engines run it; as torch does, noted, if it cannot be.
+    """Return a model of transformers in a view, ``engine`` or ``definition``.
 
-    With the view ``definition`` it is counted by the definition of its layers.
+    One whose attention cannot be replaced stays as torch runs it, with a note.
     """
     seen = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         model = subject.on_meta()
-    except Exception:  # noqa: BLE001 - its first run says what is wrong
+    except Exception:  # noqa: BLE001 - its first run raises it again
         return seen
     recurrent, others = mixer_classes(model)
     parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
@@ -87,15 +87,15 @@ def _built(build: Callable[[], Any], view: str) -> Any:
     fuse_lightning(model, FORMS[view])
     running, files = ExitStack(), fallbacks(model)
     model.register_forward_pre_hook(
-        lambda *_: running.enter_context(_as_engines(files, FORMS[view]))
+        lambda *_: running.enter_context(_as_in_engines(files, FORMS[view]))
     )
     model.register_forward_hook(lambda *_: running.close(), always_call=True)
     return model
 
 
 @contextmanager
-def _as_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
-    """Keep caches in place, kernels in the place of fallbacks, no masks of an earlier call."""
+def _as_in_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
+    """Run with caches in place, kernels instead of fallbacks, and no masks of an earlier call."""
     MASKS.clear()
     with in_place(), as_kernels(files, form):
         yield
@@ -122,8 +122,8 @@ def _attention(
     from attnprof.models.engine_kernels import fused_attention
 
     start, first, bias = key.shape[2] - query.shape[2], 0, attention_mask
-    if (known := noted(bias)) is not None:
-        (mask, start, first), bias = known, None
+    if (small := noted(bias)) is not None:
+        (mask, start, first), bias = small, None
     elif bias is not None:
         mask = FULL  # any mask that the model made of numbers
     else:
@@ -131,7 +131,7 @@ def _attention(
     of_latents = absorbed(module, query, bias, scaling, indices)
     if of_latents is not None:
         return of_latents, None
-    if indices is not None:  # as many keys as an indexer picks, of those before a query
+    if indices is not None:  # an indexer picks so many keys before a query
         mask, bias = Mask("window", indices.shape[-1]), None
     out, _ = fused_attention(
         query, key, value, s_aux, bias, mask.kind, mask.size, start, first,
@@ -141,14 +141,14 @@ def _attention(
     return out, None
 
 
-#: What the code of a class looks attention up in.
+#: The table of transformers in which the code of a class looks attention up.
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 
 
 def mixer_classes(model: Any) -> tuple[list[str], list[str]]:
-    """Return the classes of modules that mix rows by a kernel of ours, and of those left as torch.
+    """Return the classes of mixers that our recurrent kernels replace, and unsupported classes.
 
-    The latter neither run our kernels nor ask transformers' registry for attention.
+    An unsupported one neither runs our kernels nor asks transformers' registry for attention.
     """
     modules, where = dict(model.named_modules()), places(model)
     recurrent, others = dict[str, None](), dict[str, None]()
@@ -172,7 +172,7 @@ def _code(kind: type) -> str:
 def notes(
     model: Any, recurrent: Sequence[str], others: Sequence[str], view: str = "engine"
 ) -> list[str]:
-    """Return notes on what a view takes otherwise than torch, and on what it leaves as it is."""
+    """Return notes on the modules that a view counts differently from torch, and on all others."""
     verb = "are" if len(others) > 1 else "is"
     lines = (
         latent_note(model) if view == "engine" else "",
@@ -186,11 +186,11 @@ def notes(
 
 
 # -- how much another view would count ------------------------------------------------------
-# Kernels know what others count more for the same call: pairs that a mask hides, scores computed
-# again, the other form of a recurrence, a cache that is copied. Attention of transformers that
-# needs no mask of its own (sdpa's causal flag) leaves hidden pairs out, too.
+# The counts of a kernel's call include, under keys of their own, the FLOPs or bytes that other
+# views add: hidden pairs, scores computed again, the other form of a recurrence, a copied cache.
+# Transformers' sdpa computes no hidden pairs either, if the mask is causal.
 
-#: What is worth a sentence: a tenth more or less.
+#: The relative difference from which on another view is worth a sentence.
 _APART = 0.1
 
 
@@ -215,7 +215,7 @@ def _sentences(
         expanded = int(saved_flops(subject.on_meta(), sizes.get("B", 1), sizes["N"]))
     other_form = more[OTHER_FORM] + (-expanded if by_definition else expanded)
     if ratio := _ratio(whole["flops"], other_form):
-        reason = _what_kernels_do(subject, phase, expanded)
+        reason = _kernel_work(subject, phase, expanded)
         yield (
             f"--as engine counts {ratio} the FLOPs: {reason}" if by_definition
             else f"--as definition counts {ratio} the FLOPs, without what engines do: {reason}"
@@ -233,14 +233,14 @@ def _sentences(
 
 
 def _ratio(whole: Any, more: Any) -> str:
-    """Return how many times the whole it is with ``more``, like 2.3x; "" within a tenth."""
+    """Return (whole + more) / whole as text, like 2.3x; "" within a tenth of 1."""
     if not whole or abs(more) <= _APART * whole:
         return ""
     return f"{(whole + more) / whole:.3g}x"
 
 
-def _what_kernels_do(subject: WholeModel, phase: str, expanded: int) -> str:
-    """Return what kernels do and the definition does not, as far as it counts in a phase."""
+def _kernel_work(subject: WholeModel, phase: str, expanded: int) -> str:
+    """Return the work of kernels in a phase that the definition does not have, in words."""
     if phase == "decode":
         return "latents absorbed" if expanded else "largest scores of softmax"
     reasons = ["recurrences in chunks"] * bool(subject.fallbacks)

@@ -1,9 +1,9 @@
 """Caches of transformers as engines keep them: written in place, and latents not expanded.
 
-Transformers' own cache is a new tensor after each token. :func:`in_place` makes a model's calls
-copy a prompt's keys and values to the cache once (of a layer with a window, the last ones), write a
-decoded token to memory that was there before (:func:`give_room`), and move a recurrent layer's
-state in place.
+Transformers' own cache is a new tensor after each token. With :func:`in_place`, a model's calls
+copy a prompt's keys and values to the cache once (in a layer with a window, the last ones), write a
+decoded token to memory that :func:`give_room` has reserved, and update a recurrent layer's state in
+place.
 
 Transformers' modules of latent attention (MLA) keep latents of width r and rotary parts, and expand
 all of them to keys and values of every head at each token. Engines do so for a prompt; for a
@@ -29,39 +29,39 @@ def in_place() -> Iterator[None]:
 
     with ExitStack() as stack:
         for kind in (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer):
-            stack.enter_context(patch.object(kind, "update", _updating(kind.update)))
+            stack.enter_context(patch.object(kind, "update", _update_in_place(kind.update)))
         recurrent = cache_utils.LinearAttentionLayer
-        stack.enter_context(patch.object(recurrent, "update_recurrent_state", _with_state))
+        stack.enter_context(patch.object(recurrent, "update_recurrent_state", _keep_state))
         yield
 
 
-def _with_state(layer: Any, state: Any, state_idx: int = 0, **_: Any) -> Any:
-    """Keep the state that a kernel has made, or moved in place, itself and no copy of it."""
+def _keep_state(layer: Any, state: Any, state_idx: int = 0, **_: Any) -> Any:
+    """Keep a kernel's state itself, where transformers would keep a copy of it."""
     layer.recurrent_states[state_idx] = state
     layer.is_recurrent_states_initialized[state_idx] = True
     return state
 
 
-def _updating(usual: Any) -> Any:
+def _update_in_place(usual: Any) -> Any:
     """Return a layer's method that adds keys and values in place; the ``usual`` one elsewhere."""
 
     def update(layer: Any, keys: Any, values: Any, *args: Any, **how: Any) -> tuple[Any, Any]:
         room = vars(layer).pop(_ROOM, None)
         if room is not None:
-            return _written(layer, room, keys, values)
+            return _write_token(layer, room, keys, values)
         if not layer.is_initialized or layer.keys is None:
             layer.lazy_initialization(keys, values)
-        if layer.keys.dim() != 1:  # it has some, and no room for more
+        if layer.keys.dim() != 1:  # it has tokens, and no room for more
             return usual(layer, keys, values, *args, **how)  # type: ignore[no-any-return]
-        _count(layer, keys)
-        layer.keys, layer.values = (_kept(layer, x) for x in (keys, values))
+        _count_tokens(layer, keys)
+        layer.keys, layer.values = (_kept_rows(layer, x) for x in (keys, values))
         return keys, values
 
     return update
 
 
-def _kept(layer: Any, rows: Any) -> Any:
-    """Return what a layer keeps of a prompt: a copy of all, or of the last ones in its window.
+def _kept_rows(layer: Any, rows: Any) -> Any:
+    """Return the rows of a prompt that a layer keeps: a copy of all, or of the last in its window.
 
     Training keeps none: autograd holds keys and values themselves.
     """
@@ -74,16 +74,16 @@ def _kept(layer: Any, rows: Any) -> Any:
     return (rows if whole else rows[:, :, -window + 1 :, :]).clone()
 
 
-def _count(layer: Any, keys: Any) -> None:
+def _count_tokens(layer: Any, keys: Any) -> None:
     if hasattr(layer, "cumulative_length"):
         layer.cumulative_length += keys.shape[-2]
 
 
-def _written(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
-    """Write one token's keys and values behind those that are there; return all."""
+def _write_token(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
+    """Write one token's keys and values behind the earlier ones; return all."""
     for held, row in zip(room, rows, strict=True):
         held.narrow(2, held.shape[2] - 1, 1).copy_(row)
-    _count(layer, rows[0])
+    _count_tokens(layer, rows[0])
     layer.keys, layer.values = room
     return layer.keys, layer.values
 
@@ -110,7 +110,7 @@ _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def latent_modules(model: Any) -> Iterator[Any]:
-    """Yield the modules of latent attention, known by what they have and not by their class."""
+    """Yield the modules of latent attention, recognised by their attributes."""
     for module in model.modules():
         expands = callable(getattr(module, "expand_kv", None))
         if expands and hasattr(module, "kv_b_proj") and all(hasattr(module, x) for x in _SIZES):
@@ -144,7 +144,7 @@ def absorb(model: Any) -> list[Any]:
 def _absorbing(kind: Any) -> Any:
     """Return a class of the same name whose modules keep a decoded token's latents.
 
-    A class, as copies of a module are to keep their own.
+    Methods set on a module would keep the first module's latents in a copy of it.
     """
 
     @wraps(kind, updated=())
@@ -166,14 +166,11 @@ def _absorbing(kind: Any) -> Any:
     return Absorbing
 
 
-def absorbed(
-    module: Any, query: Any, attention_mask: Any = None, scaling: float | None = None,
-    indices: Any = None,
-) -> Any:  # fmt: skip
+def absorbed(module: Any, query: Any, mask: Any, scaling: float | None, indices: Any) -> Any:
     """Return a decoded token's attention (batch, 1, heads, value width); None if it is expanded.
 
-    ``query`` is (batch, heads, 1, nope + rotary width); ``indices`` (batch, 1, rows) are those of
-    the cache that an indexer picks.
+    ``query`` is (batch, heads, 1, nope + rotary width); ``indices`` (batch, 1, rows) are the rows
+    of the cache that an indexer picks, or None.
     """
     import torch
 
@@ -189,7 +186,7 @@ def absorbed(
     of_latents = torch.bmm(rows, weights[:, :nope]).transpose(0, 1)[:, :, None]
     both = torch.cat((of_latents, query[..., nope:]), -1)
     scale = (nope + rope) ** -0.5 if scaling is None else scaling
-    mask = None if indices is not None else attention_mask
+    mask = None if indices is not None else mask
     mixed = latent_attention(both, latents, rotary, mask, scale)[:, :, 0].transpose(0, 1)
     return torch.bmm(mixed, weights[:, nope:].mT).transpose(0, 1)[:, None]
 
@@ -201,7 +198,7 @@ def _picked(rows: Any, indices: Any) -> Any:
 
 
 def saved_flops(model: Any, batch: Any, keys: Any) -> Any:
-    """Return how many FLOPs fewer a decoded token's products take than if it expanded all keys."""
+    """Return the FLOPs of products that absorption saves a decoded token after ``keys`` tokens."""
     saved = 0
     for module in filter(saves, latent_modules(model)):
         rank, nope, rope, value = (getattr(module, name) for name in _SIZES)

@@ -74,7 +74,7 @@ def _scores(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, kind: str, width: int, query_start: int,
     key_start: int, scale: float, softcap: float,
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """Return masked scores, and their derivative by the products they are made of (soft cap)."""
+    """Return masked scores, and their derivative by the scaled products: 1 without a soft cap."""
     wide = _wide(query)
     scores: Tensor = query.to(wide) @ _repeated(key, query).to(wide).mT * scale
     slope: Any = 1.0
@@ -168,7 +168,7 @@ def mixer(
 
 @torch.library.custom_op("attnprof::mixer_step", mutates_args={"state"})
 def mixer_step(kind: str, operands: list[Tensor], state: Tensor) -> Tensor:
-    """Return the row of one token, which moves the state in place."""
+    """Return the row of one token, and update the state in place."""
     held = state.to(_wide(state))
     out: Tensor = MIXERS[kind].text(*operands, held, rows=1, form="recurrent")
     if held is not state:

@@ -36,7 +36,7 @@ def runs_kernels(module: Any, code: str) -> bool:
 
 
 def is_lightning(module: Any) -> bool:
-    """Return whether a module is lightning attention, known by what it has."""
+    """Return whether a module is lightning attention, recognised by its attributes."""
     return all(hasattr(module, name) for name in _LIGHTNING)
 
 
@@ -56,7 +56,7 @@ def _mix(
 ) -> tuple[Any, Any]:
     """Return a mixer's rows, and the state after them if it is kept.
 
-    One token moves the state that there is in place.
+    One token after others updates the state in place.
     """
     import torch
 
@@ -89,7 +89,7 @@ def _state_space(  # noqa: PLR0917 - as transformers calls it
     D: Any = None, dt_bias: Any = None, initial_states: Any = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, inf), return_final_states: bool = False, **_: Any,
 ) -> Any:  # fmt: skip
-    """Compute Mamba-2 on (b, n, h, p); without skipped values it is left to the fallback."""
+    """Compute Mamba-2 on (b, n, h, p); without a skip connection (D), call the fallback."""
     if D is None:
         return usual(
             hidden_states, dt, A, B, C, chunk_size, dt_bias=dt_bias, dt_softplus=dt_softplus,
@@ -105,7 +105,7 @@ def _state_space(  # noqa: PLR0917 - as transformers calls it
 
 
 def _steps(dt: Any, bias: Any, positive: bool) -> Any:
-    """Return step sizes from what the model makes of its input."""
+    """Return a scan's step sizes, in float32: biased, and by softplus if they must be positive."""
     steps = dt.float() if bias is None else dt.float() + bias
     return softplus(steps) if positive else steps
 
@@ -142,8 +142,8 @@ def _selective_step(
     return _mix("mamba", "", 1, state, operands, keeps_end=True)[0][..., 0]
 
 
-#: Kernels in the place of transformers' fallbacks, by the names of these: each gets the fallback,
-#: a prompt's form, and the call's arguments.
+#: Kernels by the name of transformers' fallback that they replace: each gets the fallback, a
+#: prompt's form, and the call's arguments.
 KERNELS: dict[str, Callable[..., Any]] = {
     "torch_chunk_gated_delta_rule": _delta,
     "torch_recurrent_gated_delta_rule": _delta,
@@ -165,7 +165,7 @@ def fuse_lightning(model: Any, form: str) -> None:
 
 @cache
 def _fused(kind: Any, form: str) -> Any:
-    """Return a class of the same name; a class, as copies of a module are to keep their own."""
+    """Return a class of the same name that runs as one kernel, also in copies of a module."""
 
     @wraps(kind, updated=())
     class Fused(kind):  # type: ignore[misc]

@@ -1,13 +1,12 @@
 """Runs and peaks of all layers of a model, made from a run of the first few.
 
-Layers that go token by token, and hundreds of layers, take minutes to run one by one. Layers that
-are built alike cost the same, so that the calls of one stand for those of others:
-:func:`run_by_few` checks that they do among the layers that it runs.
+Hundreds of layers, or layers that go token by token, take minutes to run. Layers that are built
+alike cost the same, so the calls of one layer are repeated for the others: :func:`run_by_few`
+checks that the layers which it runs do cost the same.
 
-The peak of many layers follows from a run of few, too (:func:`stitched_peak`). The steps of a
-sampled layer stand for those of all alike layers, and most of these only add what they hold between
-layers: the first and the last of them are walked through, and the others are one jump, times their
-number. Where that is a symbol, the peak is a formula in L.
+The peak of many layers follows from a run of few, too (:func:`stitched_peak`). Of layers alike only
+the first and the last are walked through. The others are one jump: the bytes that each leaves
+behind, times their number. If that number is a symbol, the peak is a formula in L.
 """
 
 from collections import Counter, defaultdict
@@ -28,7 +27,7 @@ from attnprof.trace.solve.count import counted
 
 #: Types of attributes that may decide what a module computes.
 _SETTINGS = (bool, int, str, type(None))
-#: Bytes allocated, and needed beside them for a moment.
+#: Bytes allocated, bytes of workspace for a moment, bytes freed.
 Step = tuple[Size, Size, Size]
 #: The layer of a call: its stack and number; None if it is in no layer.
 Layer = tuple[LayerStack, int] | None
@@ -42,14 +41,14 @@ def _layers_of_calls(
     lengths: Lengths,
 ) -> list[Layer]:  # fmt: skip
     """Return the layer of each call."""
-    of = {stack.layer(n): (stack, n) for stack in stacks for n in range(lengths[stack.path])}
-    return [of.get(place_of(call.module, places).layer) for call in calls]
+    by_path = {stack.layer(n): (stack, n) for stack in stacks for n in range(lengths[stack.path])}
+    return [by_path.get(place_of(call.module, places).layer) for call in calls]
 
 
-def _by_stack(
+def _calls_by_stack(
     indices: Sequence[int], at: Sequence[Layer], lengths: Lengths, *, backward: bool
 ) -> list[tuple[LayerStack | None, dict[int, list[int]]]] | None:
-    """Return indices of calls by stack and layer, in order; those of no stack stand at 0.
+    """Return indices of calls by stack and layer, in order; calls in no stack stand at layer 0.
 
     None if the layers of a stack do not run one after the other, backward from the last.
     """
@@ -66,7 +65,7 @@ def _by_stack(
 def _segments(
     indices: Sequence[int], at: Sequence[Layer]
 ) -> list[tuple[LayerStack | None, int, list[int]]]:
-    """Return calls grouped by layer; those between two layers of a stack belong to the first."""
+    """Return calls grouped by layer; calls between two layers of a stack belong to the first."""
     last = {at[n]: n for n in indices if at[n]}
     segments: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
     following = {}
@@ -76,9 +75,9 @@ def _segments(
         following[n] = later
     for n in indices:
         stack, number, _ = segments[-1]
-        here = at[n]
-        if here and here != (stack, number):
-            segments.append((*here, []))
+        layer = at[n]
+        if layer and layer != (stack, number):
+            segments.append((*layer, []))
         elif stack and n > last[stack, number]:
             after = following[n]
             if after is None or after[0] != stack:
@@ -87,17 +86,17 @@ def _segments(
     return segments
 
 
-def _inner(stack: LayerStack, sampled: int) -> dict[int, int]:
-    """Return a sampled layer of each kind, which is not the last one if there is another."""
+def _inner_layers(stack: LayerStack, sampled: int) -> dict[int, int]:
+    """Return the number of a sampled layer of each kind, the last layer only if it is the only."""
     return {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
 
 
-def _run_as(stack: LayerStack, sampled: int) -> list[int]:
-    """Return for every layer of a stack the number of the sampled layer that it is run as.
+def _originals(stack: LayerStack, sampled: int) -> list[int]:
+    """Return for every layer of a stack the number of the sampled layer whose calls it repeats.
 
-    The model's last layer, which may have less to do, is run as the last sampled one of its kind.
+    The model's last layer, which may have less to do, repeats the last sampled one of its kind.
     """
-    inner, last = _inner(stack, sampled), sampled - 1
+    inner, last = _inner_layers(stack, sampled), sampled - 1
     numbers = [n if n < last else inner[kind] for n, kind in enumerate(stack.kinds)]
     return [*numbers[:-1], last] if stack.kinds[last] == stack.kinds[-1] else numbers
 
@@ -106,13 +105,13 @@ def _run_as(stack: LayerStack, sampled: int) -> list[int]:
 
 
 def run_by_few(
-    subject: WholeModel, phase: str, sizes: Sizes, shown: Trace | None = None
+    subject: WholeModel, phase: str, sizes: Sizes, other_phase: Trace | None = None
 ) -> tuple[Trace, Target] | None:
     """Return a run of all layers at sizes, and its target, by a run of the first few of each kind.
 
-    None if layers do not repeat, do not run one after the other, or cost something else than layers
-    built like them: in this run, and in that of all layers in another phase, if it is ``shown``.
-    Raises what a run raises.
+    None if layers do not repeat, do not run one after the other, or if layers built alike differ in
+    cost: in this run, or in ``other_phase``, a run of all layers in another phase. Raises the
+    errors of a run.
     """
     model = subject.on_meta()
     where = places(model)
@@ -123,13 +122,13 @@ def run_by_few(
     samples = samples_of(stacks)
     if samples is None:
         return None
-    if shown is not None:
-        by_layer = calls_by_layer(shown.calls, where)
+    if other_phase is not None:
+        by_layer = calls_by_layer(other_phase.calls, where)
         for stack in stacks:
             calls_of = {n: by_layer.get(stack.layer(n), []) for n in range(len(stack))}
             if not _alike(stack, calls_of):
                 return None
-    lengths = {stack.path: _to_sample(stack, samples.lengths[-1][stack.path]) for stack in stacks}
+    lengths = {stack.path: _run_length(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
         return None
     trace, ran = counted(shortened(subject, lengths).target(phase), sizes, phase, held=False)
@@ -137,9 +136,9 @@ def run_by_few(
     calls = _all_calls(trace.calls, at, lengths)
     if calls is None:
         return None
-    entries = Submodules(model).own
-    inside = "module" in trace.modules  # of what decodes with it
-    named = {f"module.{name}".rstrip(".") if inside else name: x for name, x in entries.items()}
+    entries = Submodules(model).entries
+    wrapped = "module" in trace.modules  # by the module that decodes
+    named = {f"module.{name}".rstrip(".") if wrapped else name: x for name, x in entries.items()}
     whole = replace(
         trace,
         calls=calls,
@@ -151,7 +150,7 @@ def run_by_few(
 
 
 def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
-    """Return what layers that are built alike have in common: all but their own number."""
+    """Return a key of how a layer is built: modules, weights, and settings but for its number."""
     number = int(path.rpartition(".")[2])
     descriptions = []
     for name, part in layer.named_modules():
@@ -165,11 +164,10 @@ def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
     return tuple(descriptions)
 
 
-def _to_sample(stack: LayerStack, length: int) -> int:
+def _run_length(stack: LayerStack, length: int) -> int:
     """Return how many first layers to run: each kind is twice between the first and the last.
 
-    The last is of the kind of the model's last layer. A kind of which there are fewer has all of
-    its layers among them.
+    The last is of the kind of the model's last layer. A rarer kind is there with all its layers.
     """
     kinds, inside = stack.kinds, Counter(stack.kinds[1:-1])
     for n in range(length, len(kinds)):
@@ -182,12 +180,12 @@ def _to_sample(stack: LayerStack, length: int) -> int:
 def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> list[Call] | None:
     """Return the calls of all layers; None if layers run in another order, or cost differently.
 
-    ``at`` is the layer of each call. What is called between two layers belongs to the first.
+    ``at`` is the layer of each call. A call between two layers belongs to the first.
     """
-    placed = list[tuple[int, str]]()  # which call stands there, of which module
+    placed = list[tuple[int, str]]()  # the number of each call, and its module
     for part, indices in groupby(range(len(calls)), lambda n: calls[n].part):
         backward = part == "backward"
-        pieces = _by_stack(list(indices), at, lengths, backward=backward)
+        pieces = _calls_by_stack(list(indices), at, lengths, backward=backward)
         if pieces is None:
             return None
         for stack, by_number in pieces:
@@ -197,7 +195,7 @@ def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> 
             ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
             if not _alike(stack, ran):
                 return None
-            like = list(enumerate(_run_as(stack, lengths[stack.path])))
+            like = list(enumerate(_originals(stack, lengths[stack.path])))
             for number, model in reversed(like) if backward else like:
                 inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
                 modules = {calls[n].module for n in inside}
@@ -207,9 +205,9 @@ def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> 
 
 
 def _in_order(calls: Sequence[Call], places: Sequence[tuple[int, str]]) -> list[Call]:
-    """Return the calls at these places, each renamed to a module, with what is freed after it.
+    """Return the calls at these places, each with its module and the storages freed before it.
 
-    A call says what died before it, which may be another call's now.
+    A call records what died before it; here another call may stand before it.
     """
     freed = [*((call.gives, call.died) for call in calls[1:]), (0, ())]
     ordered, before = list[Call](), (calls[0].gives, calls[0].died) if calls else (0, ())
@@ -239,10 +237,10 @@ def _renamed(name: str, old: str, new: str) -> str:
 def _names_in_all(
     names: frozenset[str], stacks: Sequence[LayerStack], lengths: Lengths
 ) -> Iterator[str]:
-    """Yield names of parameters in all layers, by those in the first few."""
+    """Yield the names of parameters in all layers, given the names in the first few."""
     yield from names
     for stack in stacks:
-        for number, model in enumerate(_run_as(stack, lengths[stack.path])):
+        for number, model in enumerate(_originals(stack, lengths[stack.path])):
             inside = f"{stack.layer(model)}."
             for name in names if number >= lengths[stack.path] else ():
                 if name.startswith(inside):
@@ -253,11 +251,12 @@ def _names_in_all(
 
 
 @dataclass(frozen=True)
-class LongStack:
+class LayerWalk:
     """The layers of a stack to walk through, in order, and a jump over the others.
 
-    ``jump`` stands before the layer at this place for ``times`` periods of ``period`` layers, each
-    like those from there on: what they hold adds up, so that none of them is the worst moment.
+    The jump is before the layer at place ``jump``. It stands for ``times`` periods of ``period``
+    layers that repeat the layers from there on. What they leave behind adds up, so the peak is not
+    inside the jump.
     """
 
     layers: Sequence[int]
@@ -266,37 +265,37 @@ class LongStack:
     times: Any = 0
 
 
-def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
-    """Return how to walk through a stack, whole or as long as a symbol says, by its sampled layers.
+def layer_walk(stack: LayerStack, sampled: int, symbol: Any = None) -> LayerWalk:
+    """Return the walk through a stack of its own length or, with a ``symbol``, of any length.
 
     Layers beyond the sampled ones repeat; only the first and last of them are walked through.
     """
     start = max(stack.start, sampled - 1)
     period = stack.period(start) if start < len(stack) else 0
     if not period:
-        return LongStack(range(len(stack)))
+        return LayerWalk(range(len(stack)))
     tail = (len(stack) - start) % period
     number = len(stack) if symbol is None else symbol
     times = (number - start - tail) / period - 2
     times = int(times) if symbol is None else times
     first, last = start + period, len(stack) - tail - period
-    return LongStack([*range(first), *range(last, len(stack))], first, period, times)
+    return LayerWalk([*range(first), *range(last, len(stack))], first, period, times)
 
 
-def fewest(stack: LayerStack, sampled: int, turns: int = 2) -> int:
+def min_layers(stack: LayerStack, sampled: int, periods: int) -> int:
     """Return the smallest number of layers for which a formula in that number holds.
 
-    After the sampled layers come at least ``turns`` periods of others: two if peaks are walked
-    through, the first and the last of them. Without ``turns``, the sampled layers are enough.
+    It is the sampled layers plus ``periods`` repetitions: 2 for a formula of the peak, as the walk
+    goes through the first and the last of them, else 0.
     """
-    start = max(stack.start, sampled - (turns > 0))
+    start = max(stack.start, sampled - (periods > 0))
     period = stack.period(stack.start)
-    return start + turns * period + (len(stack) - start) % period
+    return start + periods * period + (len(stack) - start) % period
 
 
 def stitched_peak(
     trace: Trace, phase: str, places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
-    lengths: Lengths, longer: Mapping[str, LongStack],
+    lengths: Lengths, walks: Mapping[str, LayerWalk],
 ) -> Size | None:  # fmt: skip
     """Return the most bytes that a model holds in a phase, by a run of one with fewer layers.
 
@@ -306,7 +305,7 @@ def stitched_peak(
     for part, group in groupby(trace.calls, lambda call: call.part):
         calls, backward = list(group), part == "backward"
         at = _layers_of_calls(calls, places, stacks, lengths)
-        pieces = _by_stack(range(len(calls)), at, lengths, backward=backward)
+        pieces = _calls_by_stack(range(len(calls)), at, lengths, backward=backward)
         if pieces is None:
             return None
         ran = [stack for stack, _ in pieces if stack]
@@ -315,7 +314,7 @@ def stitched_peak(
         whole: list[Step] = [(-calls[0].gives, 0, 0)]
         for stack, by_number in pieces:
             by_layer = {n: list(_steps(calls, inside)) for n, inside in by_number.items()}
-            whole += _of_stack(stack, by_layer, longer, backward=backward) if stack else by_layer[0]
+            whole += _walk(stack, by_layer, walks, backward=backward) if stack else by_layer[0]
         if part == "forward" and phase == "backward":
             before += [takes for takes, _, _ in whole]
         else:
@@ -324,26 +323,28 @@ def stitched_peak(
 
 
 def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
-    """Yield changes of memory: what each call allocates, then what is freed before the next."""
+    """Yield the bytes that each call allocates, then the bytes freed before the next call."""
     for n in indices:
         yield calls[n].takes, calls[n].workspace, 0
         if n + 1 < len(calls):
             yield -calls[n + 1].gives, 0, 0
 
 
-def _of_stack(
-    stack: LayerStack, steps: Mapping[int, list[Step]], longer: Mapping[str, LongStack], *,
+def _walk(
+    stack: LayerStack, steps: Mapping[int, list[Step]], walks: Mapping[str, LayerWalk], *,
     backward: bool,
 ) -> Iterator[Step]:  # fmt: skip
-    """Yield the steps of every layer that is walked through, or of one of its kind."""
-    way, inner, run_as = longer[stack.path], _inner(stack, len(steps)), _run_as(stack, len(steps))
-    order = list(enumerate(way.layers))
-    repeated = way.layers[way.jump : way.jump + way.period]
+    """Yield the steps of the layers of a walk, taken from the sampled layers, and of the jump."""
+    walk, sampled = walks[stack.path], len(steps)
+    inner, originals = _inner_layers(stack, sampled), _originals(stack, sampled)
+    order = list(enumerate(walk.layers))
+    repeated = walk.layers[walk.jump : walk.jump + walk.period]
     between = [takes for n in repeated for takes, _, _ in steps[inner[stack.kinds[n]]]]
-    held = added(between) * way.times
+    held = added(between) * walk.times
     for place, number in reversed(order) if backward else order:
-        if way.period and not backward and place == way.jump:
+        jumps = walk.period and place == walk.jump
+        if jumps and not backward:
             yield held, 0, 0
-        yield from steps[run_as[number]]
-        if way.period and backward and place == way.jump:
+        yield from steps[originals[number]]
+        if jumps and backward:
             yield held, 0, 0

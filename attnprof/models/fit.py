@@ -88,7 +88,7 @@ def _report(
 ) -> Report:  # fmt: skip
     """Return a record per part, with formula and basis from ``texts``, and whether all of it fits.
 
-    The longest context and the largest batch are those that fit with all other options as typed.
+    The longest context and the largest batch fit with all other options as typed.
     """
     needed = parts(model, options)
     total, rows = sum(needed.values()), zip(needed.items(), texts, strict=True)
@@ -121,7 +121,7 @@ def _report(
 
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
-    """Return the report of ``fit``: a record per part of the memory of one rank, and what fits."""
+    """Return the report of ``fit``: a record per part of one rank's memory, and whether it fits."""
     check_ranks(model, options)
     name, _, who = weight_format(model, options)
     pages = plural(page_tokens(model, options), "token")
@@ -199,7 +199,7 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
 
 
 def _answer(summary: Mapping[str, Any], total: int) -> str:
-    """Return ``fits: 41.8 GiB of 80; …``, the sentence that says what fits."""
+    """Return the sentence ``fits: 41.8 GiB of 80; …``."""
     memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
     if not summary["fits"]:
         longest = summary["longest_context"]

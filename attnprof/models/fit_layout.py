@@ -1,8 +1,8 @@
-"""Describe what of a model takes memory on a device: weights, caches, formats, division by ranks.
+"""The sizes and options that decide a model's memory: weights, caches, formats, division by ranks.
 
-Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from the
-cache that it fills in a short prompt: keys and values of the tokens that a layer sees, one latent
-row a token for all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from a
+short prompt: a layer keeps keys and values of the tokens that it sees, one latent row a token for
+all heads, or a state that does not grow. Entry point: :func:`fit_model`.
 
 Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
 OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
@@ -52,8 +52,8 @@ _ALIASES = {
 }  # fmt: skip
 #: Formats of GGUF files: tables and the head are in blocks, too, and vectors in float32.
 GGUF = tuple(name for name in ENTRY_BYTES if re.match(r"q\d_|mxfp4_moe", name))
-#: Weights that GGUF's mixtures keep finer, by their names there: the roles that they are of, and
-#: their names in models of transformers.
+#: Weights that GGUF's mixtures keep in a finer format, by their GGUF names: their roles, and a
+#: pattern of their names in models of transformers.
 FINER = {
     "attn_v": (("attention",), r"(v_proj|\.value)\.weight"),
     "attn_output": (("attention",), r"attn\.(o_proj|out_proj|c_proj)\.weight"),
@@ -64,15 +64,12 @@ _METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", 
 
 
 def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
-    """Return a format by its name or one of its other names.
-
-    Raises :class:`RequestError` with the ``possible`` ones.
-    """
-    known = name.strip().lower()
-    known = _ALIASES.get(known, known)
-    if known not in possible:
-        raise RequestError(f"{flag} {name}: unknown format; {closest(known, list(possible))}")
-    return known
+    """Return a format by its name or an alias; RequestError if it is not ``possible``."""
+    typed = name.strip().lower()
+    typed = _ALIASES.get(typed, typed)
+    if typed not in possible:
+        raise RequestError(f"{flag} {name}: unknown format; {closest(typed, list(possible))}")
+    return typed
 
 
 def finer_layers(layers: int) -> int:
@@ -81,8 +78,8 @@ def finer_layers(layers: int) -> int:
     return sum(i < first or i >= last or (i - first) % 3 == 2 for i in range(layers))
 
 
-#: Of GGUF's mixtures the tensors that have a finer format than the others, that format, and in how
-#: many of so many layers (llama.cpp, src/llama-quant.cpp).
+#: GGUF's mixtures: the tensors in a finer format, that format, and a function that returns the
+#: number of layers with it, given all layers (llama.cpp, src/llama-quant.cpp).
 MIXTURES: Mapping[str, Sequence[tuple[str, str, Callable[[int], int]]]] = {
     **dict.fromkeys(("q5_k_m", "q4_k_m"), (
         ("attn_v", "q6_k", finer_layers), ("ffn_down", "q6_k", finer_layers),
@@ -129,7 +126,7 @@ def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
 
 #: The longest context that is asked for.
 LONGEST = 2**50
-#: Bytes a parameter that an optimizer holds beside weights and gradients in half precision: a
+#: Bytes a parameter of an optimizer, besides weights and gradients in half precision: a
 #: master copy in float32, and moments in float32 or in eight bits.
 OPTIMIZERS = {"adamw": (12, 12), "adamw-8bit": (6, 6), "muon": (8, 12), "sgd": (8, 8)}
 #: Bytes of a gradient, by format.
@@ -188,7 +185,7 @@ class FitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(FitOptions):
-    """How a model is trained: the optimizer, recomputed activations, and what is sharded.
+    """How a model is trained: optimizer, recomputed activations, sharding among ranks.
 
     ``gradient_dtype`` is the format that gradients are summed in; without ``sequence_parallel``
     every rank of tensor parallelism keeps the inputs of norms and blocks whole.
@@ -232,7 +229,7 @@ class LayerCache:
 
     @property
     def kind(self) -> str:
-        """The name of such layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
+        """The name of the layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
         rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
         names = [rows] * bool(self.heads) + ["state"] * bool(self.state or self.tail)
         return " + ".join(names) or "none"
@@ -272,16 +269,16 @@ def fit_model(
 ) -> FitModel:
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``.
 
-    ``swaps`` put mechanisms of ours into some of its layers, those of one length for ``tokens``.
+    ``swaps`` put mechanisms of ours into some of its layers; one of a fixed length has ``tokens``.
     """
-    known = config_of(config)
+    config_fields = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
-    called = " with ".join(filter(None, (str(name), ", ".join(swap.text for swap in swaps))))
-    subject = hub_subject(known, called.rpartition("/")[2] or called, None, swaps, tokens)
+    title = " with ".join(filter(None, (str(name), ", ".join(swap.text for swap in swaps))))
+    subject = hub_subject(config_fields, title.rpartition("/")[2] or title, None, swaps, tokens)
     if subject.no_step:
         raise CannotRunError(f"{subject.name} keeps no cache: {subject.no_step}")
     subject = replace(subject, notes=(*subject.notes, *notes_on(swaps)))
-    whole = configuration(known, str(name))
+    whole = configuration(config_fields, str(name))
     run = text_run(subject, use_cache=True)
     sizes = subject_sizes(subject, text_config(whole), run)
     if whole.is_encoder_decoder:
@@ -298,7 +295,7 @@ def fit_model(
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     return FitModel(
-        sizes, cache_layout(run, subject.name), known, inner, chosen, subject.experts,
+        sizes, cache_layout(run, subject.name), config_fields, inner, chosen, subject.experts,
         len(with_experts), entries("_a_proj"),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()},
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
@@ -306,7 +303,7 @@ def fit_model(
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:
-    """Raise :class:`RequestError` for ranks among which the model's layers or heads do not go."""
+    """Raise :class:`RequestError` for ranks that do not divide the model's layers or heads."""
     if options.pipeline > model.layers:
         raise RequestError(
             f"--pipeline {options.pipeline}: {model.sizes.name} has {model.layers} layers: "
@@ -371,12 +368,12 @@ def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
     )  # fmt: skip
 
 
-#: Tokens after which all that a mechanism keeps has begun; whole blocks of any.
+#: Tokens after which a mechanism's cache grows steadily; whole blocks of any size.
 _LATE = 2**24
 
 
 def _swapped_cache(one: Any) -> LayerCache:
-    """Return what a mechanism of ours keeps; ``index``: entries of rows beyond keys and values."""
+    """Return the cache of a swapped mechanism; ``index``: row entries besides keys and values."""
     sizes = one.mechanism.sizes
     heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
     (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))

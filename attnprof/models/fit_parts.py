@@ -33,7 +33,7 @@ _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "ind
 
 
 def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, str]:
-    """Return the format of matrices, its bytes an entry, and who says so."""
+    """Return the format of matrices, its bytes an entry, and the source of that choice."""
     if options.dtype is not None:
         name = fit_layout.format_named(options.dtype, "--dtype", fit_layout.WEIGHTS)
         return name, ENTRY_BYTES[name], "--dtype"
@@ -114,7 +114,7 @@ def weight_formula(model: FitModel, options: FitOptions) -> str:
 
 
 def ranks_of(role: str, options: FitOptions) -> int:
-    """Return the number of ranks among which weights of a role (experts, or others) are divided.
+    """Return the number of ranks that divide the weights of a role among them.
 
     Experts are divided among the ranks of tensor parallelism as well. With more expert than tensor
     parallelism, ranks have different experts; with less, several ranks share each expert's
@@ -126,7 +126,7 @@ def ranks_of(role: str, options: FitOptions) -> int:
 
 
 def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
-    """Return the bytes of an entry of a role, where matrices are in a format."""
+    """Return the bytes of an entry of a role, if matrices in layers are in the format ``name``."""
     if entry >= HALF:
         return entry
     matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
@@ -204,8 +204,8 @@ def page_tokens(model: FitModel, options: FitOptions) -> int:
 def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int, Fraction]]:
     """Yield for each kind of layers the bytes of a token's rows, their window, the bytes of states.
 
-    If states are in pages (:func:`page_tokens`), layers form groups as large as the rarer kind has
-    layers. Groups share page numbers, and the last group may have empty places.
+    If states are in pages (:func:`page_tokens`), layers form groups of as many layers as the rarer
+    kind has. Groups share page numbers, and the last group may have empty places.
     """
     tokens, share = page_tokens(model, options), layer_share(model, options)
     page = tokens * max(row_bytes(x, options) for x in model.caches)
@@ -228,9 +228,9 @@ def _has_state(one: LayerCache) -> bool:
 def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
     """Return the bytes of one sequence's cache on the fullest rank, in whole pages."""
     page, total = page_tokens(model, options), Fraction(0)
-    here = -(-tokens // options.context_parallel)
+    rank_tokens = -(-tokens // options.context_parallel)
     for row, window, state in _kept(model, options):
-        seen = min(here, window) if window else here
+        seen = min(rank_tokens, window) if window else rank_tokens
         total += -(-seen // page) * page * row + state
     return ceil(total)
 

@@ -22,8 +22,8 @@ _FASTER = {"fp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
 def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any) -> Report:
     """Return the report with bounds on the time to the first token and on tokens a second.
 
-    ``device`` has what it can do at most, FLOP/s by number format (``flops_per_s``) and bytes a
-    second (``bytes_per_s``), its ``name``, and the ``source`` of these figures.
+    ``device`` has its most FLOP/s by number format (``flops_per_s``), its most bytes a second
+    (``bytes_per_s``), its ``name``, and the ``source`` of these figures.
     """
     faster = _FASTER.get(weight_format(model, options)[0], 1)
     rate = faster * (device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"])
@@ -76,7 +76,7 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
 
 
 def token_flops(model: FitModel, tokens: int) -> int:
-    """Return the FLOPs of one decoded token, after ``tokens`` - 1 others."""
+    """Return the FLOPs of one decoded token, the last of ``tokens``."""
     executed = {**terms(model.sizes, EXECUTED, "forward")}
     executed.pop("scores", None)
     others = summed(executed.values())
@@ -85,7 +85,7 @@ def token_flops(model: FitModel, tokens: int) -> int:
 
 
 def token_scores(model: FitModel, tokens: int) -> int:
-    """Return the FLOPs of attention over pairs of one decoded token, the last of so many.
+    """Return the FLOPs of attention over pairs of one decoded token, the last of ``tokens``.
 
     Latent rows are not expanded: their heads score and sum the row that all of them share, of
     ``key_dim`` and ``value_dim`` (rotary) entries, as wide as the row and as its latent.
@@ -104,7 +104,8 @@ def token_scores(model: FitModel, tokens: int) -> int:
 def _weights_met(model: FitModel, options: FitOptions, tokens: int) -> int:
     """Return the bytes of weights that a step of so many tokens reads on one rank.
 
-    Of experts those that tokens meet on average if they choose evenly; of embeddings a row each.
+    It reads the experts that tokens meet on average if they choose evenly, and no tables of
+    embeddings, of which a token needs a row.
     """
     whole = weight_bytes(model, options)
     sizes = model.sizes

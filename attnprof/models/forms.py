@@ -1,8 +1,8 @@
 """Closed forms of a model of many layers, from formulas of models with its first few layers.
 
-A cost is a sum over layers by kind, so that it follows for any number of layers from models with a
-few (:mod:`.stacks`). A peak is composed from the operations of such models (:mod:`.few_layers`).
-Runs of all layers confirm the result. :class:`Repeated` is the entry point.
+A cost is a sum over layers by kind, so models with a few layers give it for any number of layers
+(:mod:`.stacks`). A peak is composed from the operations of such models (:mod:`.few_layers`). Runs
+of all layers confirm the result. :class:`Repeated` is the entry point.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
-from attnprof.models.borders import derived_beside, on_symbols, reached
-from attnprof.models.costs import LayerKind, by_part, of_all_layers, place_of
-from attnprof.models.few_layers import fewest, stitched_peak, walked
+from attnprof.models.borders import derived_near, extended, on_symbols
+from attnprof.models.costs import LayerKind, all_layer_places, by_part, place_of
+from attnprof.models.few_layers import layer_walk, min_layers, stitched_peak
 from attnprof.models.parts import ModulePlace
 from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
 from attnprof.models.whole import WholeModel
@@ -34,8 +34,8 @@ Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
 class ModelForms:
     """A phase of a model in closed form: by kind of layer and part, and of the whole.
 
-    In B, N and symbols for numbers of layers, whose values are ``layers``. ``whole`` lacks
-    quantities that were withheld, as ``notes`` say; the other fields are those of
+    The formulas are in B, N and symbols for numbers of layers, whose values are ``layers``.
+    ``whole`` lacks withheld quantities, which ``notes`` name. The other fields are as in
     :class:`PhaseForms`.
     """
 
@@ -50,11 +50,11 @@ class ModelForms:
     holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
 
 
-def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
+def forms_of_all_layers(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
     """Return the forms of a phase that was derived with all layers."""
     closed = {name: formula.expression for name, formula in forms.formulas.items()}
     whole = {name: expression for name, expression in closed.items() if expression is not None}
-    all_places = of_all_layers(forms.trace, places, kinds) if forms.method != "counted" else None
+    all_places = all_layer_places(forms.trace, places, kinds) if forms.method != "counted" else None
     costs = by_part(forms.trace, forms.phase, all_places, kinds) if all_places is not None else {}
     parts = {key: {q: x for q, x in values.items() if q in whole} for key, values in costs.items()}
     how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
@@ -63,20 +63,19 @@ def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> Mode
 
 def at_layers(expression: Any, layers: Mapping[str, int]) -> Any:
     """Return an expression with numbers for the symbols of numbers of layers."""
-    known = layers and hasattr(expression, "subs")
-    return expression.subs({symbol(x): n for x, n in layers.items()}) if known else expression
+    if not layers or not hasattr(expression, "subs"):
+        return expression
+    return expression.subs({symbol(x): n for x, n in layers.items()})
 
 
 #: A note on peaks, if the calls of layers cannot be put in order.
 _NO_PEAK = "no formula of peak memory: layers have loops, or do not run one after the other"
-
-
-#: About how many shapes formulas of fewer layers are compared with runs at.
+#: The number of shapes, about, at which formulas of fewer layers are compared with runs.
 _CHECKED = 3
 
 
 class UnlikeError(Exception):
-    """Raised if layers beyond the first few do not cost what those do."""
+    """Raised if layers beyond the first few cost something else than the first few."""
 
 
 @dataclass
@@ -90,8 +89,8 @@ class Repeated:
     _routed: bool = False
     _shortened: dict[Any, WholeModel] = field(default_factory=dict)
 
-    def of(self, subject: WholeModel) -> "Repeated":
-        """Return the repeated layers of another subject, whose forward pass gives other logits."""
+    def for_subject(self, subject: WholeModel) -> "Repeated":
+        """Return the repeated layers of the same model with other logits of its forward pass."""
         if subject.logits_of("forward") == self.subject.logits_of("forward"):
             return self
         return replace(self, subject=subject, _shortened={})
@@ -99,24 +98,24 @@ class Repeated:
     def symbol_of_peak(self, stack: LayerStack) -> Any:
         """Return the symbol for a stack's number of layers in peaks, or None."""
         name = self.samples.symbols.get(stack.path)
-        return symbol(name) if name and self._least_turns(name) else None
+        return symbol(name) if name and self._min_periods(name) else None
 
-    def _least_turns(self, name: str) -> int:
+    def _min_periods(self, name: str) -> int:
         """Return the least periods after the sampled layers: 2 if the peak is known, else 0."""
         longest = self.samples.lengths[-1]
         stacks = self.samples.stacks_of(name)
         return 2 if all(s.period(max(s.start, longest[s.path] - 1)) for s in stacks) else 0
 
-    def fewest(self, stack: LayerStack) -> int:
+    def min_layers(self, stack: LayerStack) -> int:
         """Return the smallest number of a stack's layers for which formulas hold."""
         longest, name = self.samples.lengths[-1][stack.path], self.samples.symbols[stack.path]
-        return fewest(stack, longest, self._least_turns(name))
+        return min_layers(stack, longest, self._min_periods(name))
 
     def domain(self, symbols: Iterable[str]) -> Iterator[str]:
         """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
         for name in symbols:
             stacks = self.samples.stacks_of(name)
-            yield f"{name} >= {max(map(self.fewest, stacks))}"
+            yield f"{name} >= {max(map(self.min_layers, stacks))}"
             for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
                 if period > 1:
                     yield f"{name} mod {period} = {len(stacks[0]) % period}"
@@ -131,30 +130,30 @@ class Repeated:
             raise UnlikeError("it does something else on real tensors")
         self._routed = ran.mode.routed
         few = self._target(self.samples.lengths[0], phase)
-        forms, near, run_near = derived_beside(
+        forms, near, run_near = derived_near(
             self._target(longest, phase), few, phase, sizes, by_module=True
         )
         if forms.method == "counted":
-            return of_whole(forms, self.places, self.kinds)
+            return forms_of_all_layers(forms, self.places, self.kinds)
         domains = list(forms.domain)
-        traces, known = list[Trace](), run_near
+        traces, shortest_run = list[Trace](), run_near
         for lengths in shorter:
             trace, domain = self._without_last(forms, lengths, near) or _sampled(
-                self._target(lengths, phase), phase, near, forms, known
+                self._target(lengths, phase), phase, near, forms, shortest_run
             )
-            known = None  # that is the shortest one's
+            shortest_run = None
             traces.append(trace)
             domains += [condition for condition in domain if condition not in domains]
         sampled = _Sampled(self, phase, forms, [*traces, forms.trace])
-        return sampled.held_against(run, sizes, tuple(domains), near, run_near)
+        return sampled.verified(run, sizes, tuple(domains), near, run_near)
 
     def _without_last(
         self, forms: PhaseForms, lengths: Lengths, near: Sizes
     ) -> tuple[Trace, tuple[str, ...]] | None:
         """Return the formulas of the longest sample without its last layers, and their domain.
 
-        None for those of one symbolic run, which is made sooner, and if a run with so many layers
-        contradicts them in a part.
+        None if one symbolic run gives them, as another such run is faster, and if a run with so
+        many layers contradicts them in a part.
         """
         if forms.method == "symbolic":
             return None
@@ -194,7 +193,7 @@ class Repeated:
         return self._cut_to(lengths).target(phase).running(routed=self._routed)
 
     def _cut_to(self, lengths: Lengths) -> WholeModel:
-        """Return the subject with so many layers, made once: model and prompts are built once."""
+        """Return the subject with so many layers, remembered with its model and prompts."""
         key, made = tuple(lengths.items()), self._shortened
         return made.get(key) or made.setdefault(key, shortened(self.subject, lengths))
 
@@ -205,8 +204,8 @@ class Repeated:
 
     def of_layers(self, stack: LayerStack, each: Mapping[int, Any]) -> Any:
         """Return the sum over a stack's layers of a quantity that is given by kind."""
-        first = (stack.kinds[: lengths[stack.path]] for lengths in self.samples.lengths)
-        sums = [added([each[kind] for kind in kinds if kind in each]) for kinds in first]
+        sampled = (stack.kinds[: lengths[stack.path]] for lengths in self.samples.lengths)
+        sums = [added([each[kind] for kind in kinds if kind in each]) for kinds in sampled]
         return self.samples.summed(sums, by_layers=True)
 
     def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
@@ -217,25 +216,22 @@ class Repeated:
 def repeated(
     subject: WholeModel, model: Any, places: Any, kinds: Sequence[LayerKind]
 ) -> Repeated | None:
-    """Return a subject, built as ``model``, by its first layers; None if they repeat too little."""
+    """Return a subject's repeated layers; None if too few repeat. ``model`` is it, built."""
     samples = samples_of(stacks_of(model, kinds))
     return None if samples is None else Repeated(subject, places, kinds, samples)
 
 
 def _sampled(
-    target: Target,
-    phase: str,
-    near: Mapping[str, int],
-    like: PhaseForms,
-    known: SymbolicRun | None,
+    target: Target, phase: str, near: Sizes, longest: PhaseForms, run: SymbolicRun | None
 ) -> tuple[Trace, tuple[str, ...]]:
-    """Return a run with another number of layers, symbolic if that was enough, and its domain.
+    """Return a trace in symbols of a model with fewer layers, and the domain of its formulas.
 
-    ``known`` is that run, if it was made already.
+    It is that of one symbolic run, if this was enough for the ``longest`` sample. ``run`` is that
+    run, if it was made already.
     """
-    if like.method == "symbolic" and not like.trace.routes:
+    if longest.method == "symbolic" and not longest.trace.routes:
         try:
-            run = known or on_symbols(target, phase, near)
+            run = run or on_symbols(target, phase, near)
         except NoFormulaError:
             pass
         else:
@@ -278,23 +274,23 @@ class _Sampled:
             return None
         longest = self.samples.lengths[-1]
         longer = {
-            stack.path: walked(stack, longest[stack.path], self.model.symbol_of_peak(stack))
+            stack.path: layer_walk(stack, longest[stack.path], self.model.symbol_of_peak(stack))
             for stack in self.samples.stacks
         }
         return stitched_peak(
             trace, self.phase, self.model.places, self.samples.stacks, longest, longer
         )
 
-    def held_against(
+    def verified(
         self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...],
-        near: Mapping[str, int], known: SymbolicRun | None,
+        near: Mapping[str, int], run_near: SymbolicRun | None,
     ) -> ModelForms:  # fmt: skip
-        """Return the forms without those that runs contradict, of all layers and of a few more.
+        """Return the forms without those that a run contradicts, of all layers or of a few more.
 
-        They were derived ``near`` the asked sizes, where the run on symbols is ``known``.
+        They were derived ``near`` the asked sizes; ``run_near`` is the symbolic run there.
         """
         forms = replace(self.forms, domain=domain)
-        forms = reached(forms, near, known, sizes, self._agrees)
+        forms = extended(forms, near, run_near, sizes, self._agrees)
         shape = min(self.forms.verified_at, key=lambda x: x.get("N", 0))
         more, full = list(self._lengths_to_verify()), self.samples.full
         for lengths in more:
@@ -316,20 +312,19 @@ class _Sampled:
                  for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
             self.forms.method, parts, self.whole, tuple(domains), tuple(seen),
-            left_out(run, self.phase),
-            tuple(self.notes), layers, forms.holds,
+            left_out(run, self.phase), tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 
     def _agrees(self, sizes: Sizes) -> bool:
         """Return whether a run of all layers at these sizes contradicts nothing."""
         full = self.samples.full
-        return not self._wrong(self.model.counted(full, self.phase, sizes), sizes, full)
+        return not self._contradictions(self.model.counted(full, self.phase, sizes), sizes, full)
 
     def _lengths_to_verify(self) -> Iterator[Lengths]:
         """Yield numbers of layers that are no sample, at which formulas are verified."""
         longest, symbols = self.samples.lengths[-1], self.samples.symbols
         more = {
-            stack.path: self.model.fewest(stack)
+            stack.path: self.model.min_layers(stack)
             if stack.path in symbols
             else longest[stack.path] + (not symbols)
             for stack in self.samples.stacks
@@ -343,15 +338,16 @@ class _Sampled:
 
     def _withhold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
         """Withhold peaks or bytes that a run contradicts; UnlikeError for other quantities."""
-        at, wrong = {**sizes, **self.samples.numbers(lengths)}, self._wrong(run, sizes, lengths)
+        at = {**sizes, **self.samples.numbers(lengths)}
+        wrong = self._contradictions(run, sizes, lengths)
         if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
             raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
         for name, why in wrong.items():
             self.whole.pop(name, None)
             self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {why}")
 
-    def _wrong(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> dict[str, str]:
-        """Return what a run with so many layers contradicts, by quantity, and how."""
+    def _contradictions(self, run: Trace, sizes: Sizes, lengths: Lengths) -> dict[str, str]:
+        """Return the quantities that a run with so many layers contradicts, and how."""
         counted = by_part(run, self.phase, self.model.places, self.model.kinds)
         weights = self.samples.weights_of(lengths)
         wrong = dict[str, str]()
@@ -364,8 +360,8 @@ class _Sampled:
                 )
                 if ours != number:
                     wrong.setdefault(name, f"{name} of {key[1]} are {number}, not {ours}")
-        known = all(lengths[stack.path] == len(stack) for stack in self._fixed)
-        if "peak_bytes" in self.whole and known:
+        has_peak = all(lengths[stack.path] == len(stack) for stack in self._fixed)
+        if "peak_bytes" in self.whole and has_peak:
             at = {**sizes, **self.samples.numbers(lengths)}
             held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
             if held != ours:

@@ -2,9 +2,9 @@
 
 Many programs wrote the configurations on the hub: some leave the format of weights to the
 checkpoint, write infinity as a tagged text, have fields that differ by layer, or name code of their
-own. A field that no model can be built with is refused here, in words, before transformers or torch
-read it. :func:`configuration` makes the object, :func:`class_of` finds the class that is built with
-it, :func:`field_of` reads a field.
+own. A field with which no model can be built is refused here, in words, before transformers or
+torch read it. :func:`configuration` makes the object, :func:`class_of` finds the model's class,
+:func:`field_of` reads a field.
 """
 
 import re
@@ -19,8 +19,8 @@ from attnprof.models.described import as_typed, is_described
 from attnprof.record.files import TEXT_LIMIT, read_json
 from attnprof.user_code import error_text
 
-#: Transformers' tables of classes, in which one is looked up if the configuration names none:
-#: of encoder-decoders, encoders, images, images and text; and all, that of decoders first.
+#: Transformers' tables of classes, which are searched if the configuration names no class: of
+#: encoder-decoders, encoders, images, images and text; and all of them, decoders first.
 _OF_BOTH, _OF_ENCODER = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"), ("MASKED_LM",)
 _IMAGES = ("IMAGE_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
@@ -33,7 +33,7 @@ _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: The most layers, experts and labels that are built one by one, by patterns of field names.
 _MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
-_MAX_SIZE = 2**63 - 1  # what torch counts sizes with
+_MAX_SIZE = 2**63 - 1  # of torch's 64-bit sizes
 #: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
 _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
@@ -51,7 +51,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 
 def check_type(fields: Any, name: str) -> None:
-    """Raise :class:`RequestError` for fields that do not say which type of model they are of."""
+    """Raise :class:`RequestError` for fields that do not name their type of model."""
     if isinstance(fields, Mapping) and is_described(fields):
         return
     if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
@@ -107,14 +107,14 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     _check_counts(fields, name)
     _check_format(fields, name)
     _names_of(fields.get("architectures"), name)
-    known, kind = _readable(fields), types[model_type]
+    values, kind = _readable(fields), types[model_type]
     try:
-        return kind.from_dict(dict(known))
+        return kind.from_dict(dict(values))
     except Exception as error:
         message = " ".join(str(error).split())
         message = message if " " in message else error_text(error)
-        field = next((x for x in known if x not in message and _is_taken(kind, known, x)), "")
-        message = f"{field} is {known[field]!r}: {message}" if field else message
+        field = next((x for x in values if x not in message and _is_taken(kind, values, x)), "")
+        message = f"{field} is {values[field]!r}: {message}" if field else message
         raise RequestError(f"{name}: transformers refuses this configuration: {message}") from error
 
 
@@ -134,7 +134,7 @@ def _type_of_class(fields: Mapping[str, Any], name: str) -> str:
 
 
 def _is_taken(kind: Any, fields: Mapping[str, Any], without: str) -> bool:
-    """Return whether transformers takes the fields without one of them."""
+    """Return whether transformers accepts the fields if one is left out."""
     with suppress(Exception):
         return bool(kind.from_dict({x: value for x, value in fields.items() if x != without}))
     return False
@@ -170,7 +170,7 @@ def _check_format(fields: Mapping[str, Any], name: str) -> None:
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return a configuration's value as transformers takes it; ``field`` is the key it stands at.
+    """Return a configuration's value as transformers takes it; ``field`` is its key.
 
     Tagged numbers become numbers; a format that only a checkpoint decides becomes None.
     """
@@ -195,7 +195,7 @@ def format_of(config: Any) -> str:
 
 
 def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield notes: which type and format are taken if none is named; named code is not run."""
+    """Yield notes on the type and format that are taken if none is named, and on code not run."""
     if is_described(fields):
         yield as_typed(fields, "")[1]
     elif named := _type_of_class(fields, ""):
@@ -237,24 +237,24 @@ def class_of(config: Any) -> Any:
     heads = _HEADS if getattr(config, "is_decoder", False) else (*first, *_HEADS)
     tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in heads]
     others = (x for name, x in vars(auto).items() if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name))
-    known = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
-    usual = (name if isinstance(name, str) else name[0] for name in known if name)
+    entries = (x.get(config.model_type) for x in (*tables, auto.MODEL_MAPPING_NAMES, *others))
+    usual = (name if isinstance(name, str) else name[0] for name in entries if name)
     stem = type(config).__name__.removesuffix("Config")
-    named, of_part = _named(config), None
+    named, text_class = _architectures(config), None
     for name in (*named, *usual, f"{stem}Model", stem):
         kind = getattr(transformers_module(), name, None)
-        if missing := getattr(kind, "_backends", None):  # a placeholder for a class that needs them
+        if missing := getattr(kind, "_backends", None):  # a placeholder: packages are missing
             raise CannotRunError(f"{name} needs {', '.join(missing)}, which is not installed")
         if isinstance(kind, type) and issubclass(kind, transformers_module().PreTrainedModel):
             if name in named or isinstance(config, getattr(kind, "config_class", None) or object):
                 return kind
-            of_part = of_part or kind  # as the class of the text in a model of images and text
-    if of_part is None:
+            text_class = text_class or kind  # of a model of images and text
+    if text_class is None:
         raise NotFoundError(f"transformers has no model of type {config.model_type}")
-    return of_part
+    return text_class
 
 
-def _named(config: Any) -> list[str]:
+def _architectures(config: Any) -> list[str]:
     """Return the names of classes that a configuration gives in ``architectures``."""
     return _names_of(getattr(config, "architectures", None), config.model_type)
 
@@ -272,7 +272,7 @@ def _names_of(value: Any, name: str) -> list[str]:
 
 def class_note(kind: Any, config: Any) -> tuple[str, ...]:
     """Return a note if another class is built than the configuration names."""
-    named = _named(config)
+    named = _architectures(config)
     if not named or kind.__name__ in named:
         return ()
     return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)

@@ -39,7 +39,7 @@ _NAME, _CORE = "attnprof", "swapped_attention"
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 #: Names of modules that attend to another sequence than their own.
 _ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
-#: Arguments of kernels beside q, k and v, and what they do there.
+#: Arguments of kernels besides q, k and v, and their effect.
 _KERNEL_EXTRAS = {
     "position_bias": "adds a bias by position to the scores",
     "s_aux": "has sinks among the scores",
@@ -53,9 +53,9 @@ _TOKENS = 16
 class _LayerAttention:
     """One layer's attention, as a run of the model shows it; heads only if it asks for a kernel.
 
-    ``kind`` is its type in the configuration or its class, ``name`` what the command calls it.
-    ``number`` is the layer's in the cache, ``more`` what the kernel is given beside q, k and v,
-    ``maps_output`` whether a linear map follows it inside, ``result`` what the module returns.
+    ``kind`` is its type in the configuration or its class, ``name`` its name in the command.
+    ``number`` is the layer's number in the cache, ``more`` has the kernel's arguments besides q, k
+    and v. ``maps_output``: a linear map follows it in the module, which returns ``result``.
     """
 
     path: str
@@ -76,7 +76,7 @@ class _LayerAttention:
 
 @dataclass(frozen=True)
 class _SwapPlan:
-    """How a layer's attention is swapped: ``make`` changes the module at ``path``.
+    """How a layer's attention is swapped: ``make`` changes its module.
 
     ``no_step`` is why it cannot decode, "" where it can.
     """
@@ -97,10 +97,10 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     chosen = by_layer(swaps, kinds, [one.kind for one in seen])
     plan = dict[str, _SwapPlan]()
     for number, attention in chosen.items():
-        one = seen[number]
-        length = tokens if "N" in subject.target().symbols else one.tokens
+        layer = seen[number]
+        length = tokens if "N" in subject.target().symbols else layer.tokens
         try:
-            plan[one.path] = _plan_for(attention.mechanism, one, length)
+            plan[layer.path] = _plan_for(attention.mechanism, layer, length)
         except AttnprofError as error:
             where = f"--swap {attention.name}, layer {number} ({kinds[number]})"
             reason = str(error).partition("; leave ")[0]  # no flag of this command
@@ -115,7 +115,7 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
         for why, numbers in stepless.items()
     )
     keeps = subject.caches and sum(map(len, stepless.values())) < len(kinds)
-    notes = dict.fromkeys(note for way in plan.values() for note in way.notes)
+    notes = dict.fromkeys(note for swap in plan.values() for note in swap.notes)
     return replace(
         subject, build=partial(_built, subject.build, plan), layer_types=types,
         caches=keeps, no_step=no_step,
@@ -126,21 +126,21 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
 def _built(build: Callable[[], nn.Module], plan: Mapping[str, _SwapPlan]) -> nn.Module:
     """Build a model and change the modules in the plan."""
     model = build()
-    for path, way in plan.items():
+    for path, swap in plan.items():
         parent, _, name = path.rpartition(".")
         owner: Any = model.get_submodule(parent)
-        setattr(owner, name, way.make(model.get_submodule(path)))
+        setattr(owner, name, swap.make(model.get_submodule(path)))
     return model
 
 
-# -- what a model's attention is -----------------------------------------------------------
+# -- the model's attention -----------------------------------------------------------------
 def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
     """Return the attention of every layer, in order, by a run of the model."""
     built = list[list[_LayerAttention]]()
 
     def make(_: Any) -> nn.Module:
         model: nn.Module = subject.build()
-        if subject.caches:  # attention that asks no registry is causal where it is given a cache
+        if subject.caches:  # attention that asks no registry is causal if it gets a cache
             config: Any = model.config
             config.get_text_config(decoder=True).use_cache = True
         built.append(list(_records_to_fill(model, subject.layer_types)))
@@ -148,7 +148,7 @@ def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
 
     target = subject.target()
     count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
-    # models that are large are built once more to be weighed, and do not run
+    # a large model is also built without being run, for the size of its weights
     return next((seen for seen in reversed(built) if any(one.width for one in seen)), built[-1])
 
 
@@ -167,7 +167,7 @@ def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerA
         seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)
         if seen.path:
             seen.number = _number_of(modules[seen.path])
-            _listen(modules[seen.path], seen, bool(asking))
+            _record_calls(modules[seen.path], seen, bool(asking))
         yield seen
 
 
@@ -177,14 +177,14 @@ def _asks_registry(module: nn.Module) -> bool:
     return code is not None and _REGISTRY in code.co_names and hasattr(module, "config")
 
 
-def _listen(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
-    """Record what a module and its kernel are called with."""
+def _record_calls(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
+    """Record the arguments that a module and its kernel get."""
 
     def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = (*args, *kwargs.values())
         rows = rows_in(values)
         seen.width, seen.tokens, seen.maps_output = rows.shape[-1], rows.shape[1], False
-        seen.causal = cache_in_call(values) is not None  # unless its kernel says more
+        seen.causal = cache_in_call(values) is not None  # its kernel may correct this
 
     def ended(_: Any, __: Any, result: Any) -> None:
         seen.result = result
@@ -208,7 +208,7 @@ def _listen(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
 
 
 def _set_kernel(module: Any, kernel: Any) -> None:
-    """Let one module call this kernel; others call what they did."""
+    """Let one module, and no other, call this kernel."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, _swapped_kernel)
@@ -224,7 +224,7 @@ def _swapped_kernel(
     return getattr(module, _CORE)(module, q, k, v, more), None
 
 
-# -- what takes its place ------------------------------------------------------------------
+# -- its replacement -----------------------------------------------------------------------
 def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
     """Return how a mechanism gets into a layer; raise :class:`RequestError` if it does not fit."""
     if not seen.width:
@@ -235,8 +235,8 @@ def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
         sizes = LayerSizes(seen.heads, seen.head_dim, seen.heads, seen.head_dim)
         takes_heads = not spec.layer_maps(sizes).keys() - MAPS.keys()
     no_step = _no_step(spec, seen)
-    way = _as_kernel if takes_heads else _as_layer
-    make, notes = way(spec, seen, tokens, decodes=not no_step)
+    plan = _as_kernel if takes_heads else _as_layer
+    make, notes = plan(spec, seen, tokens, decodes=not no_step)
     return _SwapPlan(make, tuple(notes), no_step)
 
 
@@ -289,7 +289,7 @@ def _as_layer(
     def make(module: nn.Module) -> nn.Module:
         layer = build_layer(spec, module_of(spec.name), sizes)
         if seen.heads and not seen.maps_output and hasattr(layer, "o_proj"):
-            layer.o_proj = nn.Identity()  # the model maps what its attention gives
+            layer.o_proj = nn.Identity()  # the model has an output map of its own
         return SwappedAttention(layer, _number_of(module), decodes, seen.causal, result)
 
     lost = [effect for name, effect in _KERNEL_EXTRAS.items() if seen.more.get(name) is not None]
@@ -312,6 +312,6 @@ def _no_step(spec: Mechanism, seen: _LayerAttention) -> str:
 
 
 def _number_of(module: Any) -> int | None:
-    """Return the number by which a model's cache knows an attention module."""
+    """Return the number of an attention module in the model's cache, or None."""
     numbers = (getattr(module, name, None) for name in ("layer_idx", "layer_id"))
     return next((number for number in numbers if isinstance(number, int)), None)

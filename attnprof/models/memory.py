@@ -1,8 +1,9 @@
-"""Memory of a model: cache, training step, what a decoded token reads, what a peak consists of.
+"""Memory of a model: the cache, a training step, weights that decoding reads, tensors of a peak.
 
 The cache after a prompt is counted by kind of layer, as numbers and as formulas
-(:func:`cache_bytes`). A training step holds weights, gradients, optimizer and activations. A
-decoding step reads shared weights, and those of experts that it meets.
+(:func:`cache_bytes`). A training step holds weights, gradients, optimizer and activations
+(:func:`training_memory`). A decoding step reads shared weights, and those of the experts that its
+tokens meet (:func:`weights_met`). :func:`peak_fields` names the largest tensors at a peak.
 """
 
 from collections import Counter, defaultdict
@@ -36,8 +37,8 @@ from attnprof.trace.solve.verification import NoFormulaError
 class CacheForms:
     """Formulas for bytes of the cache by layer, and where they hold; empty if unknown.
 
-    ``whole`` is that of all layers. ``layers`` are the numbers that symbols for layers stand for,
-    ``missing`` why there are no formulas.
+    ``whole`` is the formula of all layers. ``layers`` are the values of symbols for numbers of
+    layers, ``missing`` why there are no formulas.
     """
 
     by_layer: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class CacheForms:
 
 
 def _cache_row(kind: str, count: int, expression: Any, value: int) -> ModelRecord:
-    """Return the bytes of the cache of ``count`` layers of a kind; of all if that is empty."""
+    """Return a row of the cache's bytes in ``count`` layers of a kind, "" for the whole cache."""
     return ModelRecord(
         part="attention" if kind else "total", layer_kind=kind, count=count, phase="decode",
         quantity="cache_bytes", expression=text(expression), value=value,
@@ -59,14 +60,14 @@ def _cache_row(kind: str, count: int, expression: Any, value: int) -> ModelRecor
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms]:
-    """Return bytes of the cache after N tokens, by kind of layer, then the whole; and formulas.
+    """Return rows of the cache's bytes after N tokens, by kind of layer and whole; and formulas.
 
-    If layers repeat and those of a kind are alike, only the first few are run. Formulas get up to
+    If layers repeat, and layers of a kind are alike, only the first few are run. Formulas get up to
     two of the ``shares`` of time.
     """
-    if repeated is not None and (result := _by_first_layers(sizes, repeated, shares)):
+    if repeated is not None and (result := _rows_by_few_layers(sizes, repeated, shares)):
         return result
-    numbers, forms = _by_layer_and_formulas(subject.cache(), sizes, shares)
+    numbers, forms = _bytes_and_formulas(subject.cache(), sizes, shares)
     formulas = forms.by_layer
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
@@ -79,14 +80,14 @@ def cache_bytes(
     return [*rows, _cache_row("", 1, whole, sum(numbers.values()))], replace(forms, whole=whole)
 
 
-def _by_first_layers(
+def _rows_by_few_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms] | None:
-    """Return rows and formulas from a decoder's first layers, or None if others may differ."""
+    """Return rows and formulas from a decoder's first layers; None if later layers may differ."""
     samples = repeated.samples
     stack, longest = samples.stacks[-1], samples.lengths[-1]
     length = longest[stack.path]
-    numbers, forms = _by_layer_and_formulas(repeated.few.cache(), sizes, shares)
+    numbers, forms = _bytes_and_formulas(repeated.few.cache(), sizes, shares)
     formulas = forms.by_layer
     held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
     expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
@@ -116,51 +117,51 @@ def _by_first_layers(
     return [*rows, _cache_row("", 1, total, held_in_all)], forms
 
 
-def _by_layer_and_formulas(
+def _bytes_and_formulas(
     target: Target, sizes: Mapping[str, int], shares: Shares
 ) -> tuple[dict[str, Any], CacheForms]:
     """Return bytes by layer, and formulas that further runs confirm, or none with the reason."""
-    own_sizes = {name: sizes[name] for name in target.symbols}
-    numbers = _by_layer(count(target, own_sizes, "forward"))
-    near = {name: size for name, size in own_sizes.items() if size > 1}
+    target_sizes = {name: sizes[name] for name in target.symbols}
+    numbers = _bytes_by_layer(count(target, target_sizes, "forward"))
+    near = {name: size for name, size in target_sizes.items() if size > 1}
     with shares.next() as share:
         if not share:
             return numbers, CacheForms(missing=shares.late(share))
         try:
-            return numbers, _by_symbols(target, near) or _derived(target, near)
+            return numbers, _symbolic_forms(target, near) or _searched_forms(target, near)
         except (NoFormulaError, AttnprofError, TooLongError) as error:
             why = str(error) if is_patient() else shares.late(share)
             return numbers, CacheForms(missing=why)
 
 
-def _by_symbols(target: Target, near: Mapping[str, int]) -> CacheForms | None:
+def _symbolic_forms(target: Target, near: Mapping[str, int]) -> CacheForms | None:
     """Return the formulas of one symbolic run, or None if no other shape is in its domain."""
     try:
         run = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
         return None
-    formulas = _by_layer(run.trace)
+    formulas = _bytes_by_layer(run.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
     sizes = next(filter(run.holds, others), None)
     if sizes is None:
         return None
-    numbers = _by_layer(count(target, sizes, "forward"))
+    numbers = _bytes_by_layer(count(target, sizes, "forward"))
     if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
         raise NoFormulaError(f"a run at {sizes_text(sizes)} holds something else")
     return CacheForms(formulas, {}, run.domain, run.holds)
 
 
-def _derived(target: Target, near: Mapping[str, int]) -> CacheForms:
+def _searched_forms(target: Target, near: Mapping[str, int]) -> CacheForms:
     """Return formulas by the usual search; :class:`NoFormulaError` where it finds none."""
     forms = derived(target, ("forward",), near).phases["forward"]
     if forms.method == "counted":
         raise NoFormulaError("no way to one was found")
     if why := forms.formulas["peak_bytes"].withheld:
         raise NoFormulaError(why)
-    return CacheForms(_by_layer(forms.trace), {}, forms.domain, forms.holds)
+    return CacheForms(_bytes_by_layer(forms.trace), {}, forms.domain, forms.holds)
 
 
-def _by_layer(trace: Trace) -> dict[str, Any]:
+def _bytes_by_layer(trace: Trace) -> dict[str, Any]:
     """Return the bytes that a run allocates, by layer."""
     by_layer = defaultdict[str, list[Any]](list)
     for call in trace.calls:
@@ -169,7 +170,7 @@ def _by_layer(trace: Trace) -> dict[str, Any]:
 
 
 def _name(layers: list[str], subject: WholeModel) -> str:
-    """Return the type of layers, if they have the same, else ``layers 0-3``."""
+    """Return the type of layers if they share one, else ``layers 0-3``."""
     numbers = [int(layer.rpartition(".")[2]) for layer in layers]
     types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
     return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"
@@ -182,12 +183,12 @@ _MOST_NAMED = 5
 def training_memory(
     subject: WholeModel, few: WholeModel, trace: Trace, optimizer: str
 ) -> dict[str, int]:
-    """Return the bytes of a training step, by part, and the most that is held at once.
+    """Return the bytes of a training step, by part, and its peak.
 
-    ``activations`` is what the forward pass leaves for the backward pass. Weights without a
-    gradient in this step have no state in the optimizer. The parts are not all held at once:
-    ``peak`` is the most that is, with a step of the optimizer at the end. ``few`` is the same
-    model, or one with some of its layers of every kind.
+    ``activations`` are kept from the forward pass for the backward pass. Weights without a gradient
+    in this step have no state in the optimizer. The parts are not all held at once: ``peak`` is the
+    most bytes held, with a step of the optimizer at the end. ``few`` is the same model, or one with
+    some of its layers of every kind.
     """
     with fake_world(None, subject.dtype):
         model = subject.build()
@@ -206,7 +207,7 @@ def training_memory(
 
 
 def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
-    """Yield which weights a training step gives no gradient, as those of a part it leaves out."""
+    """Yield a note on the weights that a training step gives no gradient, if there are any."""
     if not trace.ungraded:
         return
     named = dict(subject.on_meta().named_parameters())
@@ -223,9 +224,9 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
 def _optimizer(
     few: WholeModel, weights: Sequence[Any], name: str, ungraded: frozenset[str]
 ) -> tuple[int, int]:
-    """Return the bytes of an optimizer's state, and the most that a step takes beside it.
+    """Return the bytes of an optimizer's state, and the most that a step takes besides.
 
-    Each weight's state is that of one of the same shape in a model of few layers, which steps.
+    A weight's state is measured on a weight of the same shape in a model of few layers.
     """
     if name == "none":
         return 0, 0
@@ -252,7 +253,7 @@ def _shape(weights: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """Numbers of weights of a module: those that every token is multiplied with, and experts'."""
+    """Numbers of weights of a module: ``shared`` meet every token, ``routed`` are of experts."""
 
     shared: int = 0
     routed: int = 0
@@ -290,8 +291,8 @@ def weights_met(
 ) -> int:
     """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
 
-    Of routed experts those that tokens meet on average if each chooses ``chosen`` of ``experts``
-    evenly: E (1 - (1 - k/E)^tokens), rounded up.
+    Of E routed experts the tokens meet E (1 - (1 - k/E)^tokens) on average if each chooses k of
+    them evenly; the weights are rounded up.
     """
     ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
     # a module that holds another may use its weights itself
@@ -303,10 +304,8 @@ def weights_met(
     return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
 
 
-#: Kinds of tensors that are named.
-_MOST_TENSORS = 3
-#: The least share of a peak of a kind of tensors that is named.
-_LEAST_SHARE = 0.05
+#: The most kinds of tensors that are named, and the least share of a peak that each takes.
+_MOST_TENSORS, _LEAST_SHARE = 3, 0.05
 
 
 @dataclass(frozen=True)
@@ -325,9 +324,9 @@ class HeldTensors:
 def peak_fields(
     trace: Trace, phase: str, forms: ModelForms | None, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the peak's ``formula`` at these sizes, its other branches left out, and ``tensors``.
+    """Return the branch of the peak's ``formula`` that holds at these sizes, and ``tensors``.
 
-    ``tensors`` are the largest held then, each a table of :class:`HeldTensors`; without formulas,
+    ``tensors`` are the largest at the peak, each a table of :class:`HeldTensors`; without formulas,
     ``formula`` is None.
     """
     whole = None if forms is None else forms.whole.get("peak_bytes")
@@ -340,7 +339,7 @@ def peak_fields(
 def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     """Return the kinds of tensors that take most of a phase's peak, the largest first.
 
-    Empty for a phase that replaces what was there before, as a cache by a longer copy.
+    Empty for a phase that replaces earlier memory, as a cache by a longer copy.
     """
     counts: Counter[Any] = Counter()
     for call, size, number in _live_at_peak(trace.calls, phase):
@@ -352,16 +351,16 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     ]
     held.sort(key=lambda one: -one.bytes)
     whole = sum(one.bytes for one in held)
-    if whole > peak(trace, phase):  # of a cache that was there before
+    if whole > peak(trace, phase):  # a cache from before the phase was freed
         return []
     least = _LEAST_SHARE * whole
     return [one for one in held[:_MOST_TENSORS] if one.bytes >= least]
 
 
 def _live_at_peak(calls: Sequence[Call], phase: str) -> Iterator[tuple[Call, int, int]]:
-    """Yield the calls of which results are alive at the peak, with bytes of one and how many.
+    """Yield calls with results alive at the peak, the bytes of a result, and how many there are.
 
-    A run that stands for all layers by its first few has several storages of one number.
+    In a run that repeats the calls of a few layers, several storages have one number.
     """
     counted = [call for call in calls if phase != "forward" or call.part == "forward"]
     held = list(accumulate(call.takes - call.gives for call in counted))

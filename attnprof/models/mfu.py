@@ -52,7 +52,7 @@ def flops_of(
     """Return the FLOPs of a batch of sequences, each attending within itself.
 
     ``images`` are the patches of each image beside the text. Raises :class:`RequestError` for
-    images if the model or the convention has none that are known.
+    images if the model has no vision encoder of a known kind.
     """
     counted = count(sizes, convention, phase)
     text = sum(sequence_flops(counted, n) for n in lengths)
@@ -124,7 +124,7 @@ def mfu_report(
 
 
 def _answer(sizes: ModelSizes, lengths: Sequence[int]) -> str:
-    """Return the sentence that says what a trained token takes, and how much of it attention."""
+    """Return the sentence on the FLOPs of a trained token, and attention's share of them."""
     tokens = sum(lengths)
     step = terms(sizes, EXECUTED)
     attention = summed(step.get(name, {}) for name in ("scores", "index scores"))
@@ -143,7 +143,7 @@ _LENGTHS = (1, 2, 127, 128, 1000, 4096, 8192, 131072)
 _FILE = '''"""FLOPs of {name} for model FLOPs utilisation (MFU).
 
 Source: {source}; convention: {conventions}; written by attnprof {version}.
-Domain: sequences of 1 token or more, each attending within itself; {logits}.
+Domain: sequences of 1 token or more, each attending within itself; logits of every token.
 {notes}"""
 
 
@@ -196,7 +196,7 @@ def python_file(sizes: ModelSizes, conventions: Sequence[str], source: str, vers
     ]
     return _FILE.format(
         name=_plain(sizes.name), source=_plain(source), conventions=", ".join(conventions),
-        version=version, logits="logits of every token", default=conventions[0],
+        version=version, default=conventions[0],
         notes="".join(f"{_plain(line)}\n" for line in (*sizes.notes, *notes)),
         branches="\n".join(_branch(*key, each) for key, each in counted.items()),
         possible=", ".join(conventions) + " of " + " and ".join(PHASES), expected="".join(expected),

@@ -1,9 +1,9 @@
 """The numbers of a model that conventions for MFU need, from its own code.
 
-The model is built without values and runs once over a few tokens (:mod:`attnprof.models.text_run`):
-modules that run tell how many rows they multiply, the attention registry tells shapes of attention,
-alike layers together; layers that do not ask it are counted as they run. A recurrent layer's state
-stands in the attributes of its module. Of experts a token meets as many as the configuration says.
+The model is built without values and runs once over a few tokens (:mod:`attnprof.models.text_run`).
+The run shows how many rows each module multiplies. The attention registry gets the shapes of
+attention; a layer that does not ask the registry is counted as it runs. The sizes of a recurrent
+layer's state are attributes of its module. A token meets as many experts as the configuration says.
 Entry point: :func:`sizes_of`.
 """
 
@@ -40,14 +40,14 @@ _SHARED = re.compile(r"shared_?(expert|mlp)|residual_mlp")
 _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
 _VECTORS = re.compile(r"A_log|^[AD]$|dt_bias|position|token|scale|query|memory|sinks|slope|lambda")
 #: Fields of a config.json for layers that predict further tokens. Types' defaults for them do not
-#: count: models that were released without such layers have them too.
+#: count: they also name further layers for models released without any.
 _FURTHER = ("num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 
 
 def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     """Return the sizes of a model: a path, a name, or the fields of a ``config.json``.
 
-    Raises :class:`RequestError` for what is no model of tokens, and :class:`CannotRunError` without
+    Raises :class:`RequestError` if it is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
     source = "" if isinstance(model, Mapping) else str(model)
@@ -56,21 +56,22 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
             f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
             "its folder or a name (attnprof list --models)"
         )
-    known = named(model)
-    subject, config = hub_subject(known.fields, known.name), configuration(known.fields, known.name)
-    subject = replace(subject, notes=(*known.notes, *subject.notes))
+    named_model = named(model)
+    fields, name = named_model.fields, named_model.name
+    subject, config = hub_subject(fields, name), configuration(fields, name)
+    subject = replace(subject, notes=(*named_model.notes, *subject.notes))
     sizes = subject_sizes(subject, text_config(config))
-    text = known.fields.get("text_config")
+    text = fields.get("text_config")
     text = text if isinstance(text, Mapping) else {}
-    further = [known.fields.get(name) or text.get(name) for name in _FURTHER]
+    further = [fields.get(name) or text.get(name) for name in _FURTHER]
     named_layers = next((int(x) for x in further if isinstance(x, int)), 0)
     return replace(sizes, images=image_shape(config), mtp_layers=named_layers)
 
 
 def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) -> ModelSizes:
-    """Return the sizes of a model that is described, with the text part of its configuration.
+    """Return the sizes of a model; ``config`` is the part of its configuration about text.
 
-    ``run`` is one over a few tokens, if there is one.
+    ``run`` is its run over a few tokens, if it was made already.
     """
     if fixed := [name for name in subject.inputs if name not in ("input_ids", "decoder_input_ids")]:
         raise RequestError(
@@ -124,14 +125,14 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
 
 
 def _is_expert(owner: str) -> bool:
-    """Return whether a module belongs to experts of which a token is sent to some."""
+    """Return whether a module belongs to routed experts."""
     return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
 
 
 def _runs(run: TextRun, owner: str) -> bool:
-    """Return whether a module runs over text, or is inside one that does and is no module apart.
+    """Return whether a module runs over text, or holds weights that a module which runs reads.
 
-    A module without others inside may be read by the one that it is in.
+    Such a module has no children of its own, or is one of the experts.
     """
     while owner and owner not in run.ran:
         outer, has_children = owner.rpartition(".")[0], bool(list(run.modules[owner].children()))
@@ -168,7 +169,7 @@ def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
 
 
 def _last_layer(run: TextRun, subject: WholeModel) -> int:
-    """Return the matrix entries that a token meets in the last layer: those of an MTP layer."""
+    """Return the matrix entries that a token meets in the last layer, as in an MTP layer."""
     last_layer = next(reversed(layers_of(run.places)), None)
     total, share = Fraction(0), Fraction(subject.chosen, subject.experts)
     for name, weight in run.model.named_parameters():
@@ -204,7 +205,7 @@ def _symbols(sizes: ModelSizes, config: Any) -> dict[str, int]:
     return {**numbers, **by_symbol}
 
 
-#: Chunks of delta layers, whose code has it as the default of a function.
+#: Tokens of a chunk in delta layers: a default in their code.
 _DELTA_CHUNK = 64
 _BLOCK = 256  # of lightning attention
 
@@ -235,10 +236,10 @@ def together(shapes: Iterable[Any]) -> list[Any]:
 def with_unrecorded(
     run: TextRun, subject: WholeModel, recorded: list[AttentionShape]
 ) -> tuple[list[AttentionShape], tuple[str, ...]]:
-    """Return attention with that of layers which do not ask the registry, and a note on it.
+    """Return attention, also of layers that do not ask the registry, and a note on these.
 
-    What grows with the square of the length is counted on three short runs, as two products of
-    equal width; whether keys ahead are masked is what the configuration says.
+    Their FLOPs are the part of three short runs that grows with the square of the length, taken as
+    two products of equal width. They are causal if the model keeps a cache.
     """
     names = {id(module): name for name, module in run.modules.items()}
     covered = {run.places[names[module]].layer for module, _ in run.calls if module in names}
@@ -263,25 +264,25 @@ def with_unrecorded(
 
 
 def mixer_of(module: Any) -> MixerShape | None:
-    """Return what a recurrent layer's module carries; None for other modules."""
+    """Return the shape of a recurrent layer's state, by its module; None for other modules."""
 
-    def has(*names: str) -> int:
+    def size(*names: str) -> int:
         return first_number(module, names)
 
-    kind, width = type(module).__name__, has("head_dim")
-    heads = has("num_heads", "num_attention_heads")
-    if states := has("ssm_state_size"):
-        chunk, groups = has("chunk_size"), has("n_groups")
+    kind, width = type(module).__name__, size("head_dim")
+    heads = size("num_heads", "num_attention_heads")
+    if states := size("ssm_state_size"):
+        chunk, groups = size("chunk_size"), size("n_groups")
         if not groups or not chunk:
-            return MixerShape(1, "scan", has("intermediate_size"), states, 1, 1)
+            return MixerShape(1, "scan", size("intermediate_size"), states, 1, 1)
         return MixerShape(1, "decay", heads, states, width, chunk, groups)
-    if has("num_v_heads") and has("head_k_dim"):
-        sizes = has("num_v_heads"), has("head_k_dim"), has("head_v_dim")
+    if size("num_v_heads") and size("head_k_dim"):
+        sizes = size("num_v_heads"), size("head_k_dim"), size("head_v_dim")
         return MixerShape(1, "delta", *sizes, _DELTA_CHUNK)
     if "Delta" in kind and width:
         return MixerShape(1, "delta", heads, width, width, _DELTA_CHUNK)
     if re.search("Lightning|LinearAttention", kind) and width:
-        return MixerShape(1, "decay", heads, width, width, has("block_size") or _BLOCK)
+        return MixerShape(1, "decay", heads, width, width, size("block_size") or _BLOCK)
     return None
 
 
@@ -289,7 +290,7 @@ def mixer_of(module: Any) -> MixerShape | None:
 class ImageShape:
     """A vision transformer: multiply-adds a patch before merging and of merging, layers, width.
 
-    ``merged`` patches become one token, so merging is done once for so many.
+    ``merged`` patches become one token by one merge.
     """
 
     products: int

@@ -1,9 +1,9 @@
 """Find the model that a name stands for: a file, a released model, a type, or a name on the Hub.
 
-:func:`config_of` is the one way from what a user writes to the fields of a ``config.json``, and
-:func:`named` tells what was taken for it, too. Released models are in ``released.json``: the fields
-of each one's ``config.json`` that change a cost and are not its type's defaults, the name on the
-Hub, and the published number of parameters.
+:func:`config_of` returns the fields of a ``config.json`` for any of these, :func:`named` also a
+short name and notes. Released models are in ``released.json``: the fields of ``config.json`` that
+change a cost and are not the defaults of the model's type, the name on the Hub, and the published
+number of parameters.
 """
 
 import json
@@ -32,8 +32,8 @@ _HUB = "https://huggingface.co"
 class Released:
     """A released model: its name on the Hub, its parameters, and the fields of its config.json.
 
-    ``published`` is the number of parameters that its makers give, 0 if unknown; ``beyond`` is what
-    they count and transformers' model has not as parameters, as a vision tower.
+    ``published`` is the number of parameters that its makers give, 0 if unknown; ``beyond`` names
+    parameters that they count and transformers' model does not have, as a vision tower.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Released:
 
     @property
     def note(self) -> str:
-        """Return the sentence that says where the model's configuration comes from."""
+        """Return the sentence on the source of the model's configuration."""
         more = f"; {self.published:,} parameters are published, with {self.beyond}"
         return f"a configuration that is shipped, of {self.hub}{more if self.beyond else ''}"
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """The fields of a model's ``config.json``, a short name of it, and notes on what was taken."""
+    """The fields of a model's ``config.json``, a short name of it, and notes on their source."""
 
     name: str
     fields: Mapping[str, Any]
@@ -74,15 +74,15 @@ def config_of(model: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     alone gets the type that has such layers. Raises :class:`RequestError` for other things, and
     :class:`CannotRunError` if the Hub cannot be asked.
     """
-    known = named(model)
+    named_model = named(model)
+    fields, name = named_model.fields, named_model.name
     if isinstance(model, Mapping):
-        check_type(model, known.name)
-    fields = known.fields
-    return as_typed(fields, known.name)[0] if is_described(fields) else dict(fields)
+        check_type(model, name)
+    return as_typed(fields, name)[0] if is_described(fields) else dict(fields)
 
 
 def fields_of(source: str) -> Mapping[str, Any] | None:
-    """Return the fields that a name stands for; None for files and types, which are no names."""
+    """Return the fields of a released model or one on the Hub; None for files and types."""
     if source.lower() in released() or (_is_name(source) and _HUB_NAME.fullmatch(source)):
         return named(source).fields
     return None
@@ -205,7 +205,7 @@ def _is_reachable(name: str) -> bool:
 
 
 def _unreachable() -> str:
-    """Return why the Hub was not asked, and what to do about it."""
+    """Return why the Hub cannot be used, and a remedy."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
@@ -223,7 +223,7 @@ def _shipped_like(name: str) -> str:
 
 
 def _or_shipped(name: str) -> str:
-    """Return the end of a message: what to type without the Hub, if the model is shipped."""
+    """Return the end of a message: the command without the Hub if the model is shipped, or ""."""
     models = (model for model in released().values() if model.hub.lower() == name.lower())
     model = next(models, None)
     return f"; shipped is {model.name}: type attnprof model {model.name}" if model else ""

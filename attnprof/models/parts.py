@@ -1,8 +1,8 @@
 """Find the part (embedding, attention, mlp, …) and the layer of each module; name kinds of layers.
 
-Kinds are named by what differs between them: ``sliding 128``, ``latent · moe 256/8``. The modules
-of a layer say how it mixes rows: latent attention has the rank of its latents, a recurrence its
-decays. Which keys attention sees is said by the configuration. Entry points: :func:`places`,
+A kind's name says how its layers mix rows, and its experts: ``sliding 128``, ``latent · moe
+256/8``. The attributes of modules tell: latent attention has the rank of its latents, a recurrence
+its decays. The configuration tells which keys attention sees. Entry points: :func:`places`,
 :func:`layer_names`, and :func:`distinct_names` for kinds of one name.
 """
 
@@ -103,7 +103,10 @@ def above(name: str) -> Iterator[str]:
 
 
 def _inside(last: str, kind: str) -> str:
-    """Return the part of a module in a layer, by class first: hybrids name all mixers alike."""
+    """Return the part of a module in a layer, by its class, then by its name.
+
+    In hybrids all mixers have one name.
+    """
     names = [last] if _WHOLE.search(kind) else [kind, last]
     matching = (part for text in names for part in _INSIDE if _INSIDE[part].search(text))
     return next(matching, "other")
@@ -143,7 +146,7 @@ def layer_kinds(model: Any) -> dict[str, int]:
 _EXPERTS, _CHOSEN = (*EXPERTS, "num_routed_experts"), ("top_k", *CHOSEN, "moe_topk")
 _MIXES = re.compile(r"att|delta|mixer|mamba|conv(olution)?$|recurrent|lstm|ssm", re.IGNORECASE)
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
-#: Words of a class that say nothing of how it mixes rows.
+#: Words in the names of classes that are the same for all kinds of mixers.
 _EMPTY = {"attention", "attn", "mixer", "layer", "block", "net", "self", "text", "module", "model"}
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
 #: Ends of attributes of modules whose attention sees windows or blocks alone.
@@ -157,13 +160,12 @@ def layer_names(
 ) -> list[str]:
     """Return the name of each layer; its type or its class, if its modules tell none.
 
-    ``types`` has one a layer, or none at all. Names of types with a mechanism of ours stay.
+    ``types`` has one a layer, or is empty. Names with a swapped mechanism, in brackets, stay.
     """
     modules = dict(model.named_modules())
     kinds = list(types) or [type(modules[path]).__name__ for path in layers]
-    if not hasattr(getattr(model, "config", None), "get_text_config"):
-        return kinds
-    if any(name.endswith(")") for name in kinds):
+    is_swapped = any(name.endswith(")") for name in kinds)
+    if is_swapped or not hasattr(getattr(model, "config", None), "get_text_config"):
         return kinds
     type_names = types or [""] * len(layers)
     names = [
@@ -176,11 +178,11 @@ def layer_names(
 def distinct_names(
     modules: Mapping[str, Any], name: str, kinds: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Return distinct names for kinds of layers (paths) that share one, by what differs in them."""
+    """Return distinct names for kinds of layers (paths) of one name: with a differing module."""
     names = [name]
     for paths in kinds[1:]:
         title = f"{name} · {_difference(modules[kinds[0][0]], modules[paths[0]], paths)}"
-        if title in names:  # of several that differ from the first, as widths of a pyramid
+        if title in names:  # several kinds differ from the first alike, as in a pyramid
             title += f" at {_positions(paths)}"
         names.append(title)
     return names
@@ -217,11 +219,11 @@ def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePla
     """Return the paths of a layer's modules that mix rows, the outermost of each."""
     paths = list[str]()
     for name, _ in modules[path].named_modules(prefix=path):
-        if name not in places:  # layers may share a module, which has the path of its first
+        if name not in places:  # a module shared by layers has the path of the first layer
             continue
         inside = any(name.startswith(f"{outer}.") for outer in paths)
-        held = next(modules[name].parameters(), None) is not None
-        if places[name].part == "attention" and held and not inside:
+        has_weights = next(modules[name].parameters(), None) is not None
+        if places[name].part == "attention" and has_weights and not inside:
             paths += [] if type(modules[name]).__name__ == "ModuleList" else [name]
     by_class = [x for x in paths if _MIXES.search(type(modules[x]).__name__)]
     # one matrix that is no convolution weighs the results of layers, not of tokens
@@ -242,7 +244,7 @@ def _mixer_name(model: Any, mixer: Any, text: Any, layer_type: str) -> str:
     recurrence = next(filter(None, map(_recurrence, parts)), "")
     if recurrence:
         return recurrence
-    words = _own_words(type(model).__name__, type(mixer).__name__)
+    words = _mixer_words(type(model).__name__, type(mixer).__name__)
     attends = any("att" in type(part).__name__.lower() for part in mixer.modules())
     linear = layer_type in ("linear_attention", "conv") or not attends
     return " ".join(words) or layer_type.replace("_", " ") if linear else window
@@ -253,9 +255,7 @@ def _recurrence(module: Any) -> str:
     decay = getattr(module, "A_log", None)
     if decay is None:
         return "rwkv" if hasattr(module, "time_decay") else ""
-    if (
-        sum(size > 1 for size in decay.shape) > 1
-    ):  # (channels, states), or (heads, channels, states)
+    if sum(size > 1 for size in decay.shape) > 1:  # (channels, states) or (heads, channels, states)
         return "mamba"
     if getattr(module, "D", None) is not None:
         return "mamba-2"
@@ -279,13 +279,13 @@ def _keys_seen(mixer: Any, text: Any, layer_type: str) -> str:
         return f"top {first_number(text, ('index_topk', 'indexer_top_k'))}"
     if kind in ("", "hybrid", "sparse", "dense", "moe"):
         usual = None if layer_type else _window_of(mixer, text)
-        held = getattr(mixer, "sliding_window", usual)
-        return f"sliding {held}" if isinstance(held, int) and held > 1 else _blocks_of(mixer)
+        size = getattr(mixer, "sliding_window", usual)
+        return f"sliding {size}" if isinstance(size, int) and size > 1 else _blocks_of(mixer)
     return kind
 
 
 def _blocks_of(mixer: Any) -> str:
-    """Return the windows or blocks that a module's own numbers tell, else ``full``."""
+    """Return the windows or blocks in a module's attributes, like ``blocks 64``, else ``full``."""
     for part in mixer.modules():
         for name, value in vars(part).items():
             size = value[0] if isinstance(value, tuple | list) and value else value
@@ -304,14 +304,14 @@ def _window_of(mixer: Any, text: Any) -> int | None:
     return window if "sliding_window" in source else None
 
 
-def _own_words(model: str, mixer: str) -> list[str]:
-    """Return the words of a mixer's class that are not its model's.
+def _mixer_words(model: str, mixer: str) -> list[str]:
+    """Return the words of a mixer's class without its model's name.
 
     ``MiniMaxLightningAttention`` of ``MiniMaxForCausalLM`` is lightning.
     """
-    theirs, words = _WORD.findall(model), _WORD.findall(mixer)
-    while words and theirs and words[0] == theirs[0]:
-        words, theirs = words[1:], theirs[1:]
+    prefix, words = _WORD.findall(model), _WORD.findall(mixer)
+    while words and prefix and words[0] == prefix[0]:
+        words, prefix = words[1:], prefix[1:]
     return [word.lower() for word in words if word.lower() not in _EMPTY]
 
 
@@ -332,33 +332,32 @@ def _experts(layer: Any, text: Any) -> str:
     return f"moe {experts}/{seen}" if seen else f"moe {experts}"
 
 
-def _difference(one: Any, other: Any, paths: Sequence[str]) -> str:
-    """Return what a layer has and one of the same name has not: a width, a module, a setting.
+def _difference(first: Any, layer: Any, paths: Sequence[str]) -> str:
+    """Return how a layer differs from the first of its name: by a width, a module, a setting.
 
-    If nothing differs, layers are named by their position; ``paths`` are those of ``other`` and the
-    layers of its kind.
+    If nothing differs, it is the positions of the layers of its kind, which have these ``paths``.
     """
-    mine, theirs = (
-        {name: tuple(x.shape) for name, x in layer.named_parameters()} for layer in (other, one)
+    shapes, others = (
+        {name: tuple(x.shape) for name, x in one.named_parameters()} for one in (layer, first)
     )
-    for name in mine:
-        if name in theirs and mine[name] != theirs[name]:
-            pairs = list(zip(mine[name], theirs[name], strict=False))
-            size = next((x for x, y in pairs if x != y), mine[name][0])
+    for name in shapes:
+        if name in others and shapes[name] != others[name]:
+            pairs = list(zip(shapes[name], others[name], strict=False))
+            size = next((x for x, y in pairs if x != y), shapes[name][0])
             return f"{_short(name)} {size}"
-    if more := [name for name in mine if name not in theirs]:
+    if more := [name for name in shapes if name not in others]:
         return f"with {_short(more[0])}"
-    if less := [name for name in theirs if name not in mine]:
+    if less := [name for name in others if name not in shapes]:
         return f"without {_short(less[0])}"
-    settings = [_settings(layer) for layer in (other, one)]
-    for name, value in settings[0].items():
-        if name in settings[1] and settings[1][name] != value:
+    usual = _settings(first)
+    for name, value in _settings(layer).items():
+        if name in usual and usual[name] != value:
             return f"{name.rpartition('.')[2]} {value}"
     return f"at {_positions(paths)}"
 
 
 def _short(name: str) -> str:
-    """Return the module that has a weight, and the weight's name unless that is ``weight``."""
+    """Return a weight's module, and the weight's name unless that is ``weight``."""
     *owners, last = name.split(".")
     owner = next((x for x in reversed(owners) if not x.isdigit()), "")
     return f"{owner} {'' if last == 'weight' else last}".strip()

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.models.borders import derived_beside, reached
+from attnprof.models.borders import derived_near, extended
 from attnprof.models.costs import LayerKind, by_kind, kind_of_layer
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.forms import ModelForms, Repeated, UnlikeError, of_whole, repeated
+from attnprof.models.forms import ModelForms, Repeated, UnlikeError, forms_of_all_layers, repeated
 from attnprof.models.memory import HeldWeights, held_weights
 from attnprof.models.parts import ModulePlace, places
 from attnprof.models.whole import WholeModel
@@ -23,7 +23,7 @@ from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.count import PartedError, count, counted, held, tried
+from attnprof.trace.solve.count import PartedError, count, counted, runnable, smallest_real_run
 
 #: Sizes for a short run on real tensors.
 _SHORT = {"B": 2, "N": 16, "M": 16}
@@ -39,8 +39,8 @@ class PhaseRun:
     """A phase of a model at the asked sizes, with its formulas, or why they are ``missing``.
 
     ``ran``: the target as it was run, with experts chosen evenly or on real tensors. ``held``: the
-    run was compared with one on real tensors. ``name``: the phase as asked; ``prefill`` is the
-    phase ``forward`` with logits of the last token alone.
+    run was compared with one on real tensors. ``name``: the phase as asked, as ``prefill``, which
+    is the phase ``forward`` with logits of the last token alone.
     """
 
     phase: str
@@ -56,8 +56,8 @@ class PhaseRun:
 class Model:
     """A built subject: its modules' places (layer and part), its kinds of layers, its parameters.
 
-    ``resting``: parameters of experts that a token is not sent to, by kind of layer and part.
-    ``held``: weights by module.
+    ``resting``: parameters of experts that a token skips, by kind of layer and part. ``held``:
+    weights by module.
     """
 
     places: Mapping[str, ModulePlace]
@@ -69,7 +69,7 @@ class Model:
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """Return a built subject; layers are of one kind if they cost the same in these runs."""
+        """Return a built subject; layers of equal costs in these runs are of one kind."""
         model = subject.on_meta()
         where = places(model)
         entries = sum(weights.numel() for weights in model.parameters())
@@ -100,18 +100,19 @@ class Model:
 def _with_logits(subject: WholeModel, name: str) -> WholeModel:
     """Return the subject with a phase's logits; itself if it has these, to reuse its prompts."""
     logits = subject.logits_of(name)
-    same = not logits or logits == subject.logits_of("forward")
-    return subject if same else replace(subject, logits=logits)
+    if not logits or logits == subject.logits_of("forward"):
+        return subject
+    return replace(subject, logits=logits)
 
 
 def run_of(
     subject: WholeModel, phase: str, sizes: Mapping[str, int], limit_s: float = 0.0, *,
-    shown: Trace | None = None,
+    other_phase: Trace | None = None,
 ) -> PhaseRun:  # fmt: skip
     """Return a run of all layers at the asked sizes.
 
     A long run is composed from one of the first layers, if the others are built alike. So is a
-    short one if ``shown``, the run of another phase, has confirmed that layers built alike cost the
+    short one if ``other_phase``, a run of all layers, confirms that layers built alike cost the
     same. Raises :class:`CannotRunError` if it takes more than ``limit_s`` seconds of processor
     time, and more than two minutes.
     """
@@ -121,7 +122,7 @@ def run_of(
     numbers = {size: sizes[size] for size in target.symbols}
     try:
         with patience(_LONG_S):
-            run = run_by_few(subject, phase, numbers, shown) if shown else None
+            run = run_by_few(subject, phase, numbers, other_phase) if other_phase else None
             run = run or counted(target, numbers, phase, held=False)
             return PhaseRun(phase, *run, name=name)
     except TooLongError:
@@ -130,14 +131,14 @@ def run_of(
         if why := _wrong_configuration(subject, error, numbers):
             raise RequestError(why) from error
         raise
-    most = max(limit_s, _LONGEST_S)
+    limit_s = max(limit_s, _LONGEST_S)
     try:
-        with patience(most):
+        with patience(limit_s):
             run = run_by_few(subject, phase, numbers) or counted(target, numbers, phase, held=False)
     except TooLongError as error:
         raise CannotRunError(
-            f"a run of {subject.name} at {sizes_text(numbers)} takes more than {most:g} s of "
-            f"processor time: type a shorter --seq, or --limit {2 * max(most, 60):g}"
+            f"a run of {subject.name} at {sizes_text(numbers)} takes more than {limit_s:g} s of "
+            f"processor time: type a shorter --seq, or --limit {2 * limit_s:g}"
         ) from error
     return PhaseRun(phase, *run, name=name)
 
@@ -145,7 +146,7 @@ def run_of(
 def _wrong_configuration(
     subject: WholeModel, error: RequestError, numbers: Mapping[str, int]
 ) -> str:
-    """Return the field of a configuration that makes a run fail, and what to type; or ""."""
+    """Return the message on the configuration's field that makes a run fail, else ""."""
     if _WITHOUT_KEYS in str(error):
         return (
             f"{subject.name} has no attention among its layers, and transformers runs it only with "
@@ -166,7 +167,7 @@ def with_forms(
     """Return a run with its formulas, or with why there are none."""
     subject = _with_logits(subject, run.name)
     if model.repeated is not None:
-        model = replace(model, repeated=model.repeated.of(subject))
+        model = replace(model, repeated=model.repeated.for_subject(subject))
     with shares.next() as share:
         most = f"at most {share:.0f} s of processor time"
         tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
@@ -189,37 +190,37 @@ def _derived(
         try:
             return replace(run, forms=model.repeated.forms(phase, numbers, run.trace, run.ran))
         except (UnlikeError, AttnprofError, TooLongError):
-            pass  # a run of all layers may have formulas that a run of few has not
+            pass  # a run of all layers may still have formulas
     if not is_patient():
         return run
     try:
         if not run.trace.has_loops:  # loops over tokens make such runs too long
             run = replace(run, trace=count(target, numbers, phase), held=is_patient())
-        forms, near, known = derived_beside(run.ran, run.ran, phase, numbers)
+        forms, near, run_near = derived_near(run.ran, run.ran, phase, numbers)
 
-        def meets(sizes: Sizes) -> bool:
+        def agrees(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, held=False), phase)
             closed = {x: formula.expression for x, formula in forms.formulas.items()}
             return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 
-        forms = reached(forms, near, known, numbers, meets)
+        forms = extended(forms, near, run_near, numbers, agrees)
     except (AttnprofError, TooLongError) as error:
         return replace(run, missing=str(error))
-    return replace(run, forms=of_whole(forms, model.places, model.kinds))
+    return replace(run, forms=forms_of_all_layers(forms, model.places, model.kinds))
 
 
 def _confirmed(
     run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
 ) -> PhaseRun:
-    """Return a run without formulas, after comparing a run of few layers with real tensors.
+    """Return a run without formulas, after a run of few layers is compared with real tensors.
 
-    If the code does something else on real tensors, the run is made on these.
+    If the code does something else on real tensors, all layers are run on real tensors.
     """
     few, training = model.few(subject).target(run.phase), trains([run.phase])
     try:
-        few = tried(few, {name: _SHORT[name] for name in few.symbols}, training=training)
+        few = runnable(few, {name: _SHORT[name] for name in few.symbols}, training=training)
         parted = few.mode.real
-        why = "" if parted else held(few, training, lambda _: True, ())
+        why = "" if parted else smallest_real_run(few, training, lambda _: True, ())
     except PartedError:
         parted, why = True, ""
     except AttnprofError as error:

@@ -1,6 +1,7 @@
 """A model's costs as a report: by phase, part and kind of layer, as numbers and closed forms.
 
-Its figures are curves over the length, by formulas: FLOPs by part and bytes of the cache.
+Formulas also give curves over the length: FLOPs by part and bytes of the cache. Entry point:
+:func:`model_report`.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +32,7 @@ from attnprof.trace.run.limits import Shares
 from attnprof.trace.sizes import evaluate
 from attnprof.workload import ITEM_SIZES
 
-#: Points of a curve, and the factor below and above the asked length that they cover.
+#: Points of a curve, which reaches from a 64th of the asked length to 64 times it.
 _POINTS, _AROUND = 49, 64
 
 
@@ -40,7 +41,7 @@ def shares_of(
 ) -> dict[str, Any] | None:
     """Return FLOPs by part at lengths where the formulas hold; None if they have no N.
 
-    ``counted`` are those of a run at the asked sizes.
+    ``counted`` are the FLOPs of a run at the asked sizes.
     """
     if forms is None or not any("N" in shape for shape in forms.verified_at):
         return None
@@ -59,7 +60,7 @@ def shares_of(
 def growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[str, Any] | None:
     """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
-    ``counted`` are those of a run at the asked sizes.
+    ``counted`` are the bytes in a run at the asked sizes.
     """
     if cache.whole is None:
         return None
@@ -77,8 +78,8 @@ def _curve(
 ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
     """Return lengths around the asked one at which formulas hold, with a batch, and values there.
 
-    Formulas that hold from two inputs on are evaluated for two, unless for one input they give the
-    number that was ``counted`` in a run.
+    Formulas that hold from a batch of 2 on are evaluated at 2, unless at 1 they give the number
+    that was ``counted`` in a run.
     """
     steps = (_AROUND ** (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
     near = dict.fromkeys(max(1, round(sizes["N"] * step)) for step in steps)
@@ -106,9 +107,9 @@ def model_report(
 ) -> Report:
     """Return the report on a model's phases: numbers at ``sizes`` (B and N), formulas in B and N.
 
-    A phase that it does not have, or that does not run, is left out with a note; if there is no
-    other, its error is raised, :class:`CannotRunError` or :class:`RequestError`. Numbers come
-    first; formulas get what is left of ``limit_s`` seconds of processor time.
+    A phase that the model does not have, or that does not run, is left out with a note; if no phase
+    runs, the first error is raised, :class:`CannotRunError` or :class:`RequestError`. Numbers come
+    first; formulas get the rest of ``limit_s`` seconds of processor time.
     """
     shares = Shares(limit_s)
     runs, failed = _runs(subject, phases, sizes, limit_s)
@@ -121,11 +122,12 @@ def model_report(
     kept = _cache(subject, sizes, model, shares, notes) if keeps else None
     runs = _with_forms(runs, subject, model, sizes, shares)
     records = [row for run in runs for row in _records(run, model)]
+    layers = {name: n for run in runs if run.forms for name, n in run.forms.layers.items()}
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
         "view": subject.view,
-        "at": {name: sizes[name] for name in subject.target().symbols} | _layers(runs),
+        "at": {name: sizes[name] for name in subject.target().symbols} | layers,
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {name: number for name, number in model.layers.items() if name},
@@ -149,8 +151,7 @@ def model_report(
             least = _least_traffic(subject, model, decoded[0], sizes.get("B", 1), rows[-1].value)
             summary["phases"]["decode"]["least_traffic"] = least
     if train := next((run for run in runs if run.phase == "train"), None):
-        few = model.few(subject)
-        summary["memory"] = training_memory(subject, few, train.trace, optimizer)
+        summary["memory"] = training_memory(subject, model.few(subject), train.trace, optimizer)
         summary["memory_bound"] = bound(train.trace, "train", "peak_bytes")
         notes += ungraded_note(subject, train.trace)
     records = [replace(row, view=subject.view) for row in records]
@@ -160,8 +161,8 @@ def model_report(
 def _has_cache(subject: WholeModel, phases: Sequence[str], error: AttnprofError | None) -> bool:
     """Return whether the cache is asked for, and there is one."""
     missing = isinstance(error, NoCacheError if subject.caches else AttnprofError)
-    cached = {"forward", "prefill", "decode"} & {*phases}
-    return subject.keeps and not missing and bool(cached)
+    keeps_tokens = subject.caches or subject.steps is not None
+    return keeps_tokens and not missing and bool({"forward", "prefill", "decode"} & {*phases})
 
 
 def _runs(
@@ -173,7 +174,7 @@ def _runs(
         tell(f"running {subject.name}: {phase}")
         try:
             runs.append(
-                run_of(subject, phase, sizes, limit_s, shown=runs[0].trace if runs else None)
+                run_of(subject, phase, sizes, limit_s, other_phase=runs[0].trace if runs else None)
             )
         except AttnprofError as error:
             failed[phase] = error
@@ -201,14 +202,8 @@ def _with_forms(
     return [forms[run.name] for run in runs]
 
 
-def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
-    """Return the numbers of layers that formulas have symbols for."""
-    numbers = [run.forms.layers for run in runs if run.forms is not None]
-    return {name: number for layers in numbers for name, number in layers.items()}
-
-
 def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return how formulas of a phase were found or why not, its peak, how other views differ."""
+    """Return a phase's fields: formulas or why none, its peak, the difference to other views."""
     peak = peak_fields(run.trace, run.phase, run.forms, sizes)
     more = {"peak": peak, "other_views": difference(subject, run.trace, run.phase, sizes)}
     if run.forms is None:
@@ -239,7 +234,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
         closed = dict(forms.parts.get((kind, part), {}))
         resting, entries = model.resting.get((kind, part), 0), values["parameters"]
         values["active_parameters"] = entries - resting
-        if "parameters" in closed:  # a token uses the same share in all layers
+        if "parameters" in closed:  # a token meets the same share in all layers
             closed["active_parameters"] = _share(closed["parameters"], entries - resting, entries)
         met.append(closed.get("active_parameters"))
         trace = Trace(calls[kind, part], routes=run.trace.routes if resting else [])
@@ -268,7 +263,7 @@ def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
 
 
 def _share(size: Any, part: int, whole: int) -> Any:
-    """Return the share ``part / whole`` of a number or an expression."""
+    """Return a number or an expression times ``part / whole``."""
     import sympy
 
     return size if part == whole else sympy.expand(size * sympy.Rational(part, whole))
@@ -317,7 +312,7 @@ def _least_traffic(
 
 
 def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
-    """Return shares of each phase's FLOPs over the length, where formulas hold."""
+    """Return the curves of each phase's FLOPs by part over the length, where formulas hold."""
     shares = dict[str, Any]()
     for run in runs:
         counted: Counter[str] = Counter()

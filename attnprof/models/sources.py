@@ -1,8 +1,8 @@
 """Load a model from a configuration of transformers, a name, a TOML file, a preset, or code.
 
-Models of transformers are built by their configuration from its own code, without weights
-(:func:`hub_subject`). Code makes a model by a function without arguments, or by its class.
-Entry point: :func:`subject_of`.
+Models of transformers are built from transformers' own code by their configuration, without weights
+(:func:`hub_subject`). User code is a function without arguments that makes a model, or its class
+(:func:`factory_subject`). Entry point: :func:`subject_of`.
 """
 
 import copy
@@ -70,11 +70,11 @@ def subject_of(
     tokens: int | None = None,
     inputs: Sequence[str] = (),
 ) -> WholeModel:
-    """Return the named model, with other mechanisms in some of its layers, as its name says.
+    """Return the model of a name, with other mechanisms in some of its layers (``swaps``).
 
     In transformers' models, mechanisms of one length are built for so many ``tokens``, by default
-    for the longest that the model takes. ``inputs`` are those of user code, guessed unless given.
-    Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
+    for the longest that the model takes. ``inputs`` are the inputs of user code, guessed by
+    default. Raises :class:`RequestError` for an unknown name, and if a mechanism does not fit.
     """
     if is_place(source):
         if kernel is not None or swaps:
@@ -179,7 +179,7 @@ def hub_subject(
 
 
 def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -> WholeModel:
-    """Return the description of a model of a class of transformers, which ``build`` makes."""
+    """Return the model of a class of transformers as a subject; ``build`` makes the model."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
     experts, chosen = first_number(text, hub_config.EXPERTS), first_number(text, hub_config.CHOSEN)
@@ -207,18 +207,17 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Return the dimensions of a class's inputs and labels by name, as ``--input`` takes them."""
     taken = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
-    known = {
+    dimensions = {
         "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
         "pixel_values_videos": lambda: _image(config), "input_features": lambda: _sound(config),
-        "input_values": lambda: _wave(config),
-        "past_values": lambda: _series(config),
+        "input_values": lambda: _wave(config), "past_values": lambda: _series(config),
     }  # fmt: skip
-    if name not in known:
+    if name not in dimensions:
         raise RequestError(
-            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
+            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(dimensions)}"
         )
     try:
-        inputs = {name: known[name]()}
+        inputs = {name: dimensions[name]()}
     except AttributeError as error:
         raise RequestError(
             f"{kind.__name__}: the size of its input is not known: {error}"
@@ -236,7 +235,7 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _image_config(config: Any) -> Any:
-    """Return the part of a configuration that says which images a model takes."""
+    """Return the part of a configuration with the size of images."""
     parts = (getattr(config, name, None) for name in ("vision_config", "encoder"))
     return next((part for part in parts if hasattr(part, "image_size")), config)
 
@@ -252,7 +251,7 @@ def _image(config: Any) -> str:
 
 
 def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
-    """Yield what is assumed where the configuration does not say it, and what is left out."""
+    """Yield notes on assumed sizes of images, and on costs that are left out."""
     has_size = getattr(_image_config(config), "image_size", None)
     if "pixel_values" in inputs and not has_size:
         yield f"its configuration names no size of images: {_SIDE} x {_SIDE} is taken"
@@ -267,7 +266,7 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
 
 
 def _takes_images_as_tokens(config: Any) -> bool:
-    """Return whether a model gets its images among the tokens of its text."""
+    """Return whether images are tokens of the model's text."""
     return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
 
 

@@ -1,8 +1,8 @@
-"""Layers that repeat: choose the first few of a model from whose costs that of all follows.
+"""Layers that repeat: choose a few models with fewer layers whose costs give the cost of all.
 
 A model with its first k layers alone is built for several k. A cost is a sum over layers by kind,
-so that it follows from as many of these models as there are kinds, and one more. With 12 alike
-layers it follows from models of 1 and 3: it is (11·cost(3) - 9·cost(1))/2.
+so as many of these models as there are kinds, and one more, give the cost of the whole. Of 12
+layers alike, models with 1 and 3 layers are enough: the cost is (11·cost(3) - 9·cost(1))/2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from attnprof.models.whole import WholeModel
 LAYERS = "L"
 #: Layers of each stack that a model is built with, by the stack's path.
 Lengths = Mapping[str, int]
-#: Of so many layers at most one stands before those that repeat.
+#: Repetition starts in the first quarter of the layers, else a stack does not repeat.
 _ONE_BEFORE = 4
 
 
@@ -37,21 +37,21 @@ class LayerStack:
         return f"{self.path}.{number}"
 
     def period(self, start: int = 0) -> int:
-        """Return after how many layers kinds repeat from ``start`` on; 0 if not twice over."""
+        """Return the period of the kinds from layer ``start`` on; 0 if they do not repeat."""
         kinds = self.kinds[start:]
         half = range(1, len(kinds) // 2 + 1)
         return next((p for p in half if kinds[p:] == kinds[:-p]), 0)
 
-    def telling(self, length: int) -> int:
-        """Return a number of first layers, at least ``length``, that has every kind of layer.
+    def sample_length(self, length: int) -> int:
+        """Return how many first layers, at least ``length``, to sample so that every kind is there.
 
-        Every kind that repeats is among them between two other layers.
+        Each kind that repeats is among them between two other layers.
         """
         repeated = {kind for kind in self.kinds if self.kinds.count(kind) > 1}
         enough = (n for n in range(length, len(self)) if repeated <= {*self.kinds[1 : n - 1]})
         return next(enough, len(self))
 
-    def ends_new(self, length: int) -> bool:
+    def ends_with_new_kind(self, length: int) -> bool:
         """Return whether the last of the first ``length`` layers is the first of its kind."""
         return 1 < length < len(self) and self.kinds[length - 1] not in self.kinds[: length - 1]
 
@@ -66,24 +66,21 @@ def stacks_of(model: Any, kinds: Sequence[LayerKind]) -> list[LayerStack]:
     """Return the lists of layers in a model that have some layers of one kind."""
     from torch import nn
 
-    of = {path: number for number, kind in enumerate(kinds) for path in kind.layers if path}
-    paths = dict.fromkeys(path.rpartition(".")[0] for path in of)
+    kind_of = {path: number for number, kind in enumerate(kinds) for path in kind.layers if path}
+    paths = dict.fromkeys(path.rpartition(".")[0] for path in kind_of)
     stacks = []
     for path in paths:
-        held = model.get_submodule(path)
-        layers = [f"{path}.{number}" for number in range(sum(1 for _ in held.children()))]
-        if isinstance(held, nn.ModuleList | nn.Sequential) and all(x in of for x in layers):
-            stack = LayerStack(path, tuple(of[layer] for layer in layers))
+        module = model.get_submodule(path)
+        layers = [f"{path}.{number}" for number in range(len(list(module.children())))]
+        if isinstance(module, nn.ModuleList | nn.Sequential) and all(x in kind_of for x in layers):
+            stack = LayerStack(path, tuple(kind_of[layer] for layer in layers))
             if 2 * len(set(stack.kinds)) <= len(stack):
                 stacks.append(stack)
     return stacks
 
 
 def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
-    """Return the model with only the first layers of each stack.
-
-    On tensors without values, it is built once, and copied.
-    """
+    """Return the model with only the first layers of each stack; without values built just once."""
     import torch
 
     from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
@@ -110,12 +107,11 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
 
 @dataclass(frozen=True)
 class Samples:
-    """Lengths of stacks from which all costs follow; the last one has the most layers.
+    """Lengths of stacks in the sampled models; the last one has the most layers.
 
-    ``weights``: the model costs the sum of the samples, each so many times. ``symbols``: what
-    formulas call the number of a stack's layers, by its path: one name if all stacks are equally
-    long; empty if layers do not repeat. ``slopes``: what one layer more adds to the weights, by
-    that name.
+    The model costs the sum of the samples times ``weights``. ``symbols`` are the names of numbers
+    of layers in formulas, by the stack's path: one name if all stacks are equally long; empty if
+    layers do not repeat. ``slopes`` are the changes of the weights by one layer more, by name.
     """
 
     stacks: Sequence[LayerStack]
@@ -138,7 +134,7 @@ class Samples:
         return int(total) if total.is_Integer else total
 
     def weights_of(self, lengths: Lengths) -> list[Any]:
-        """Return how many times each sample counts for stacks of such lengths."""
+        """Return the weight of each sample in the cost of stacks with these lengths."""
         rows = [counts_of(self.stacks, sample) for sample in self.lengths]
         return _combination(rows, counts_of(self.stacks, lengths))
 
@@ -157,12 +153,12 @@ class Samples:
         return [stack for stack in self.stacks if self.symbols.get(stack.path) == name]
 
     def numbers(self, lengths: Lengths) -> dict[str, int]:
-        """Return what the symbols stand for in stacks of such lengths."""
+        """Return the value of each symbol in stacks with these lengths."""
         return {name: lengths[path] for path, name in self.symbols.items()}
 
 
 def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
-    """Return the samples with fewest layers; None if they would save nothing."""
+    """Return the samples with the fewest layers; None if they have as many as the model."""
     import sympy
 
     whole = {stack.path: len(stack) for stack in stacks}
@@ -177,7 +173,7 @@ def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
             break
     else:
         return None
-    lengths[-1] = {stack.path: stack.telling(lengths[-1][stack.path]) for stack in stacks}
+    lengths[-1] = {stack.path: stack.sample_length(lengths[-1][stack.path]) for stack in stacks}
     rows[-1] = counts_of(stacks, lengths[-1])
     weights = _combination(rows, counts_of(stacks, whole))
     if not stacks or sum(map(sum, rows)) - len(rows) > sum(whole.values()):
@@ -202,20 +198,20 @@ def counts_of(stacks: Sequence[LayerStack], lengths: Lengths) -> list[int]:
 def _lengths_to_try(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
     """Yield lengths to try: one layer of each stack, then ever more of all.
 
-    Of stacks that are not equally long, each but the last also has one layer more. A kind that is
-    new comes with the layer after it, which may be affected by it.
+    Of stacks that are not equally long, each but the last also has one layer more. A layer of a new
+    kind is never the last, as it may affect the next one.
     """
     longest = max(map(len, stacks), default=0)
     alone = stacks[:-1] if len({len(stack) for stack in stacks}) > 1 else []
     for length in range(1, longest + 1):
         for one in (None, *alone):
             lengths = {s.path: min(length + (s is one), len(s)) for s in stacks}
-            if not any(stack.ends_new(lengths[stack.path]) for stack in stacks):
+            if not any(stack.ends_with_new_kind(lengths[stack.path]) for stack in stacks):
                 yield lengths
 
 
 def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:
-    """Return how many times each row counts for a sum of ``wanted``; [] if there is none."""
+    """Return weights with which the rows sum to ``wanted``; [] if there are none."""
     import sympy
 
     names = [sympy.Dummy() for _ in rows]
@@ -225,7 +221,7 @@ def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[A
 
 
 def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
-    """Return what formulas call the number of layers of each stack that repeats, by its path."""
+    """Return the symbol for the number of layers of each stack that repeats, by its path."""
     repeated = [stack.path for stack in stacks if stack.period(stack.start)]
     if len(repeated) == len(stacks) and len({len(stack) for stack in stacks}) == 1:
         return dict.fromkeys(repeated, LAYERS)
@@ -238,7 +234,7 @@ def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
 
 
 def _slope(stacks: Sequence[LayerStack], symbols: Mapping[str, str], name: str) -> list[Any]:
-    """Return what one layer more of every stack of a symbol adds to counts by kind."""
+    """Return how counts by kind change with one layer more in every stack of a symbol."""
     import sympy
 
     kinds = _kinds(stacks)

@@ -13,7 +13,7 @@ HOW = (
     "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd, @pattern=3:1 (three of "
     "four) or @ a kind of layer"
 )
-#: Names that models have for a mechanism of ours, beside its own.
+#: Other names of mechanisms.
 _SPOKEN = {"sliding": "sliding-window"}
 #: Layers with a mechanism and without it, in turns: ``pattern=3:1``.
 _PATTERN = "pattern="
@@ -62,8 +62,8 @@ class Swap:
         for part in self.layers.split(","):
             ends = _RANGE.fullmatch(part.strip())
             if ends is None:
-                known = ", ".join(dict.fromkeys(kinds))
-                raise RequestError(f"--swap {self.text}: no such layers; {HOW} ({known})")
+                names = ", ".join(dict.fromkeys(kinds))
+                raise RequestError(f"--swap {self.text}: no such layers; {HOW} ({names})")
             first, last = int(ends[1]), int(ends[2] or ends[1])
             if not first <= last < len(kinds):
                 raise RequestError(
@@ -97,7 +97,7 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
 
 
 def notes_on(swaps: Iterable[Swap]) -> list[str]:
-    """Return notes on parameters that count something else in a mechanism than in models."""
+    """Return notes on parameters with another meaning in mechanisms than in configurations."""
     notes = dict[str, None]()
     for swap in swaps:
         mechanism = swap.attention.mechanism

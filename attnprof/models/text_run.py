@@ -1,9 +1,9 @@
-"""Run a model of tokens without values, and note what its modules and its attention do.
+"""Run a model of tokens without values, and record what its modules and its attention compute.
 
-Modules tell how many rows they multiply for each token (:func:`text_run`). Models ask a registry of
-transformers for a mask and then for attention: functions of ours stand in both, which note each
-call's heads and widths and probe the mask at a few indices far out, so that a window is found
-whatever its size. Experts do not run: which tokens they see is not known without values.
+Hooks count the rows that modules multiply for each token (:func:`text_run`). Models ask registries
+of transformers for a mask and for attention, and get functions of ours. These record each call's
+heads and widths, and probe the mask at a few indices far out, so that a window of any size is
+found. Experts do not run: without values it is unknown which tokens they see.
 """
 
 from bisect import bisect_left
@@ -35,9 +35,9 @@ AttentionCall = tuple[int, AttentionShape]
 
 
 def set_kernel(model: Any, kernel: str) -> None:
-    """Make all attention of a model go through a kernel of the registry, by its name there.
+    """Make all attention of a model call the kernel of that name in transformers' registry.
 
-    Mechanisms of ours keep theirs.
+    Swapped mechanisms of ours keep their kernels.
     """
     from attnprof.models.wrappers import Swapped
 
@@ -50,7 +50,7 @@ def set_kernel(model: Any, kernel: str) -> None:
 
 @contextmanager
 def recorded_attention() -> Iterator[list[AttentionCall]]:
-    """Register our kernel, and yield the list that its calls are noted in."""
+    """Register our kernel, and yield the list of its calls."""
     from unittest.mock import patch
 
     from transformers import masking_utils
@@ -61,9 +61,9 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
-        known = noted(mask)
+        small = noted(mask)
         masking = how.get("is_causal"), how.get("sliding_window")
-        seen = known[0] if known else unmasked(module, query, key, *masking)
+        seen = small[0] if small else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, seen)
         calls.append((id(module), shape))
@@ -87,7 +87,7 @@ def small_mask(
     batch_size: int, q_length: Any, kv_length: Any, q_offset: Any = 0, kv_offset: Any = 0,
     mask_function: Any = None, local_size: int | None = None, device: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
-    """Return a mask of one entry, expanded, and note which pairs it stands for."""
+    """Return a mask of one entry, expanded, and remember the :class:`Mask` that it stands for."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -100,9 +100,9 @@ def small_mask(
 
 
 def noted(mask: Any) -> tuple[Mask, Any, Any] | None:
-    """Return which pairs a mask of ours stands for, and where its queries and keys start."""
-    known = None if mask is None else MASKS.get(_key(mask))
-    return None if known is None else known[:3]
+    """Return the mask that a tensor of ours stands for, and where its queries and keys start."""
+    entry = None if mask is None else MASKS.get(_key(mask))
+    return None if entry is None else entry[:3]
 
 
 def _key(tensor: Any) -> int:
@@ -143,7 +143,7 @@ def probed(sees: Callable[..., Any], local: int | None) -> Mask:
 
 
 def _is_chunked(function: Any) -> bool:
-    """Return whether a function of indices is made of transformers' overlay of chunks."""
+    """Return whether a mask function is made with transformers' overlay of chunks."""
     if "chunk" in getattr(function, "__qualname__", ""):
         return True
     held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
@@ -159,7 +159,7 @@ TOKENS = 8
 class TextRun:
     """A run without values: rows that modules multiplied for each token, and attention's calls.
 
-    ``result`` is the model's, which has the cache of a run that was to keep one.
+    ``result`` is the model's result, with a cache if the run was to keep one.
     """
 
     model: Any
@@ -246,7 +246,7 @@ def run_without_values(
 
 @contextmanager
 def without_experts() -> Iterator[None]:
-    """Give what experts get instead of running them: which tokens they see is not known."""
+    """Return the input of experts as their result, without running them."""
     from unittest.mock import patch
 
     import torch
@@ -263,7 +263,7 @@ def without_experts() -> Iterator[None]:
 
 
 def counted_products(subject: WholeModel, tokens: int) -> int:
-    """Return the FLOPs of products in a run, without attention that is recorded."""
+    """Return the FLOPs of products in a run, without those of recorded attention."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)

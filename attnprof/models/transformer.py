@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu,
 
 
 class FeedForward(nn.Module):
-    """d_model → hidden → d_model; SwiGLU multiplies the hidden values by those of a gate."""
+    """A network d_model → hidden → d_model; SwiGLU multiplies the hidden values by a gate."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class BareAttention(nn.Module):
 def attention_layer(
     choice: Attention, config: ModelConfig, *, causal: bool = False, cross: bool = False
 ) -> nn.Module:
-    """Return the attention of a layer; RequestError for what the mechanism cannot do."""
+    """Return the attention of a layer; RequestError if its mechanism cannot be used there."""
     spec, module = choice.mechanism, module_of(choice.name)
     spec.refuse_unless(causal=causal, cross=cross)
     kv_heads = None if spec.kv_heads is not None else config.num_kv_heads
@@ -118,7 +118,7 @@ def attention_layer(
 
 
 def _check_turns(spec: Mechanism, sizes: LayerSizes) -> None:
-    """Raise :class:`RequestError` without queries and keys of its own, or with odd heads."""
+    """Raise :class:`RequestError` if a mechanism cannot turn its queries and keys by place."""
     if spec.shares_rows or type(spec).mixed is not Mechanism.mixed:
         reason = "values are its keys" if spec.shares_rows else "it mixes tokens before it projects"
         raise RequestError(f"{spec.name} has no rotary positions, {reason}: positions='learned'")
@@ -169,11 +169,11 @@ class TransformerLayer(nn.Module):
         """Return the attention's state, and the keys and values of ``memory``."""
         if isinstance(self.attention, BareAttention):
             raise RequestError("attention without projections has no step: set projections")
-        known = None if self.cross is None else remembered(self.cross, memory)
-        return [self.attention.init_state(batch_size), known]
+        heads = None if self.cross is None else memory_heads(self.cross, memory)
+        return [self.attention.init_state(batch_size), heads]
 
     def advance(self, state: list[Any], batch_size: int, tokens: int) -> None:
-        """Bring a fresh state to where it is after so many tokens with random rows."""
+        """Bring a fresh state to its size after so many tokens, with random rows."""
         like = self.mlp.up.weight
 
         def rows() -> tuple[Tensor]:
@@ -193,18 +193,18 @@ class TransformerLayer(nn.Module):
         x = self._around("attention", x, attended)
         if self.cross is not None:
             cross = self.cross
-            x = self._around("cross", x, lambda y: recalled(cross, y, state[1]))
+            x = self._around("cross", x, lambda y: attended_memory(cross, y, state[1]))
         return self._around("mlp", x, self.mlp)
 
 
-def remembered(attention: Any, memory: Any) -> tuple[Any, Any]:
+def memory_heads(attention: Any, memory: Any) -> tuple[Any, Any]:
     """Return keys and values of an encoder's rows (b, m, d_model), made once for all tokens."""
     keys = attention.heads("k", memory)
     return keys, keys if attention.spec.shares_rows else attention.heads("v", memory)
 
 
-def recalled(attention: Any, x: Tensor, memory: tuple[Any, Any]) -> Tensor:
-    """Return attention of (b, n, d_model) to remembered keys and values."""
+def attended_memory(attention: Any, x: Tensor, memory: tuple[Any, Any]) -> Tensor:
+    """Return cross-attention of (b, n, d_model) to the keys and values of an encoder's rows."""
     merged: Tensor = merge_heads(attention.core(attention.heads("q", x), *memory))
     out: Tensor = attention.o_proj(merged)
     return out
@@ -220,17 +220,17 @@ class DecodingState:
     tokens: int = 0
 
     def advance(self, tokens: int) -> None:
-        """Bring a fresh state to where it is after so many tokens with random rows."""
-        for layer, known in zip(self.stack.layers, self.layers, strict=True):
-            layer.advance(known, self.batch_size, tokens)
+        """Bring a fresh state to its size after so many tokens, with random rows."""
+        for layer, state in zip(self.stack.layers, self.layers, strict=True):
+            layer.advance(state, self.batch_size, tokens)
         self.tokens = tokens
 
 
 class Stack(nn.Module):
     """An embedding, layers, and perhaps a last normalisation.
 
-    ``attention`` names mechanisms as :class:`ModelConfig` does. ``shared`` are attention modules by
-    their choice of mechanism: layers take them from there, and put new ones there.
+    ``attention`` names mechanisms as :class:`ModelConfig` does. ``shared``, if given, has attention
+    modules by their mechanism: layers take their module from it, and add missing ones.
     """
 
     layers: Any  #: a ModuleList of :class:`TransformerLayer`
@@ -270,8 +270,8 @@ class Stack(nn.Module):
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """Return a token's row: (b, 1) or (b, 1, d_model) → (b, 1, d_model); the state moves on."""
         x = self.embedding.step(x_t, state.tokens)
-        for layer, known in zip(self.layers, state.layers, strict=True):
-            x = layer.step(x, known, state.tokens)
+        for layer, layer_state in zip(self.layers, state.layers, strict=True):
+            x = layer.step(x, layer_state, state.tokens)
         state.tokens += 1
         return self._last(x), state
 

@@ -1,9 +1,9 @@
 """A whole model as targets to derive: forward pass, training step, decoded token, cache.
 
-Caches after long prompts are extrapolated from those that short prompts leave (:class:`Growth`):
-recurrent layers go through a prompt in a loop, which a run on symbolic sizes would follow from the
-first token to the last. Their state does not grow, and the cache of attention grows by a row a
-token: prompts at a few sizes show that, and one at others confirms it.
+Recurrent layers go through a prompt in a loop, token by token, which takes a symbolic run too long.
+So caches after long prompts are extrapolated from the caches of short ones (:class:`Growth`): a
+recurrent state does not grow, the cache of attention grows by a row a token. One more prompt
+confirms it. Entry point: :class:`WholeModel`.
 """
 
 import copy
@@ -30,19 +30,19 @@ class NotGrowingError(Exception):
 
 
 class Growth:
-    """What prompts of a model leave in its cache, by the numbers of sequences and tokens."""
+    """The cache that prompts of a model leave, by the numbers of sequences and tokens."""
 
     def __init__(self, subject: "WholeModel") -> None:
         self.subject = subject
         self._lengths = [name for name in subject.target().symbols if name != "B"]
-        self._known: tuple[Sizes, Sizes, list[Any]] | None = None
+        self._sampled: tuple[Sizes, Sizes, list[Any]] | None = None
         self._fails = False
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
-        """Return the cache at symbolic sizes; None if a prompt itself is to be run there.
+        """Return the cache at symbolic sizes; None if a prompt must be run at these sizes.
 
-        That is if it takes as many operations at every length, does not run without values, or
-        leaves a cache that grows in another way, as windows do.
+        It must if a prompt takes as many operations at every length, does not run without values,
+        or leaves a cache that does not grow by the same for each token, as windows do.
         """
         import torch
 
@@ -51,7 +51,7 @@ class Growth:
         usual = {name: getattr(size, "node", None) for name, size in sizes.items()}
         hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
         try:
-            least, most, kept = self._known_caches(hints)
+            least, most, kept = self._sampled_caches(hints)
         except TooLongError:  # there is no time for other prompts, either
             raise
         except Exception:  # noqa: BLE001 - on tensors without values, models may raise anything
@@ -62,18 +62,18 @@ class Growth:
                 return None
         return _extrapolated(kept, _line(least, most, sizes), {})
 
-    def _known_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
+    def _sampled_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
         """Return the least sizes, the largest ones, and the caches that prompts leave.
 
-        These are at the least sizes, with one more of each in turn, and at the largest.
+        The prompts are of the least sizes, of one more of each size in turn, and of the largest.
         """
         least = {name: _LEAST_TOKENS if name in self._lengths else 2 for name in hints}
-        if self._known is None or any(hints[n] > self._known[1][n] for n in self._lengths):
+        if self._sampled is None or any(hints[n] > self._sampled[1][n] for n in self._lengths):
             most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
             most = {name: most.get(name, 5) for name in hints}
-            self._known = least, most, list(self._prompts(least, most))
-            _extrapolated(self._known[2], _line(least, most, least), {})
-        return self._known
+            self._sampled = least, most, list(self._prompts(least, most))
+            _extrapolated(self._sampled[2], _line(least, most, least), {})
+        return self._sampled
 
     def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
         import torch
@@ -99,7 +99,7 @@ class Growth:
 
 
 def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequence[int]], Any]:
-    """Return a function that extrapolates a number linearly from those after each prompt."""
+    """Return a function that extrapolates a number linearly from its values after each prompt."""
 
     def extended(numbers: Sequence[int]) -> Any:
         first, *nexts, last = numbers
@@ -118,7 +118,7 @@ def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequ
 def _extrapolated(
     values: Sequence[Any], line: Callable[[Sequence[int]], Any], seen: dict[int, Any]
 ) -> Any:
-    """Return a cache's value at other sizes, extrapolated from those after each prompt."""
+    """Return a cache's value at other sizes, extrapolated from its values after each prompt."""
     import torch
 
     one = result = values[0]
@@ -161,7 +161,7 @@ class NoCacheError(CannotRunError):
 class WholeModel:
     """A model to derive: ``build`` makes it, on torch's default device and number format.
 
-    ``inputs`` are those of the forward pass as ``--input`` takes them; ``labels`` are added in
+    ``inputs`` of the forward pass are as ``--input`` takes them; ``labels`` are added in
     training, if the model gives a loss with them. ``dtype`` is the format of weights.
 
     Decoding: ``caches`` says that it takes ``use_cache`` and then gives a cache; ``steps`` is the
@@ -173,10 +173,10 @@ class WholeModel:
     Sizes: ``layer_types`` names the kinds of its layers in order; of ``experts``, ``chosen`` see a
     token (1 and 1 without any); ``num_heads`` are of width ``head_dim``; ``longest`` is how many
     tokens it is for, 0 if unknown. ``in_blocks``: it has mechanisms of ours, which loop over blocks
-    of tokens. ``view`` is as what it is counted: as the installed transformers runs it (``torch``),
-    as engines do, or by definition; ``usual_kernel`` is then transformers' own choice for
-    attention, and ``fallbacks`` the classes that it runs by a fallback of a kernel. ``of_hub``: it
-    is built by a configuration of transformers.
+    of tokens. ``view``: it is counted as the installed transformers runs it (``torch``), as engines
+    do (``engine``), or by ``definition``; in the last two, ``usual_kernel`` is transformers' own
+    choice for attention, and ``fallbacks`` are classes whose kernel transformers replaces by
+    Python. ``of_hub``: it is built by a configuration of transformers.
     """
 
     name: str
@@ -234,10 +234,10 @@ class WholeModel:
             return ""
         return self.logits or ("last" if phase == "prefill" else "all")
 
-    def apart(self) -> "WholeModel":
-        """Return an encoder-decoder whose target has M tokens beside the N of its source.
+    def with_target_length(self) -> "WholeModel":
+        """Return an encoder-decoder whose source has N tokens, and whose target has M.
 
-        Raises :class:`RequestError` for models that have no such two lengths.
+        Raises :class:`RequestError` for models without two lengths.
         """
         target = next((name for name in _TARGETS if name in self.inputs), "")
         source = (text for name, text in self.inputs.items() if name != target)
@@ -264,16 +264,11 @@ class WholeModel:
         step = self._target({tokens: "B, 1 int64"})  # and no input of an encoder's
         return replace(step, make=self._step, symbols=whole.symbols)
 
-    @property
-    def keeps(self) -> bool:
-        """Whether the model keeps something for the next token."""
-        return self.caches or self.steps is not None
-
     def cache(self) -> Target:
         """Return a target that copies the cache after N tokens: its peak is the cache's size."""
         symbols = self._target(self.inputs).symbols
-        # own: shapes alone are asked for, so no run on real tensors is to confirm it
-        target = self._target({}).running(own=True, in_blocks=True)
+        # trusted: only shapes are needed, so no run on real tensors has to confirm it
+        target = self._target({}).running(trusted=True, loops_in_blocks=True)
         return replace(target, symbols=symbols, make=self._copy)
 
     def _target(self, texts: Mapping[str, str]) -> Target:
@@ -281,11 +276,12 @@ class WholeModel:
         advice = "its configuration alone tells it: name another of its architectures there"
         return Target(
             self.name, self._made, tuple(inputs.values()), symbols_in(inputs.values()), self.dtype,
-            frozenset(inputs), mode=RunMode(data=True, in_blocks=self.in_blocks), advice=advice,
+            frozenset(inputs), advice=advice,
+            mode=RunMode(ungraded_inputs=True, loops_in_blocks=self.in_blocks),
         )  # fmt: skip
 
     def _made(self, _sizes: Sizes) -> Any:
-        """Build the model; on meta and then faked, if it reads numbers from tensors it makes."""
+        """Build the model; on meta and then faked, if its code reads values of tensors."""
         from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
 
         try:
@@ -303,13 +299,14 @@ class WholeModel:
 
     @property
     def _length(self) -> str:
-        """The symbol for the number of tokens that are decoded: M with a source of its own."""
+        """The symbol for the number of decoded tokens: M if the source has N, else N."""
         return "M" if any("M" in text for text in self.inputs.values()) else "N"
 
     @property
     def _decoder(self) -> "WholeModel":
         """The model with M decoded tokens, if it has a source of N; else itself."""
-        return self.apart() if sum("N" in text for text in self.inputs.values()) > 1 else self
+        has_source = sum("N" in text for text in self.inputs.values()) > 1
+        return self.with_target_length() if has_source else self
 
     @cached_property
     def _growth(self) -> Growth:
@@ -379,7 +376,7 @@ def cache_parts(cache: Any) -> list[Any]:
 
 
 def tensors_by_layer(cache: Any) -> list[list[Any]]:
-    """Return the tensors in a cache, each once: layer by layer, last those of no layer."""
+    """Return the tensors in a cache, each once: layer by layer, last the tensors of no layer."""
     from attnprof.blocks.cache import tensors_within as within
 
     lists, others = list[Any](), list[Any]()

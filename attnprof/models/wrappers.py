@@ -25,7 +25,7 @@ from attnprof.workload import Workload
 
 
 class Unrecorded(EagerMode):
-    """A dispatch mode for tensors without values, under which code runs as when it is recorded."""
+    """A dispatch mode in which code on tensors without values runs as in a recorded run."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ class StateLayer:
 
 @cache
 def _with_state(kind: Any) -> Any:
-    """Return a class of cache layers that keeps a state, and whose masks keep their size."""
+    """Return a class of cache layers like ``kind`` that also keeps a mechanism's state."""
     return type(f"State{kind.__name__}", (StateLayer, kind), {})
 
 
@@ -141,9 +141,9 @@ def place_in_cache(values: Iterable[Any], number: int) -> Any:
 
 
 class Swapped(nn.Module):
-    """A mechanism in a model's layer: its core, or its layer; it decodes if it can.
+    """A mechanism in a model's layer: its core, or its whole layer.
 
-    ``number`` is the layer's in the model's cache; None where it has none.
+    ``number`` is the layer's number in the model's cache, or None; ``decodes``: it keeps a state.
     """
 
     def __init__(self, number: int | None, decodes: bool) -> None:
@@ -152,11 +152,11 @@ class Swapped(nn.Module):
 
     @property
     def mechanism(self) -> Any:
-        """The module that takes a prompt and steps: the one inside."""
+        """The module inside, which takes a prompt and steps."""
         return next(self.children())
 
     def kept_entries(self, tokens: int) -> tuple[int, int]:
-        """Return the entries that it keeps of a sequence, and how many of them are in float32."""
+        """Return the entries kept of a sequence, and how many of them are in float32."""
         spec, sizes = self.mechanism.spec, self.mechanism.sizes
         after = Workload(
             tokens, sizes.num_heads, sizes.head_dim, num_kv_heads=sizes.num_kv_heads,
@@ -244,7 +244,7 @@ class SwappedKernel(Swapped):
 
 
 class SwappedAttention(Swapped):
-    """A mechanism's layer in place of a module that returns ``result`` beside its rows."""
+    """A mechanism's layer in place of a module that returns rows, or a tuple like ``result``."""
 
     def __init__(
         self, layer: nn.Module, number: int | None, decodes: bool, causal: bool, result: Any
@@ -253,15 +253,13 @@ class SwappedAttention(Swapped):
         self.layer, self.causal, self.result = layer, causal, result
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer on the rows (b, n, d_model) in a call; return what the model expects."""
+        """Run the layer on the rows (b, n, d_model) of a call; return a result of the same form."""
         values = (*args, *kwargs.values())
         rows, place = rows_in(values), self._place(values)
         if place is not None:
             place.update(rows, rows)
         y = self._run(place, (rows,), self.causal)
-        if not isinstance(self.result, tuple):
-            return y
-        return (y, *(None for _ in self.result[1:]))
+        return y if self.result is None else (y, *self.result[1:])
 
 
 def is_causal(module: Any, more: Mapping[str, Any]) -> bool:
@@ -271,6 +269,6 @@ def is_causal(module: Any, more: Mapping[str, Any]) -> bool:
 
 
 def rows_in(values: Iterable[Any]) -> Tensor:
-    """Return the rows (b, n, d_model) among what a module is called with."""
+    """Return the rows (b, n, d_model) among a module's arguments: the first tensor."""
     rows: Tensor = next(value for value in values if isinstance(value, Tensor))
     return rows

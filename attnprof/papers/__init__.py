@@ -1,7 +1,7 @@
 """Five documents and recent papers, replayed: tables as data, claims recomputed, figures drawn.
 
-One folder a document. ``claims.toml`` says how each claim is answered, ``checks*.py`` compute what
-it takes (``OURS``); ``figures.py`` makes its tables again and the data of its figures (``TABLES``,
-``FIGURES``), ``measurements.py`` what only a clock, an allocator or a sampler can say
-(``MEASUREMENTS``); ``tables/`` and ``verdicts.csv`` are data.
+One folder a document. ``claims.toml`` describes the check of each claim, ``checks*.py`` compute our
+values (``OURS``). ``figures.py`` recomputes tables and the data of figures (``TABLES``,
+``FIGURES``). ``measurements.py`` has everything that needs a clock, an allocator or a sampler
+(``MEASUREMENTS``). ``tables/`` and ``verdicts.csv`` are data.
 """

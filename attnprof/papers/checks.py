@@ -1,12 +1,12 @@
-"""How a claim is answered: what is printed, what comes out here, whether the two agree.
+"""Check a claim: compare the published value with the value that our code computes.
 
-A verdict is never written down: it follows from comparing ``published`` with what ``ours``
-computes. Give a check another published value and its verdict changes with it.
+A verdict is never written down: it follows from comparing ``published`` with the result of
+``ours``. Give a check another published value and its verdict changes with it.
 
-What is said of a claim is data: ``claims.toml`` in its document's folder holds the fields of its
-:class:`Check`. Modules hold what is computed, by claim: ``OURS``, ``PRINTED`` where the published
-value stands in a table, and ``FACTS``, the numbers that ``why``, ``note`` and ``lacking`` have
-gaps for. :func:`load_checks` puts both together.
+The texts of a claim are data: ``claims.toml`` in its document's folder holds the fields of its
+:class:`Check`. Modules compute values, by claim: ``OURS``, ``PRINTED`` for published values from a
+table, and ``FACTS``, numbers for the gaps in ``why``, ``note`` and ``lacking``.
+:func:`load_checks` puts both together.
 """
 
 import tomllib
@@ -41,7 +41,7 @@ def _identical(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two values agree if all their leaves do; values in lists and dicts are walked through.
+    """A comparison of two values, which agree if all their leaves in lists and dicts do.
 
     ``near`` compares two unequal numbers, ``alike`` all other values. ``slack`` is the error that a
     printed number may have: half of its last digit if it was rounded, 0 if it is exact.
@@ -52,7 +52,7 @@ class Agreement:
     alike: Agree = _identical
 
     def __call__(self, published: Any, ours: Any) -> bool:
-        """Return whether the two say the same."""
+        """Return whether the two values agree."""
         a, b = published, ours
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             return set(a) == set(b) and all(self(a[key], b[key]) for key in a)
@@ -69,17 +69,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-#: Equal, values inside lists and dicts too; tuples and lists are alike.
+#: Equality of all leaves; tuples and lists are alike.
 exactly = Agreement()
 
 
 def rounded(digits: int) -> Agreement:
-    """Accept ours if it rounds to the printed number of decimals (halves either way)."""
+    """Return an agreement: ours rounds to the printed number of decimals (halves either way)."""
     return within(absolute=0.5 * 10.0**-digits * (1 + 1e-9))
 
 
 def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
-    """Return numbers no further apart than this; the relative part is of ours."""
+    """Return an agreement of numbers that differ by no more than this; ``relative`` is of ours."""
     return Agreement(
         lambda a, b: bool(abs(a - b) <= absolute + relative * abs(b)),
         lambda value: absolute + relative * abs(value),
@@ -87,7 +87,7 @@ def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
 
 
 def above(digits: int = 0) -> Agreement:
-    """Accept ours if it is the printed number or less than one last digit more: "more than 4"."""
+    """Return an agreement for "more than 4": ours is less than one last digit above the number."""
     step = 10.0**-digits
     return Agreement(lambda a, b: bool(a <= b < a + step), lambda _: step / 2)
 
@@ -120,7 +120,7 @@ def _equal_formulas(a: Any, b: Any) -> bool:
         return True
     try:
         difference = sympy.expand(formula(a) - formula(b))
-    except (FormulaError, TypeError):  # words, a statement
+    except (FormulaError, TypeError):  # words, not formulas
         return False
     point = {name: at for at, name in enumerate(sorted(difference.free_symbols, key=str), 2)}
     if not difference.has(sympy.Float) and difference.subs(point).is_zero is False:
@@ -128,57 +128,55 @@ def _equal_formulas(a: Any, b: Any) -> bool:
     return bool(difference == 0 or sympy.simplify(difference) == 0)
 
 
-#: Equal; texts and expressions also where sympy finds them equal for all positive values of
-#: their symbols.
+#: Equality; of formulas for all positive values of their symbols.
 same_formula = Agreement(alike=_equal_formulas)
 
 
 def same_digits(digits: int) -> Agreement:
-    """Return constants that agree to this many digits, of which the last is rounded."""
+    """Return an agreement of constants to this many digits, of which the last is rounded."""
     import sympy
 
     def agree(published: Any, ours: Any) -> bool:
-        apart = (formula(published) - formula(ours)).evalf(digits + 5)
-        return bool(abs(apart) < sympy.Float(0.6, digits) * sympy.Integer(10) ** -digits)
+        difference = (formula(published) - formula(ours)).evalf(digits + 5)
+        return bool(abs(difference) < sympy.Float(0.6, digits) * sympy.Integer(10) ** -digits)
 
     return Agreement(alike=agree)
 
 
-def agreement(said: str | Mapping[str, float]) -> Agree:
-    """Return the comparison that ``agree`` names: ``{ rounded = 2 }``, ``{ relative = 0.01 }``."""
-    if isinstance(said, str):
-        return {"between": between, "at least": ge}[said]
-    named: dict[str, Callable[[int], Agreement]]
-    named = {"rounded": rounded, "above": above, "digits": same_digits}
-    ((name, value), *_) = said.items()
-    return named[name](int(value)) if name in named else within(**said)
+def agreement(entry: str | Mapping[str, float]) -> Agree:
+    """Return the comparison of an entry ``agree``: ``{ rounded = 2 }``, ``{ relative = 0.01 }``."""
+    if isinstance(entry, str):
+        return {"between": between, "at least": ge}[entry]
+    by_digits: dict[str, Callable[[int], Agreement]]
+    by_digits = {"rounded": rounded, "above": above, "digits": same_digits}
+    ((name, value), *_) = entry.items()
+    return by_digits[name](int(value)) if name in by_digits else within(**entry)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Answers one claim by computing.
+    """The check of one claim, by computing.
 
     Args:
         claim: Its id in ``claims.csv``.
-        published: What the document says: numbers, a formula's text, a bool for a statement,
-            or a dict or list of these; from the document's tables if there.
-        ours: What our formulas, definitions, code, or measurements say, in the same form.
-        how: What was computed from what, in one sentence.
-        agree: Whether two such values are the same: an :class:`Agreement` or :func:`between`.
-        why: For a difference, what is right and where the document goes wrong. Not shown for a
-            match unless ``note`` says something. Gaps like ``{ours[percent]:.2f}`` are filled with
-            ``published``, ``ours`` and ``facts``.
-        note: What to know although it matches, with gaps like these.
+        published: The document's value: numbers, a formula's text, a bool for a statement, or a
+            dict or list of these; from the document's tables if there.
+        ours: Computes our value, in the same form, by formulas, definitions, code or measurements.
+        how: The computation, in one sentence.
+        agree: The comparison of the two values: an :class:`Agreement` or :func:`between`.
+        why: The sentence on a difference: the right value, and the document's mistake. Gaps like
+            ``{ours[percent]:.2f}`` are filled with ``published``, ``ours`` and ``facts``.
+        note: The sentence on a match, with gaps, too.
         facts: More values for the gaps, from (published, ours).
-        otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
-            rests on something the document does not give (``why`` says what is missing).
-        lacking: What ours takes from elsewhere because the document does not give it. Then even
-            an agreement is ``not-reproducible``. With gaps, too.
-        part: What of the tables' numbers it tests where a last digit decides nothing; in ``how``.
+        otherwise: The verdict on a difference: ``erratum``, or ``not-reproducible`` if the value
+            depends on something that the document does not give (``why`` names it).
+        lacking: An input of ours that the document does not give. Then even an agreement is
+            ``not-reproducible``. With gaps, too.
+        part: The part of the tables' numbers that is tested; in ``how``.
         unchecked: Names in a printed dict that are not compared, with the reason; in ``how``.
-        basis: ``measured`` where ``ours`` reads a measurement, ``reading`` where it rests on what
-            was read in the document.
-        tables: Tables it belongs to, as ``--table`` takes them, beside those of the claim's place.
+        basis: ``measured`` if ``ours`` reads a measurement, ``reading`` if it depends on our
+            reading of the document.
+        tables: Tables it belongs to, as ``--table`` takes them, besides those in the claim's place.
     """
 
     claim: str
@@ -197,9 +195,9 @@ class Check:
     tables: Sequence[str] = ()
 
     def answer(self) -> ReproduceRecord:
-        """Return the verdict on what is printed, and what it rests on."""
-        said, ours = self.published, self.ours()
-        agrees = self.agree(self._checked(said), self._checked(ours))
+        """Return the record of the verdict, with both values and the reason."""
+        published, ours = self.published, self.ours()
+        agrees = self.agree(self._checked(published), self._checked(ours))
         matches = agrees and not self.lacking
         verdict, why = (MATCH, self.note) if matches else (self.otherwise, self.why)
         if self.lacking:
@@ -207,14 +205,14 @@ class Check:
             gap = f"the document does not give {self.lacking}; that {words}"
             verdict, why = NOT_REPRODUCIBLE, f"{gap}; {why}" if why else gap
         if "{" in why:
-            why = why.format(published=said, ours=ours, **self.facts(said, ours))
+            why = why.format(published=published, ours=ours, **self.facts(published, ours))
         return ReproduceRecord(
-            claim=self.claim, published=said, ours=ours, verdict=verdict, basis=self.basis,
+            claim=self.claim, published=published, ours=ours, verdict=verdict, basis=self.basis,
             why=why, how=self._how_text(),
         )  # fmt: skip
 
     def _how_text(self) -> str:
-        """Return how it is checked, and which part is not."""
+        """Return how the claim is checked, and the parts that are not checked."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():
             names.setdefault(why, []).append(name)
@@ -236,12 +234,12 @@ def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:
     """Return a check for each claim in the modules' ``OURS``, with its fields from ``path``.
 
     A head of the file is a claim's id or a pattern like ``004-T2-d*``. A claim has the fields of
-    every head that it fits; of a field said twice the later holds. A claim whose fields are wrong
-    has a check that says so when it is asked.
+    every head that it fits, the last one if a field is repeated. A claim with wrong fields gets a
+    check that raises :class:`RequestError`.
     """
     entries = tomllib.loads(path.read_text(encoding="utf-8"))
     ours, printed, facts = (
-        {claim: its for module in modules for claim, its in getattr(module, name, {}).items()}
+        {claim: x for module in modules for claim, x in getattr(module, name, {}).items()}
         for name in ("OURS", "PRINTED", "FACTS")
     )
     checks = {}

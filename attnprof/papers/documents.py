@@ -1,6 +1,7 @@
 """The replayed documents: their folders, tables, figures and measurements by name.
 
-Measurements that checks and figures rest on are shipped as files, and made again by ``--measure``.
+Measurements for checks and figures are shipped as files, and made again by ``--measure``. Entry
+points: :func:`document`, :func:`claims`, :func:`measured`.
 """
 
 import csv
@@ -36,11 +37,11 @@ class Document:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The path of the folder."""
         return HERE / self.folder
 
     def part(self, name: str) -> Any:
-        """Return ``TABLES``, ``FIGURES`` or ``MEASUREMENTS`` by their keys; empty without any."""
+        """Return the document's ``TABLES``, ``FIGURES`` or ``MEASUREMENTS``, {} without any."""
         module = "measurements" if name == "MEASUREMENTS" else "figures"
         place = f"attnprof.papers.{self.folder}.{module}"
         return getattr(import_module(place), name) if find_spec(place) else {}
@@ -79,7 +80,7 @@ DOCUMENTS = {
 
 
 def document(number: str) -> Document:
-    """Return a document; :class:`RequestError` lists those there are."""
+    """Return a document; :class:`RequestError` lists all documents."""
     if number not in DOCUMENTS:
         raise RequestError(f"document '{number}': {closest(number, list(DOCUMENTS))}")
     return DOCUMENTS[number]
@@ -92,7 +93,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def reason(error: Exception) -> str:
-    """Return why something could not be made, in one line."""
+    """Return an error in one line: its message, with its type unless it is ours."""
     if isinstance(error, AttnprofError):
         return str(error)
     line = str(error).split("\n", 1)[0]
@@ -127,17 +128,17 @@ def claims() -> dict[str, Claim]:
 
 def find_documents(names: Iterable[str]) -> list[Document]:
     """Return documents by number or folder, all without a name; RequestError if unknown."""
-    folders = {its.folder: number for number, its in DOCUMENTS.items()}
+    folders = {document.folder: number for number, document in DOCUMENTS.items()}
     numbers = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
     for name, number in numbers.items():
         if number not in DOCUMENTS:
             possible = [*DOCUMENTS, *folders]
             raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
-    return [its for number, its in DOCUMENTS.items() if number in numbers.values() or not numbers]
+    return [DOCUMENTS[number] for number in DOCUMENTS if number in numbers.values() or not numbers]
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
-    """Return claims by id; :class:`RequestError` with the closest ids for one that is not there."""
+    """Return claims by id; :class:`RequestError` with the closest ids for an unknown one."""
     ids, chosen = {claim.casefold(): claim for claim in claims()}, []
     for name in names:
         if name.casefold() not in ids:
@@ -155,9 +156,9 @@ def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
 
 
 def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
-    """Return a figure's own key and the figure; :class:`RequestError` lists those there are.
+    """Return a figure's key and the figure; :class:`RequestError` lists the document's figures.
 
-    Raises :class:`CannotRunError` with the reason for one that cannot be made again.
+    Raises :class:`CannotRunError` with the reason for a figure that cannot be made again.
     """
     key = name.lstrip("0").upper()
     why = None if key in document(number).part("FIGURES") else not_made(number).get(key)
@@ -172,13 +173,13 @@ def not_made(number: str) -> dict[str, str]:
     return {row[0]: row[1] for row in _read(path)[1:]} if path.is_file() else {}
 
 
-def _named(its: Document, kind: str, name: str) -> tuple[str, Any]:
-    parts: Mapping[str, Any] = its.part(kind.upper())
+def _named(document: Document, kind: str, name: str) -> tuple[str, Any]:
+    parts: Mapping[str, Any] = document.part(kind.upper())
     for key in parts:
         if key.casefold() in (name.casefold(), name.casefold().lstrip("0")):
             return key, parts[key]
     raise RequestError(
-        f"{its.number} ({its.title}) has no {kind.removesuffix('s')} '{name}' here; "
+        f"{document.number} ({document.title}) has no {kind.removesuffix('s')} '{name}' here; "
         f"its {kind}: {', '.join(parts) or 'none yet'}"
     )
 
@@ -187,17 +188,17 @@ def claims_of_table(number: str, name: str) -> list[str]:
     """Return the claims that are about a table, as their place or their check says."""
     checks = document(number).checks()
     return [
-        claim
-        for claim, its in claims().items()
-        if claim in checks and name in (*its.tables, *checks[claim].tables)
+        claim.claim
+        for claim in claims().values()
+        if claim.claim in checks and name in (*claim.tables, *checks[claim.claim].tables)
     ]
 
 
 def claims_of_figure(number: str, name: str) -> list[str]:
     """Return the claims whose place names a figure."""
     words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
-    of_document = [its for its in claims().values() if its.document == number]
-    return [its.claim for its in of_document if words.search(its.place)]
+    of_document = [claim for claim in claims().values() if claim.document == number]
+    return [claim.claim for claim in of_document if words.search(claim.place)]
 
 
 #: Documents measured in this run: a function that reports progress, and results so far.
@@ -208,7 +209,7 @@ def measured(number: str, name: str) -> Any:
     """Return a measurement's value: as shipped, or of this run inside :func:`fresh`.
 
     The file ``measured/<name>.json`` holds ``environment`` and ``value``. Raises
-    :class:`CannotRunError` where it is not there.
+    :class:`CannotRunError` if there is no such file.
     """
     if number in _ANEW:
         measure = document(number).part("MEASUREMENTS").get(name)
@@ -228,9 +229,9 @@ def measured(number: str, name: str) -> Any:
 
 @contextmanager
 def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Make each measurement of a document once inside, when :func:`measured` is asked for it.
+    """Make each measurement of a document once inside, at the first call of :func:`measured`.
 
-    ``tell`` hears its name before it starts. Gives the values by name, as they are made.
+    ``tell`` is called with the measurement's name first. Yields the values so far, by name.
     """
     _ANEW[number] = tell, {}
     try:
@@ -240,7 +241,7 @@ def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
 
 
 def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
-    """Write measurements over the shipped ones, each with where it was made; gives the paths."""
+    """Write measurements over the shipped ones, with their environment; return the paths."""
     folder = document(number).path / "measured"
     folder.mkdir(exist_ok=True)
     written = []

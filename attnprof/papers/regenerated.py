@@ -1,4 +1,7 @@
-"""Recompute a document's tables and figures: printed values with ours, in plain values for JSON."""
+"""Recompute a document's tables and figures: printed values with ours, in plain values for JSON.
+
+Entry point: :func:`regenerate`.
+"""
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +29,7 @@ class Cell:
 
     @property
     def differs(self) -> bool:
-        """Whether the two say different things."""
+        """Whether the printed value and ours disagree."""
         return self.ours is not None and not self.agree(self.printed, self.ours)
 
 
@@ -76,29 +79,30 @@ def tables_of(
     rows: Mapping[str, Callable[[], Sequence[Mapping[str, Any]]]] = MappingProxyType({}),
     gaps: Mapping[str, Callable[[], Mapping[str, Any]]] = MappingProxyType({}),
 ) -> dict[str, Callable[[], Table]]:
-    """Return how each table of a document's ``tables.toml`` is made.
+    """Return functions that make the tables of a document's ``tables.toml``.
 
     A table has a title, notes (in full, or by their names in ``[notes]``), and columns, each made
-    of one in the printed table ``rows``: ``{ from = "acc_pct", as = "float" }``. What ``ours`` has
-    for a column stands beside it. ``rows`` makes the rows of tables that are not of this form,
+    of a column of the printed table ``rows``: ``{ from = "acc_pct", as = "float" }``. ``ours`` has
+    functions for our values of a column. ``rows`` makes the rows of tables of another form,
     ``gaps`` values for gaps in the notes.
     """
     texts = _texts(number, "tables.toml")
     named = texts.get("notes", {})
 
     def table(key: str) -> Table:
-        its, values = texts[key], gaps[key]() if key in gaps else {}
-        notes = (" ".join(named.get(note, note).split()) for note in its.get("notes", ()))
-        made = rows[key]() if key in rows else [
-            {name: _shown(row, how, ours.get(key, {}).get(name)) for name, how in columns.items()}
-            for columns in [its["columns"]] for row in document(number).rows(its["rows"])
+        entry, values = texts[key], gaps[key]() if key in gaps else {}
+        notes = (" ".join(named.get(note, note).split()) for note in entry.get("notes", ()))
+        content = rows[key]() if key in rows else [
+            {name: _cell_of(row, how, ours.get(key, {}).get(name))
+             for name, how in entry["columns"].items()}
+            for row in document(number).rows(entry["rows"])
         ]  # fmt: skip
-        return Table(its["title"], made, tuple(note.format(**values) for note in notes))
+        return Table(entry["title"], content, tuple(note.format(**values) for note in notes))
 
     return {key: partial(table, key) for key in texts if key != "notes"}
 
 
-def _shown(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) -> Any:
+def _cell_of(row: Row, how: Mapping[str, Any], ours: Callable[[Row], Any] | None) -> Any:
     text = row[how["from"]]
     printed = how["words"][text] if "words" in how else _KINDS[how.get("as", "text")](text)
     if ours is None:
@@ -128,9 +132,9 @@ class FigureData:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A document's figure: ``data`` computes what it shows, ``measured`` where from a measurement.
+    """A document's figure: ``data`` computes its rows; ``measured``: from a measurement.
 
-    It is drawn by the drawing of the same key in ``render.plots.documents.<folder>.DRAWINGS``.
+    ``render.plots.documents.<folder>.DRAWINGS`` draws it, under the same key.
     """
 
     title: str
@@ -150,19 +154,19 @@ class Regenerated:
 
 def regenerate(number: str) -> Regenerated:
     """Return every table and figure of a document."""
-    its, made = document(number), Regenerated(not_made=not_made(number))
+    source, made = document(number), Regenerated(not_made=not_made(number))
 
     @contextmanager
     def attempt(name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
+        except Exception as error:  # noqa: BLE001 - a broken one must not hide the others
             made.failed[name] = reason(error)
 
-    for name, table in its.part("TABLES").items():
+    for name, table in source.part("TABLES").items():
         with attempt(f"table {name}"):
             made.tables[name] = table()
-    for name, figure in its.part("FIGURES").items():
+    for name, figure in source.part("FIGURES").items():
         with attempt(f"figure {name}"):
             made.figures[name] = (figure, figure.data())
     return made
@@ -208,6 +212,6 @@ def figure_values(name: str, figure: PaperFigure, data: FigureData) -> dict[str,
         "title": figure.title,
         "measured": figure.measured,
         "rows": [dict(row) for row in data.rows],
-        "described": [asdict(its) for its in data.described],
+        "described": [asdict(statement) for statement in data.described],
         "facts": dict(data.facts),
     }

@@ -1,7 +1,8 @@
 """Answer a document's claims, a record each, and compare the verdicts with the committed ones.
 
-An erratum's severity lets a reader see first what changes a conclusion: numbers are compared by
-their ratio, formulas by that of their values at one point, statements count as a factor of 2.
+Errata have a severity, so that a reader sees the important ones first: the ratio of both numbers,
+or of both formulas' values at a point; a false statement counts as a factor of 2. Entry point:
+:func:`replay`.
 """
 
 import csv
@@ -34,59 +35,56 @@ def committed(number: str) -> dict[str, str]:
 
 
 def accept(records: Iterable[ReproduceRecord]) -> list[str]:
-    """Write the verdicts of these records over the committed ones; gives what was written.
+    """Write the verdicts of these records over the committed ones; return the paths of files.
 
     Claims that were not replayed keep theirs; an error is no verdict and is never accepted.
     """
     verdicts = {record.claim: record.verdict for record in records if record.verdict in VERDICTS}
     written = []
-    for number, its in DOCUMENTS.items():
+    for number, source in DOCUMENTS.items():
         new = {claim: verdict for claim, verdict in verdicts.items() if claim.startswith(number)}
         if new:
             whole, stream = {**committed(number), **new}, io.StringIO()
             rows = [(claim, whole[claim]) for claim in claims() if claim in whole]
             csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
-            write_whole(its.path / FILE, stream.getvalue(), known=True)
-            written.append(str(its.path / FILE))
+            write_whole(source.path / FILE, stream.getvalue(), known=True)
+            written.append(str(source.path / FILE))
     return written
 
 
-#: The verdict of a claim that nothing here could answer.
+#: The verdict of a claim whose check is missing or breaks.
 ERROR = "error"
 NO_CHECK = "no check answers this claim"
 
 
 def replay(
-    ids: Iterable[str] | None = None,
-    *,
-    environment: Mapping[str, Any] | None = None,
+    ids: Iterable[str] | None = None, *, environment: Mapping[str, Any] | None = None
 ) -> Report:
-    """Answer claims by id, all where none are named.
+    """Return the report on claims by id, on all by default.
 
-    A claim without a check, and a check
-    that breaks, is a record with verdict ``error`` and the reason.
+    A claim whose check is missing or breaks has the verdict ``error`` and the reason.
     """
-    wanted = list(claims()) if ids is None else list(ids)
+    claim_ids = list(claims()) if ids is None else list(ids)
     records = []
-    for done, claim in enumerate(wanted):
-        tell(f"replaying {claim}", done, len(wanted))
+    for done, claim in enumerate(claim_ids):
+        tell(f"replaying {claim}", done, len(claim_ids))
         records.append(answered(claims()[claim]))
     return Report("reproduce", records, summary_of(records), environment or {})
 
 
 def answered(claim: Claim) -> ReproduceRecord:
     """Return one claim's record."""
-    its: dict[str, Any] = {
+    about: dict[str, Any] = {
         "claim": claim.claim, "document": claim.document, "place": claim.place, "says": claim.says,
         "committed": committed(claim.document).get(claim.claim),
     }  # fmt: skip
     try:
         check = document(claim.document).checks().get(claim.claim)
         if check is None:
-            return ReproduceRecord(**its, verdict=ERROR, why=NO_CHECK)
-        return replace(check.answer(), **its)
-    except Exception as error:  # noqa: BLE001 - one check that breaks must not hide the others
-        return ReproduceRecord(**its, verdict=ERROR, why=reason(error))
+            return ReproduceRecord(**about, verdict=ERROR, why=NO_CHECK)
+        return replace(check.answer(), **about)
+    except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
+        return ReproduceRecord(**about, verdict=ERROR, why=reason(error))
 
 
 def only(report: Report, verdicts: Sequence[str]) -> Report:
@@ -96,7 +94,7 @@ def only(report: Report, verdicts: Sequence[str]) -> Report:
 
 
 def answer(verdicts: Sequence[str]) -> str:
-    """Return how claims came out, in a sentence."""
+    """Return the sentence on the number of claims with each verdict."""
     words = {"match": ("matches", "match"), "erratum": ("is an erratum", "are errata"),
              "not-reproducible": ("cannot be reproduced",) * 2, ERROR: ("has no verdict",
              "have no verdict")}  # fmt: skip
@@ -108,12 +106,12 @@ def answer(verdicts: Sequence[str]) -> str:
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
     """Return counts by document, and the claims whose verdicts differ from the committed ones."""
     counts: dict[str, Any] = {}
-    for number, its in DOCUMENTS.items():
+    for number, source in DOCUMENTS.items():
         of_document = [record for record in records if record.document == number]
         verdicts = [record.verdict for record in of_document]
         if of_document:
             counts[number] = {
-                "title": its.title,
+                "title": source.title,
                 "claims": len(of_document),
                 **{verdict: verdicts.count(verdict) for verdict in (*VERDICTS, ERROR)},
                 "readings": sum(record.basis == READING for record in of_document),
@@ -132,12 +130,12 @@ def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
 STATEMENT = math.log(2)
 #: Each severity with the least ratio of both values.
 SEVERITIES = {"major": 1.1, "moderate": 1.01, "minor": 0.0}
-#: Claims of a document that are shown before all others.
+#: The most errata of a document that are shown before all other claims.
 MOST = 5
 
 
 def distance(printed: Any, ours: Any) -> float:
-    """Return ``|ln(ours / printed)|`` of the two entries that are furthest apart; 0 for equal ones.
+    """Return ``|ln(ours / printed)|``, the largest of all pairs of entries; 0 for equal values.
 
     >>> round(distance({"a": 100, "b": 5}, {"a": 110, "b": 5}), 4)
     0.0953
@@ -165,19 +163,19 @@ def _number(value: Any, other: Any) -> float | None:
         both = formula(value).free_symbols | formula(other).free_symbols
         point = {name: 2 ** (5 + n) for n, name in enumerate(sorted(both, key=str), start=1)}
         return float(formula(value).subs(point))
-    except (ArithmeticError, AttributeError, TypeError, ValueError):  # words
+    except (ArithmeticError, AttributeError, TypeError, ValueError):  # no formula
         return None
 
 
 def severity(record: ReproduceRecord) -> str:
-    """Return how far an erratum is off: a key of ``SEVERITIES``; "" for another verdict."""
+    """Return an erratum's severity, a key of ``SEVERITIES``; "" for another verdict."""
     if record.verdict != ERRATUM:
         return ""
-    apart = math.exp(distance(record.published, record.ours))
-    return next(name for name, least in SEVERITIES.items() if apart >= least)
+    ratio = math.exp(distance(record.published, record.ours))
+    return next(name for name, least in SEVERITIES.items() if ratio >= least)
 
 
 def surprises(records: Sequence[ReproduceRecord]) -> list[ReproduceRecord]:
-    """Return the errata that are furthest off, ``MOST`` at most; equal ones in their order."""
+    """Return the errata with the largest distances, ``MOST`` at most; equal ones in order."""
     errata = [record for record in records if record.verdict == ERRATUM]
     return sorted(errata, key=lambda r: -distance(r.published, r.ours))[:MOST]

@@ -58,7 +58,7 @@ def run_folder() -> Path:
         for _ in range(3):
             place = Path(tempfile.mkdtemp(prefix=PREFIX))
             handle = _lock(place)
-            if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
+            if handle is not None and place.is_dir():  # no other process removed it meanwhile
                 break
         _RUN[:] = [_Run(place, -1 if handle is None else handle, os.getpid())]
         atexit.register(close_run)
@@ -87,13 +87,13 @@ def remove_left_over() -> None:
 def remove(place: Path) -> None:
     """Remove a folder and all in it, also files without permissions."""
 
-    def again(_remove: Any, path: str, _error: Any) -> None:
+    def remove_locked(_remove: Any, path: str, _error: Any) -> None:
         with contextlib.suppress(OSError):
             Path(path).parent.chmod(0o700)
             Path(path).chmod(0o700)
             shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
 
-    shutil.rmtree(place, onerror=again)
+    shutil.rmtree(place, onerror=remove_locked)
 
 
 def _lock(place: Path) -> int | None:

@@ -33,7 +33,7 @@ class Ended:
     """The end of a child: its exit code (negative: the signal), and the last of its stderr."""
 
     code: int
-    said: str = ""
+    stderr: str = ""
     timed_out: bool = False
     stopped: bool = False
 
@@ -49,7 +49,7 @@ class Ended:
     @property
     def last_line(self) -> str:
         """Return the last line it wrote to stderr, or ""."""
-        return (self.said.strip().splitlines() or [""])[-1][:300]
+        return (self.stderr.strip().splitlines() or [""])[-1][:300]
 
 
 def signal_text(number: int) -> str:
@@ -148,7 +148,7 @@ def end_family(pid: int) -> None:
 
 
 def die_first(score: int = 1000) -> None:
-    """Ask the kernel to end this process before others when memory runs out."""
+    """Ask the kernel to end this process first when memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
 
@@ -171,7 +171,7 @@ def limit_memory(limit: int | None = None) -> None:
 def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
     """Do the work in a fork of this process, for ``limit_s`` seconds at most; return its end.
 
-    The work returns its exit code. What it prints is dropped, the last of its stderr is kept;
+    The work returns its exit code. Its stdout is dropped, the last of its stderr is kept;
     afterwards none of its processes is left. To be called by a keeper (see above).
     """
     keep = frozenset(children(os.getpid()))

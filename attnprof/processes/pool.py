@@ -1,4 +1,8 @@
-"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool."""
+"""Run work that may die apart from the caller: in a fork, or in fresh processes of a pool.
+
+:func:`run_apart` forks once. A :class:`Pool` keeps a server that has imported torch, and forks it
+for every order. Both return how the process ended (:class:`attnprof.processes.forks.Ended`).
+"""
 
 import contextlib
 import json
@@ -59,6 +63,7 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
 
 
 def _run_keeper(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
+    """Fork a keeper that runs the work in a fork of its own and writes the end of it to a file."""
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
@@ -153,7 +158,7 @@ class Pool:
         while True:
             self._read(end, limit_s)
             line, _, self._rest = self._rest.partition(b"\n")
-            with contextlib.suppress(ValueError):  # what somebody's code has written there
+            with contextlib.suppress(ValueError):  # user code has written there
                 message = json.loads(line)
                 if isinstance(message, dict) and message.get("id") == (
                     self.runs if number is None else number

@@ -148,10 +148,10 @@ def waiting(progress: Progress) -> Iterator[None]:
         _WAITED_FOR.remove(progress)
 
 
-#: What is printed while torch is loaded.
+#: The notice that is printed while torch is loaded.
 TEXT = "attnprof: loading torch …"
-#: Bytes of addresses that torch takes when it is loaded, at least: with fewer its code ends the
-#: process itself, and nobody could say why.
+#: Least bytes of addresses that torch takes when it is loaded: with fewer its code ends the process
+#: without a reason.
 LEAST_BYTES = 600 << 20
 
 

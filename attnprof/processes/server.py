@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from os import write as _write  # what runs here may replace the module's
+from os import write as _write  # user code may replace the module's
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,12 @@ def main() -> None:
     sys.path[:] = places if home in places else [*places, home]
     orders, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what somebody's module prints is no answer
+    os.dup2(2, 1)  # prints of user code are no answer
     name = setup["worker"]
     worker = _from_file("attnprof_worker", Path(name)) if "/" in name else import_module(name)
-    gc.disable()  # what is imported stays
+    gc.disable()  # imported modules stay
     worker.preload({})
-    gc.freeze()  # what forks share is never looked through again, and so never copied
+    gc.freeze()  # objects that forks share are never collected, and so never copied
     gc.enable()
     _say(answers, 0, {"ready": True})
     while (order := _next(orders)) is not None:
@@ -51,6 +51,7 @@ def main() -> None:
 
 
 def _work(worker: Any, order: _Line, orders: int, answers: int, forks: Any) -> int:
+    """Run an order's function in the fork made for it; return its exit code."""
     if order["memory"]:
         forks.limit_memory()
     say, more = partial(_say, answers, order["id"]), partial(_next, orders)
@@ -82,6 +83,7 @@ def _next(orders: int) -> _Line | None:
 
 
 def _say(answers: int, number: int, answer: _Line) -> None:
+    """Write an answer to the order with this number."""
     data = f"\n{json.dumps({'id': number, **answer})}\n".encode()  # a line, whatever was before
     while data:
         data = data[_write(answers, data) :]

@@ -1,9 +1,9 @@
-"""Run a whole command in a process that may die, and still end with an answer.
+"""Run a whole command in a process that may die, and still end with an answer (:func:`supervised`).
 
-Somebody's code can end, crash or stop the process it is run in, and its parent. So there are three:
-the one that was started, whose exit code counts; a keeper, which runs none of the code; and the
-command, which marks in shared memory that it finished. Without the mark the exit code is 3, and a
-line says how it ended. Signals are passed on; in the end no process is left.
+User code can end, crash or stop the process it is run in, and its parent. So there are three
+processes: the one that was started, whose exit code counts; a keeper, which runs none of the code;
+and the command, which marks in shared memory that it finished. Without the mark the exit code is 3,
+and a line says how it ended. Signals are passed on; in the end no process is left.
 """
 
 import contextlib
@@ -103,6 +103,7 @@ def _status(child: int) -> int | None:
 
 
 def _outcome(status: int, received: list[int], subject: str) -> int:
+    """Return the exit code by the keeper's status; end by the signal that ended the command."""
     code = os.waitstatus_to_exitcode(status)
     if received and received[0] != signal.SIGINT:
         signal.signal(received[0], signal.SIG_DFL)
@@ -179,7 +180,7 @@ def _wait_for_command(
             requests.append(number or signal.SIGTERM)
         if (status := _status(child)) is not None:
             return status
-        forks.end_descendants(keep=(child,))  # what has lost its parent: nobody waits for it
+        forks.end_descendants(keep=(child,))  # orphans, for which nobody waits
         if end is None and (requests or ending[:8] != bytes(8)):
             end = time.monotonic() + GRACE_S
         if end is not None and time.monotonic() > end:
@@ -201,6 +202,7 @@ def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: li
 
 
 def _report_vanished(subject: str, how: str) -> int:
+    """Write how the command's process ended; return the exit code for no answer."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"attnprof: the process that ran {subject} {how} before it answered\n")
         sys.stderr.flush()
@@ -214,7 +216,7 @@ def _run_command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int
     forks.die_with_parent(keeper)
     forks.die_first(500)
     _INSIDE.ending = ending
-    if sys.stdout is not None:  # what is printed goes to stderr, but for answers
+    if sys.stdout is not None:  # prints go to stderr, but for answers
         sys.stdout.flush()
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open

@@ -12,16 +12,16 @@ from attnprof.units import every
 class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 
-    ``over`` is the size that varies, ``seq`` for the length. Its field is null; the fixed sizes are
-    in theirs. ``crossover_value``, ``first_value``, ``all_crossings``, ``searched``, ``lengths``,
-    ``ci_low`` and ``ci_high`` are values of the varying size; over lengths ``crossover_seq_len``
-    and ``first_seq_len`` equal the first two. ``method`` is ``solved``, as polynomials, for every
-    length, or ``searched``, by integers on a grid up to 2**40 tokens and by bisection, where costs
-    round sizes. ``searched`` are first and last length of each stretch at which both costs are
-    known (null: no end), every ``searched_step``-th; the verdict is of those. ``bound`` says which
-    cost is a lower bound, or why times end there. ``ci_low`` and ``ci_high`` are an interval of 95
-    % of a time's crossing (null: unknown), ``lengths`` the timed or predicted ones, by so many
-    ``timed_calls``; ``noisy`` says that other programs disturbed these.
+    ``over`` is the size that varies, ``seq`` for the length. Its field is null; the fixed sizes
+    have their own fields. ``crossover_value``, ``first_value``, ``all_crossings``, ``searched``,
+    ``lengths``, ``ci_low`` and ``ci_high`` are values of the varying size; over lengths
+    ``crossover_seq_len`` and ``first_seq_len`` equal the first two. ``method`` is ``solved``, as
+    polynomials, for every length, or ``searched``, by integers on a grid up to 2**40 tokens and by
+    bisection, where costs round sizes. ``searched`` lists the stretches of lengths that the verdict
+    is for: the first and last length (null: no end), in steps of ``searched_step``. ``bound`` says
+    which cost is a lower bound, or why no longer length was timed. ``ci_low`` and ``ci_high`` are
+    an interval of 95 % of a time's crossing (null: unknown). ``lengths`` were timed or predicted,
+    by so many ``timed_calls``; ``noisy`` says that other programs disturbed these.
     """
 
     metric: str = column("metric")
@@ -84,10 +84,10 @@ def everywhere(rows: Sequence[CrossoverRecord]) -> str:
     """Return where a verdict without a crossing holds: ``at every length from 64 on``."""
     over = rows[0].over
     if over == "seq":
-        known = [row for row in rows if row.searched]
-        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in known):
+        limited = [row for row in rows if row.searched]
+        if any(len(r.searched) > 1 or r.searched[0][1] or r.searched_step != 1 for r in limited):
             return "at every length where both are known"
-        first = max((row.searched[0][0] or 1 for row in known), default=1)
+        first = max((row.searched[0][0] or 1 for row in limited), default=1)
         return "at every length" if first == 1 else f"at every length from {first:,} on"
     ends = {tuple(row.searched[0]) for row in rows if row.searched}
     if len(ends) != 1 or ends == {(1, None)}:

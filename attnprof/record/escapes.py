@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-#: Control characters as the pictures Unicode has of them, one for one; what reorders text, ends
-#: lines unseen or has no form in UTF-8 as a replacement mark.
+#: Control characters as the pictures Unicode has of them, one for one. Characters that reorder
+#: text, end lines unseen or have no form in UTF-8 become a replacement mark.
 _PICTURES = {**{code: 0x2400 + code for code in range(32)}, 0x7F: 0x2421} | dict.fromkeys(
     [
         *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A),
@@ -34,10 +34,10 @@ def readable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [readable(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        held = ((item.name, getattr(value, item.name)) for item in fields(value))
-        said = {name: its for name, its in held if isinstance(its, (str, Mapping, Sequence))
-                and not (isinstance(its, str) and its.isprintable())}  # fmt: skip
-        return replace(value, **{name: readable(its) for name, its in said.items()})
+        members = {item.name: getattr(value, item.name) for item in fields(value)}
+        texts = {name: x for name, x in members.items() if isinstance(x, (str, Mapping, Sequence))
+                 and not (isinstance(x, str) and x.isprintable())}  # fmt: skip
+        return replace(value, **{name: readable(x) for name, x in texts.items()})
     return value
 
 

@@ -69,10 +69,10 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
 
 def near_file(path: str | Path) -> str:
     """Return ``did you mean results.json?`` for a misspelt file; "" if no name is near it."""
-    there = []
+    names = []
     with suppress(OSError):
-        there = [item.name for item in Path(path).parent.iterdir()]
-    near = closest(Path(path).name, there)
+        names = [item.name for item in Path(path).parent.iterdir()]
+    near = closest(Path(path).name, names)
     return near if near.startswith("did you mean") else ""
 
 
@@ -115,8 +115,8 @@ def read_text(path: str | Path) -> str:
 def json_of(text: str, *, ours: bool = True) -> Any:
     """Return a JSON text's value; ValueError for invalid or too deeply nested text.
 
-    A text of ``ours`` may not have NaN, Infinity, huge numbers or a name twice either: attnprof
-    never writes these.
+    A text of ``ours`` may not have NaN, Infinity, huge numbers or a name twice either, which
+    attnprof never writes.
     """
     strict: dict[str, Any] = {
         "parse_constant": _parse_float, "parse_int": _parse_int, "parse_float": _parse_float,
@@ -225,7 +225,7 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
         if not known:
             check_unlost(target)
         if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
-            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
+            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told below
         _replace_file(target, data)
     except (OSError, ValueError) as error:
         raise RequestError(
@@ -251,7 +251,7 @@ def _write_stream(target: Path, data: bytes) -> None:
 
 
 def _replace_file(target: Path, data: bytes) -> None:
-    """Write beside the target, then rename: readers see the old file or the new one."""
+    """Write a new file, then rename it to the target: readers see the old one or the new one."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".attnprof-")
     try:
         with os.fdopen(handle, "wb") as stream:

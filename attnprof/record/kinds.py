@@ -1,4 +1,7 @@
-"""The kinds of record that count or predict, one a command; fields are JSON keys and columns."""
+"""Records of commands that count or predict, one class a command; fields are JSON keys, columns.
+
+Measured results have their records in :mod:`attnprof.record.measured`.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -77,9 +80,10 @@ class ReleasedRecord(Record, commands=("list --models",)):
 class ComparedRecord(Record, commands=("model --compare",)):
     """``model --compare``: one quantity of one of several models, at the same sizes.
 
-    ``phase`` is empty for what no phase changes. ``flops_per_token`` is a phase's FLOPs by the
-    tokens that it computes, and ``cache_bytes_per_token`` what one token more adds to the cache at
-    the asked length, null if there is no formula. ``bound`` and ``view`` are those of ``model``.
+    ``phase`` is empty for a quantity that no phase changes. ``flops_per_token`` is a phase's FLOPs
+    divided by the tokens that it computes. ``cache_bytes_per_token`` is the growth of the cache by
+    one more token at the asked length, null if there is no formula. ``bound`` and ``view`` are as
+    in ``model``.
     """
 
     model: str = column("model")
@@ -126,12 +130,12 @@ class CostRecord(AtWorkload, commands=("cost",)):
 
 @dataclass(frozen=True, kw_only=True)
 class RanksRecord(AtWorkload, commands=("cost --ranks",)):
-    """``cost --ranks``: what one of the ranks that share a sequence's tokens sends in a layer.
+    """``cost --ranks``: the bytes that a rank sends in a layer, where ranks share the tokens.
 
     ``method`` is ring, all-to-all, state passing or state gathering, ``steps`` how many sends
     follow one another; a train phase has forward and backward in one number. ``overlap_tokens``
-    are the fewest tokens a rank whose products take as long as what it sends meanwhile, null where
-    no length is enough or no bandwidth was given.
+    are the fewest tokens a rank at which its products take as long as its sending, null where no
+    length is enough or no bandwidth was given.
     """
 
     method: str = column("method")
@@ -149,8 +153,8 @@ class RanksRecord(AtWorkload, commands=("cost --ranks",)):
 class CompareRecord(AtWorkload, commands=("compare",)):
     """``compare``: the totals of one mechanism for one workload.
 
-    ``step_bytes`` are those that a decoding step has to move, ``step_intensity`` FLOPs of products
-    over them; null in other phases.
+    ``step_bytes`` are the bytes that a decoding step has to move, ``step_intensity`` FLOPs of
+    products over these bytes; both are null in other phases.
     """
 
     flops: int | None = column("FLOPs", fmt="count")
@@ -192,7 +196,7 @@ class RecommendRecord(AtWorkload, commands=("recommend",)):
     """``recommend``: one mechanism for a request, by its predicted time.
 
     ``rank`` orders mechanisms that fit the memory, the ``exact`` ones first; where it is null,
-    ``skipped`` says why. ``gives_up`` is what it does not do that softmax attention does.
+    ``skipped`` says why. ``gives_up`` names abilities of softmax attention that it lacks.
     """
 
     device: str = column("device")
@@ -285,7 +289,7 @@ class ModelRecord(Record, commands=("model",)):
 
 @dataclass(frozen=True, kw_only=True)
 class FitRecord(Record, commands=("fit",)):
-    """``fit``: bytes of a part on one rank, its formula, and what it rests on.
+    """``fit``: bytes of a part on one rank, its formula, and the basis of both.
 
     ``part`` is weights, cache, activations, gradients, optimizer, reserve or total; ``formula`` is
     in B sequences, N tokens of each, T tokens of a prompt at once and P parameters.

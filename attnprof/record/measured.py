@@ -1,4 +1,7 @@
-"""Records of code that ran: measured points, devices, checks, and claims replayed."""
+"""Records of code that ran: measured points, devices, checks, and claims replayed.
+
+The functions below name points of one mechanism apart, for tables and figures.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -216,7 +219,7 @@ class CheckRecord(Record, commands=("check",)):
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineRecord(Record, commands=("baseline",)):
-    """``baseline``: what one case counted and how long it took.
+    """``baseline``: the counts and times of one case.
 
     ``request``: sizes and options of the case. ``rule``: thresholds by which its times are judged.
     ``metrics``: exact integers by name. ``formulas``: closed forms by quantity. ``operations``:
@@ -312,15 +315,15 @@ def varying(records: Sequence[Any]) -> list[str]:
 
 
 def names_of(records: Sequence[Any]) -> list[str]:
-    """Return a name for each record: its mechanism and those parameters that vary."""
-    known: dict[tuple[str, str], set[str]] = defaultdict(set)
+    """Return a name for each record: its mechanism, and its values of parameters that vary."""
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:
         for name, value in record.params.items():
-            known[record.mechanism, name].add(setting_text(value))
+            values[record.mechanism, name].add(setting_text(value))
     return [
         " ".join([record.mechanism, *(
             f"{name}={setting_text(value)}" for name, value in record.params.items()
-            if len(known[record.mechanism, name]) > 1
+            if len(values[record.mechanism, name]) > 1
         )])
         for record in records
     ]  # fmt: skip

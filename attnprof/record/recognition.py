@@ -1,7 +1,8 @@
 """Recognise files that attnprof wrote, so that no command overwrites another file or its input.
 
-Each output carries a mark of its command. While a command runs, its inputs and outputs are known
-by device and number on disk (:class:`Destinations`), whatever names lead to them.
+Each output carries a mark of its command (:func:`writers_of`). While a command runs
+(:func:`one_command`), its inputs and outputs are noted by device and number on disk, whatever names
+lead to them (:class:`Destinations`).
 """
 
 import csv
@@ -25,7 +26,7 @@ _SCHEMA = r'\A\s*\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*'
 _JOURNAL = re.compile(_SCHEMA + r'"key"\s*:')
 #: Patterns in the first or last bytes of a file of ours, with its writer; "" if a group has that.
 _SIGNS = [(re.compile(pattern), writer) for pattern, writer in (
-    (_SCHEMA + r'"ceilings"', "calibrate --file"),
+    (_SCHEMA + r'"ceilings"', "calibrate --calibration"),
     (_SCHEMA + r'"command"\s*:\s*(?:"([a-z -]+)")?', ""),
     (r'\A\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"', "check --badge"),
     (r'<testsuites [^>]*name="attnprof ', "check --junit"),
@@ -35,7 +36,7 @@ _SIGNS = [(re.compile(pattern), writer) for pattern, writer in (
 )]  # fmt: skip
 #: The first or last line of a text of ours.
 _MARK = re.compile(r"<!-- attnprof[ -]([a-z -]+?) *-->|(?:[%#] )?Written by attnprof ([a-z -]+)\.")
-#: Commands whose output may be a figure though no ``--plot`` names it.
+#: Commands whose ``--output`` may be a figure.
 _DRAWING = ("plot", "heatmap", "reproduce")
 #: Files of a folder of reports whose columns are their document's.
 _REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
@@ -61,7 +62,7 @@ def writers_of(path: Path) -> set[str]:
     """Return the commands that may have written a file, by how it begins and ends.
 
     Empty if attnprof did not. An output of a form of its own has its flag (``check --junit``,
-    ``calibrate --file``), and any figure is ``figure``.
+    ``calibrate --calibration``), and any figure is ``figure``.
     """
     head, tail = _ends_of(path) or ("", "")
     names = {
@@ -105,18 +106,18 @@ def _commands_with_header(line: str) -> list[str]:
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if len(cells) < 3:  # at least three cells are headings of one kind, in its order
             return []
-        heads = {
+        titles = {
             name: [heading(*one) for one in kind.columns()] for name, kind in record_kinds().items()
         }
-        return [name.split()[0] for name, header in heads.items() if _in_order(cells, header)]
+        return [name.split()[0] for name, header in titles.items() if _in_order(cells, header)]
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
         return []
     # an older file lacks columns that a later version added
-    known = {name: [field for field, _ in kind.columns()] for name, kind in record_kinds().items()}
+    fields = {name: [field for field, _ in kind.columns()] for name, kind in record_kinds().items()}
     return [
-        name.split()[0] for name, header in known.items()
+        name.split()[0] for name, header in fields.items()
         if cells[:1] == header[:1] and set(cells) <= set(header) and 2 * len(cells) >= len(header)
     ]  # fmt: skip
 
@@ -200,7 +201,7 @@ def one_command(
 
 
 def reading_back() -> AbstractContextManager[None]:
-    """Read, in the body, a file that the command itself extends: it is no input."""
+    """Run the body without noting inputs: it reads a file that the command itself extends."""
     return one_command(tracked=False)
 
 

@@ -1,4 +1,7 @@
-"""A command's result as one value, saved as JSON; loading checks each value by its field's type."""
+"""A command's result as one value (:class:`Report`), saved as JSON and shown in a notebook.
+
+Loading checks each value by its field's type, so that a damaged file is refused with the place.
+"""
 
 import json
 import math
@@ -50,12 +53,10 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: NaN and infinities become null, integers stay exact."""
         return {
-            "schema": self.schema,
-            "command": self.command,
-            "environment": _json_ready(self.environment),
-            "summary": _json_ready(self.summary),
+            "schema": self.schema, "command": self.command,
+            "environment": _json_ready(self.environment), "summary": _json_ready(self.summary),
             "records": [_json_ready(asdict(record)) for record in self.records],
-        }
+        }  # fmt: skip
 
     def to_json(self) -> str:
         """Return the JSON text, with a newline at its end."""
@@ -111,7 +112,7 @@ class Report:
 
 
 def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
-    """Return the records of reports; if several devices are among them, named by device."""
+    """Return the records of reports; if these are of several devices, with each device's name."""
     names = [str(report.environment.get("device_name") or "") for report in reports]
     pairs = [
         (r, name) for report, name in zip(reports, names, strict=True) for r in report.of(kind)
@@ -199,8 +200,8 @@ def type_text(hint: Any) -> str:
     if kind in (UnionType, Union):
         return " or ".join(dict.fromkeys(type_text(one) for one in inner))
     words = _WORDS.get(kind, "a value")
-    of = inner[-1] if kind in (list, dict) else Any
-    return words if of is Any else f"{words} of which each is {type_text(of)}"
+    item = inner[-1] if kind in (list, dict) else Any
+    return words if item is Any else f"{words} of which each is {type_text(item)}"
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

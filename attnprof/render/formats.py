@@ -1,4 +1,8 @@
-"""Render a report in the asked format: terminal tables, JSON, CSV, Markdown or HTML."""
+"""Render a report in the asked format (:func:`render`): tables, JSON, CSV, Markdown or HTML.
+
+JSON and CSV are the records as they are. Tables, pages and notes are made by a module of ``tables``
+for each command (:data:`MODULES`).
+"""
 
 import csv
 import io
@@ -16,8 +20,8 @@ from attnprof.record.recognition import written_by
 from attnprof.units import format_count, format_value, is_numeric
 
 
-def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
-    """Return the text of a report for a file or a pipe; ``how`` is for its command's tables.
+def render(report: Report, fmt: str, *, exact: bool = False, **options: Any) -> str:
+    """Return the text of a report for a file or a pipe; ``options`` is for its command's tables.
 
     Markdown is the records' table unless the command has a page of its own. Tables have short
     numbers unless ``exact``; all other formats have all digits.
@@ -30,27 +34,27 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
     with digits(exact=exact or fmt == "markdown"):
         if fmt == "markdown":
             page = view("page", None)
-            return page(shown, **how) if page else render_markdown(shown)
+            return page(shown, **options) if page else render_markdown(shown)
         if fmt == "html":
             from attnprof.render.html import report_page
 
             answer = view("headline", lambda _: "")(shown)
-            return report_page(shown, view("tables")(shown, **how), answer)
-        text = render_text(view("tables")(shown, **how))
-    return f"{text}{'% ' if how.get('latex') else ''}{written_by(report.command)}\n"
+            return report_page(shown, view("tables")(shown, **options), answer)
+        text = render_text(view("tables")(shown, **options))
+    return f"{text}{'% ' if options.get('latex') else ''}{written_by(report.command)}\n"
 
 
-def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
+def print_tables(report: Report, *, exact: bool = False, **options: Any) -> None:
     """Write a report's tables to stdout: all of them, or none if one cannot be made."""
     from attnprof.render import terminal
 
     view, shown = _prepared(report)
     with terminal.digits(exact=exact):
-        terminal.print_tables([*view("tables")(shown, **how)])
+        terminal.print_tables([*view("tables")(shown, **options)])
 
 
 def notes(report: Report) -> Iterable[str]:
-    """Return the lines that a command prints to stderr beside its tables."""
+    """Return the lines that a command prints to stderr besides its tables."""
     view, shown = _prepared(report)
     lines: Iterable[str] = view("notes", lambda _: ())(shown)
     return lines
@@ -140,6 +144,7 @@ def markdown_table(
 
 
 def _used(report: Report, name: str) -> bool:
+    """Return whether a field has a value in any record; True for no records."""
     values = [getattr(record, name) for record in report.records]
     return not values or any(v is not None and v not in ("", {}, []) for v in values)
 
@@ -151,7 +156,7 @@ def _markdown(value: Any, fmt: str) -> str:
 
 
 def filled(template: str, filters: Mapping[str, Any], **values: Any) -> str:
-    """Return a file of ``templates`` with these values; those of HTML are escaped."""
+    """Return a file of ``templates`` with these values, which are escaped in HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

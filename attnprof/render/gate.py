@@ -67,7 +67,7 @@ def by_case(report: Report) -> dict[str, list[CheckRecord]]:
     return groups
 
 
-def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
+def shown(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
     """Return the records that are worth showing."""
     common = report.summary.get("not_comparable")
     return [record for record in records if rules.is_worth_showing(record, common)]
@@ -81,7 +81,7 @@ def causes_of(report: Report) -> list[rules.Cause]:
 def outcomes(report: Report) -> dict[Fate, list[str]]:
     """Return the names of the cases by their fate, the worst first."""
     cases = by_case(report).items()
-    worst = {name: rules.worst(row.verdict for row in named(rows, report)) for name, rows in cases}
+    worst = {name: rules.worst(row.verdict for row in shown(rows, report)) for name, rows in cases}
     by_fate: dict[Fate, list[str]] = {}
     for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
         by_fate.setdefault(OUTCOMES[worst[name]], []).append(name)
@@ -94,30 +94,32 @@ def headline(report: Report) -> str:
         return "Nothing was checked."
     (first, worst), *others = by_fate.items()
     every = causes_of(report)
-    said = [*filter(None, (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first))]
-    if (left := len(said) - MOST_PHRASES) > 0:
-        said[MOST_PHRASES:] = [f"and {plural(left, 'more cause')}"]
+    of_worst = (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first)
+    phrases = [*filter(None, of_worst)]
+    if (left := len(phrases) - MOST_PHRASES) > 0:
+        phrases[MOST_PHRASES:] = [f"and {plural(left, 'more cause')}"]
     changed = {name.removeprefix(rules.FORMULA) for cause in every for name in cause.metrics}
     same = "flops" in {record.metric for record in report.of(CheckRecord)} - changed
     same = same and first is OUTCOMES[rules.REGRESSED]
     total = sum(map(len, by_fate.values()))
     subject = cases_text(worst, total) if others else f"All {total} cases"
     subject = worst[0] if total == 1 else subject
-    rest = f" {joined([f'{len(some)} {its.words}' for its, some in others])}." if others else ""
-    why = f": {', '.join(said)}" if said else ""
+    counts = [f"{len(cases)} {fate.words}" for fate, cases in others]
+    rest = f" {joined(counts)}." if others else ""
+    why = f": {', '.join(phrases)}" if phrases else ""
     return f"{subject} {first.words}{why}{'; FLOPs are unchanged' if same else ''}.{rest}"
 
 
 def _phrase(cause: rules.Cause) -> str:
     """Return ``my.py:15 added clone and removed mul``; without operations, the effect."""
-    did: list[str] = []
+    clauses: list[str] = []
     for sign, verb in (("+", "added"), ("−", "removed"), ("", "runs")):
-        some = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
-        if some and (sign or not did):
-            left = [f"{len(some) - 3} more"] if len(some) > 3 else []
-            did.append(f"{verb} {joined([*some[:3], *left])}")
-    did = did or ([] if cause.place == rules.TOGETHER else rules.effects(cause)[:1])
-    return f"{cause.place} {joined(did)}".strip() if did else ""
+        names = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
+        if names and (sign or not clauses):
+            left = [f"{len(names) - 3} more"] if len(names) > 3 else []
+            clauses.append(f"{verb} {joined([*names[:3], *left])}")
+    clauses = clauses or ([] if cause.place == rules.TOGETHER else rules.effects(cause)[:1])
+    return f"{cause.place} {joined(clauses)}".strip() if clauses else ""
 
 
 def cases_text(names: Sequence[str], total: int) -> str:
@@ -128,9 +130,9 @@ def cases_text(names: Sequence[str], total: int) -> str:
 
 
 def notes_of(report: Report, most: int = 6) -> list[str]:
-    """Return what was compared and found, why something was not, and how sensitive it was.
+    """Return notes on both sides, the verdicts, the times, and why some were not comparable.
 
-    Of similar sentences, of which a suite may have one for every case, at most ``most`` are kept.
+    At most ``most`` similar sentences are kept: a suite may have one for every case.
     """
     summary, records = report.summary, report.of(CheckRecord)
     counts: Mapping[str, int] = summary.get("counts") or {}
@@ -141,18 +143,18 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     rule, noise, spent, budget, code = map(
         summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
     )
-    of = "" if budget is None else f" of {budget:.0f} s"
+    of_budget = "" if budget is None else f" of {budget:.0f} s"
     ratios = [r.ratio for r in records if r.metric == rules.TIME and r.ratio is not None]
-    said = (
+    facts = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
         f"metrics of {cases}: {', '.join(totals)}" if totals else "nothing was checked",
         f"times {rules.span_text(min(ratios), max(ratios))}" if ratios else "",
         f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
-        "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",
+        "" if spent is None or not ratios else f"{spent:.0f} s{of_budget} spent",
         "" if code is None else f"exit code {code}",
     )
-    notes = ["; ".join(filter(None, said))]
+    notes = ["; ".join(filter(None, facts))]
     if summary.get("not_comparable"):
         notes.append(f"times are not comparable: {summary['not_comparable']}")
     for name in ("notes",) if code == 1 else ("notes", "power"):
@@ -202,17 +204,20 @@ def render_annotations(report: Report) -> str:
 
     Empty if no case got worse or failed.
     """
-    amiss = (cause for cause in causes_of(report) if OUTCOMES[cause.verdict].level)
-    causes = [cause for cause in amiss if cause.operations or cause.place != rules.TOGETHER]
-    shown = causes if len(causes) <= MOST_ANNOTATIONS else causes[: MOST_ANNOTATIONS - 1]
-    lines = [_annotation(cause) for cause in shown]
-    if left := causes[len(shown) :]:
+    causes = [
+        cause for cause in causes_of(report)
+        if OUTCOMES[cause.verdict].level and (cause.operations or cause.place != rules.TOGETHER)
+    ]  # fmt: skip
+    most = len(causes) if len(causes) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
+    lines = [_annotation(cause) for cause in causes[:most]]
+    if left := causes[most:]:
         rest = f"{len(left)} more causes are in the summary and in the JSON"
         lines.append(f"::{OUTCOMES[left[0].verdict].level}::{rest}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(cause: rules.Cause) -> str:
+    """Return a workflow command that shows a cause at its line."""
     title = f"attnprof {cause.verdict}: {_phrase(cause) or plural(len(cause.cases), 'case')}"
     file, _, line = cause.place.rpartition(":")
     properties = {"file": file, "line": line} if file and line.isdigit() else {}
@@ -272,25 +277,20 @@ def render_chart(report: Report) -> str:
     """Return the chart's block, a bar a metric by case, worst first; "" if no ratio is known."""
     drawn = []
     for case, records in by_case(report).items():
-        if bars := [_bar(record) for record in records if _is_drawn(record)]:
+        changed = (r for r in records if r.metric == rules.TIME or r.verdict != rules.OK)
+        if bars := [_bar(r) for r in changed if r.metric in CHARTED and r.ratio]:
             name = _plain(case)
             cut = len(name) > MOST_LETTERS
             drawn.append((f"{name[:MOST_LETTERS]}…" if cut else name, bars))
     if not drawn:
         return ""
-    shown = drawn[:MOST_CASES]
-    left = 30 + 6 * max(len(case) for case, _ in shown)
+    first, more = drawn[:MOST_CASES], len(drawn[MOST_CASES:])
+    left = 30 + 6 * max(len(case) for case, _ in first)
     head = _CHART.format(left=left, described=_plain(headline(report)))
-    chart = "".join(f"  section {case}\n{''.join(bars)}" for case, bars in shown)
-    more = len(drawn) - len(shown)
+    chart = "".join(f"  section {case}\n{''.join(bars)}" for case, bars in first)
     rest = f" {plural(more, 'more case')} below." if more else ""
-    said = f"Bars reach from 1 to the ratio; those of time are its interval.{rest}"
-    return f"```mermaid\n{head}{chart}```\n\n{said}"
-
-
-def _is_drawn(record: CheckRecord) -> bool:
-    changed = record.metric == rules.TIME or record.verdict != rules.OK
-    return changed and record.metric in CHARTED and bool(record.ratio)
+    caption = f"Bars reach from 1 to the ratio; those of time are its interval.{rest}"
+    return f"```mermaid\n{head}{chart}```\n\n{caption}"
 
 
 def _bar(record: CheckRecord) -> str:

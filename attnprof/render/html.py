@@ -25,7 +25,7 @@ from attnprof.render.terminal import FittedTable, FormulaText, Hanging, render_t
 
 #: Rows of a table above which it can be folded.
 MOST_ROWS = 40
-#: Commands whose answer begins with a word of the language, where others begin with a name.
+#: Commands whose answer begins with a word, which gets a capital; others begin with a name.
 _SENTENCES = ("fit", "model", "recommend")
 #: Styles of the terminal that are badges on a page.
 _BADGES = {"green", "red", "yellow", "magenta", "cyan"}
@@ -55,7 +55,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as an element, its caption, and ``alt``, which says what is seen on it."""
+    """A figure as an element, its caption, and ``alt``, the text for readers who cannot see it."""
 
     caption: str
     element: str
@@ -113,7 +113,7 @@ def report_page(report: Report, items: Iterable[RenderableType], answer: str = "
     It begins with the report's own answer, else with ``answer``.
     """
     phases = report.summary.get("phases") or {}
-    answers = [report.summary.get("answer"), *(its.get("answer") for its in phases.values())]
+    answers = [report.summary.get("answer"), *(phase.get("answer") for phase in phases.values())]
     answer = str(next(filter(None, answers), answer)).strip()
     sections = _sections(items, answer)
     if figure := _figure(report, answer):
@@ -168,14 +168,14 @@ def _cell(text: Text) -> Any:
 
 def _figure(report: Report, answer: str) -> Figure | None:
     """Return the figure of a command that has one, unless the report has nothing to draw."""
-    from attnprof.render.plots import SEEN, report_figure
+    from attnprof.render.plots import DESCRIPTIONS, report_figure
 
     try:
         drawn = report_figure(report)
     except RequestError:  # no formula in N, points measured twice: the tables say it
         return None
-    seen = SEEN.get(report.command, "")
-    return Figure(seen, drawn, f"{seen}. {answer}".strip()) if drawn else None
+    caption = DESCRIPTIONS.get(report.command, "")
+    return Figure(caption, drawn, f"{caption}. {answer}".strip()) if drawn else None
 
 
 _PARTS = {
@@ -291,7 +291,7 @@ def _operation(tree: ast.BinOp) -> tuple[str, int]:
 
 
 def _simple(tree: ast.expr) -> tuple[str, int]:
-    """Return the MathML of what is no operation of two sides, and how strongly it binds."""
+    """Return the MathML of a number, name, call, sign or comparison, and how strongly it binds."""
     match tree:
         case ast.Constant(value=int() | float() as value):
             return f"<mn>{value}</mn>", _ATOM

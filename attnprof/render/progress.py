@@ -85,7 +85,7 @@ def _progress_bar(work: "Progress") -> AbstractContextManager[Any]:
 
     columns = SpinnerColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
     console = new_console(stderr=True)
-    # what is drawn seldom disturbs what is timed the least
-    shown = Bar(*columns, console=console, transient=True, refresh_per_second=2)
-    shown.add_task("")
-    return shown
+    # drawing seldom disturbs timing least
+    bar = Bar(*columns, console=console, transient=True, refresh_per_second=2)
+    bar.add_task("")
+    return bar

@@ -1,6 +1,7 @@
-"""Write a replay as files: a folder a document, and an HTML page.
+"""Write a replay as files: a folder a document (:func:`write_document`), and an HTML page.
 
-The page has claims as sentences, what surprises first, matches folded.
+The page (:func:`reproduction_html`) has claims as sentences, the most surprising first, matches
+folded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,25 +21,7 @@ from attnprof.record.recognition import mark
 from attnprof.render.formats import csv_text, filled, render_csv
 from attnprof.render.html import Entry, Figure, Fold, PageTable, Section, badge, page, value_html
 from attnprof.render.plots.documents import picture, plot_figure
-from attnprof.render.tables.reproduce import (
-    AGREES,
-    COLOURS,
-    COUNTED,
-    DESCRIBED,
-    FILTERS,
-    SECTIONS,
-    WORDS,
-    answer_lines,
-    count_cells,
-    count_rows,
-    described_rows,
-    place_text,
-    printed_and_ours,
-    printed_of,
-    table_notes,
-    title_of,
-    value_text,
-)
+from attnprof.render.tables import reproduce as texts
 from attnprof.units import plural
 
 #: The look of a severity's badge.
@@ -54,100 +37,106 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     """
     summary, records = report.summary, report.of(ReproduceRecord)
     documents = summary["documents"]
-    head, right = ["document", *COUNTED.values()], [False, *[True] * len(COUNTED)]
-    counts = PageTable("Claims by verdict", head, count_rows(documents, COUNTED), right)
+    head, right = ["document", *texts.COUNTED.values()], [False, *[True] * len(texts.COUNTED)]
+    counts = PageTable("Claims by verdict", head, texts.count_rows(documents, texts.COUNTED), right)
     sections = [Section("", [counts])]
-    for number, its in documents.items():
+    for number, document in documents.items():
         blocks: list[Any] = [_table_block(summary["table"])] if "table" in summary else []
         blocks += _described_block(summary["figure"]) if "figure" in summary else []
         blocks += _claim_folds([record for record in records if record.document == number])
         if number in made:
             blocks += _made_folds(number, made[number])
-        sections.append(Section(f"{number} {its['title']}", blocks))
-    there = {record.verdict for record in records}
-    verdicts = {name: words for name, words in WORDS.items() if name in there}
+        sections.append(Section(f"{number} {document['title']}", blocks))
+    present = {record.verdict for record in records}
+    verdicts = {name: words for name, words in texts.WORDS.items() if name in present}
     return page(report, "reproduce", f"{summary['answer']}.", sections, verdicts)
 
 
 def _claim_folds(records: Sequence[ReproduceRecord]) -> Iterator[Fold]:
-    """Yield a document's claims: those furthest off, then by verdict, matches last and folded."""
+    """Yield a document's claims: the furthest off, then by verdict, matches last and folded."""
     first = surprises(records)
-    of_verdict = {name: [r for r in records if r.verdict == name] for name in WORDS}
+    of_verdict = {name: [r for r in records if r.verdict == name] for name in texts.WORDS}
     of_verdict["erratum"].sort(key=lambda r: -distance(r.published, r.ours))
     brief = len(first) < len(of_verdict["erratum"])
     if brief:
         yield Fold("What surprises most", [_entry(r, "-first") for r in first], open=True)
-    titles = {**{name: title for title, name, _ in SECTIONS}, "match": "Match"}
+    titles = {**{name: title for title, name, _ in texts.SECTIONS}, "match": "Match"}
     for verdict, title in titles.items():
-        if those := of_verdict[verdict]:
-            few = verdict != "match" and not (brief and verdict == "erratum")
-            yield Fold(f"{title} ({len(those)})", [_entry(record) for record in those], open=few)
+        if claims := of_verdict[verdict]:
+            is_open = verdict != "match" and not (brief and verdict == "erratum")
+            yield Fold(f"{title} ({len(claims)})", [*map(_entry, claims)], open=is_open)
 
 
 def _entry(record: ReproduceRecord, suffix: str = "") -> Entry:
     """Return a claim: its sentence, badges, place, and the full answer to unfold."""
-    badges = [badge(WORDS[record.verdict], f"{record.verdict} {COLOURS[record.verdict]}")]
+    verdict = record.verdict
+    badges = [badge(texts.WORDS[verdict], f"{verdict} {texts.COLOURS[verdict]}")]
     if level := severity(record):
         badges.append(badge(level, SEVERE[level]))
-    sides = [value_html(text) for text in printed_and_ours(record)]
+    sides = [value_html(text) for text in texts.printed_and_ours(record)]
     differs = Markup("; does not hold") if isinstance(record.published, bool) else Markup("")
-    if not differs and sum(map(len, printed_and_ours(record))) < BRIEF:
+    if not differs and sum(map(len, texts.printed_and_ours(record))) < BRIEF:
         differs = Markup("; {} → {}").format(*sides)
     short = Markup("{}, {}{}").format(
-        record.claim, place_text(record.place), differs if level else ""
+        record.claim, texts.place_text(record.place), differs if level else ""
     )
     both = {"published": record.published, "ours": record.ours}
-    lines = [(name, _value_html(both[name]) if name in both else text)
-             for name, text in answer_lines(record) if name not in ("says", "verdict")]  # fmt: skip
+    lines = [
+        (name, _value_html(both[name]) if name in both else text)
+        for name, text in texts.answer_lines(record) if name not in ("says", "verdict")
+    ]  # fmt: skip
     return Entry(f"{record.claim}{suffix}", record.says, badges, short, lines)
 
 
 def _value_html(value: Any) -> Any:
     """Return a value with its formulas set; a mapping's entries are lines."""
     if isinstance(value, Mapping):
-        lines = (Markup("{}: {}").format(name, _value_html(its)) for name, its in value.items())
+        lines = (Markup("{}: {}").format(name, _value_html(item)) for name, item in value.items())
         return Markup("<br>").join(lines)
-    return value_html(value_text(value))
+    return value_html(texts.value_text(value))
 
 
 def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
+    """Yield a document's recomputed tables and figures, each kind in a fold."""
     tables = [_table_block(table_values(name, table)) for name, table in made.tables.items()]
     figures: list[Any] = []
     for name, (figure, data) in made.figures.items():
         values = figure_values(name, figure, data)
         figures += _described_block(values, picture(number, name, data))
-    for what, blocks in (("table", tables), ("figure", figures)):
-        if blocks:
-            count = len(getattr(made, f"{what}s"))
-            yield Fold(f"{plural(count, what)} made again", blocks)
+    if tables:
+        yield Fold(f"{plural(len(made.tables), 'table')} made again", tables)
+    if figures:
+        yield Fold(f"{plural(len(made.figures), 'figure')} made again", figures)
 
 
 def _table_block(values: Mapping[str, Any]) -> PageTable:
-    """Return a recomputed table; ours is a badge beside what is printed where they differ."""
+    """Return a recomputed table; where ours differs it is a badge after the printed value."""
     names, rows = values["columns"], values["rows"]
-    right = [all(isinstance(printed_of(row[name]), int | float) for row in rows) for name in names]
+    printed = {name: [texts.printed_of(row[name]) for row in rows] for name in names}
+    right = [all(isinstance(value, int | float) for value in printed[name]) for name in names]
     cells = [[_cell_html(row[name]) for name in names] for row in rows]
     heads = [name.replace("_", " ") for name in names]
-    return PageTable(title_of(values), heads, cells, right, note=" ".join(table_notes(values)))
+    note = " ".join(texts.table_notes(values))
+    return PageTable(texts.title_of(values), heads, cells, right, note=note)
 
 
 def _cell_html(cell: Any) -> Any:
-    printed = value_html(value_text(printed_of(cell)))
+    printed = value_html(texts.value_text(texts.printed_of(cell)))
     if not isinstance(cell, Mapping) or not (cell["differs"] or cell.get("bound")):
         return printed
-    ours = f"{cell.get('bound', 'ours')} {value_text(cell['ours'])}"
+    ours = f"{cell.get('bound', 'ours')} {texts.value_text(cell['ours'])}"
     return Markup("{} {}").format(printed, badge(ours, "red" if cell["differs"] else ""))
 
 
 def _described_block(values: Mapping[str, Any], drawn: str | None = None) -> Iterator[Any]:
-    """Yield a figure, if it was drawn, and a table of what the document says of it."""
-    title, texts = f"Figure {values['name']}: {values['title']}", described_rows(values)
+    """Yield a figure, if it was drawn, and a table of the document's statements on it."""
+    title, rows = f"Figure {values['name']}: {values['title']}", texts.described_rows(values)
     if drawn:
-        seen = "; ".join(f"{what}: {ours}" for what, _, ours, _ in texts)
-        yield Figure(title, drawn, f"{title}. {seen}")
-    if texts:
-        rows = [[*cells, badge(verdict, AGREES[verdict])] for *cells, verdict in texts]
-        yield PageTable("" if drawn else title, DESCRIBED, rows, [False] * 4)
+        statements = "; ".join(f"{subject}: {ours}" for subject, _, ours, _ in rows)
+        yield Figure(title, drawn, f"{title}. {statements}")
+    if rows:
+        cells = [[*row, badge(verdict, texts.AGREES[verdict])] for *row, verdict in rows]
+        yield PageTable("" if drawn else title, texts.DESCRIBED, cells, [False] * 4)
 
 
 def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:
@@ -179,7 +168,7 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
     write_whole(folder / "claims.csv", render_csv(Report(report.command, of_document)))
     left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
     readme = filled(
-        "folder.md", {**FILTERS, "cells": count_cells}, number=number, tables=tables,
+        "folder.md", {**texts.FILTERS, "cells": texts.count_cells}, number=number, tables=tables,
         figures=figures, left_out=left_out, mark=mark("reproduce"),
         title=report.summary["documents"][number]["title"],
     )  # fmt: skip
@@ -195,8 +184,8 @@ def _padded(name: str) -> str:
 def _rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as CSV under the names of all of them, in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    texts = (
+    cells = (
         [csv_cell(cell) if isinstance(cell, str) else cell for cell in map(row.get, names)]
         for row in rows
     )
-    return csv_text(names, texts)
+    return csv_text(names, cells)

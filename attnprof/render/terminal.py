@@ -1,4 +1,7 @@
-"""Tables on the terminal: sober, numbers right-aligned, units in the header."""
+"""Tables on the terminal: sober, numbers right-aligned, units in the header.
+
+:func:`record_table` makes a :class:`FittedTable`, :func:`print_tables` writes tables to stdout.
+"""
 
 import os
 import re
@@ -27,7 +30,7 @@ GAP = 2
 FOLDED = 20
 #: A word with the space after it; a number is one with its unit.
 _WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
-#: The parts of a word that is longer than a line: they begin with a capital, a dot, after a sign.
+#: The parts of a word that is longer than a line; they begin with a capital, a dot, after a sign.
 _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
 
 
@@ -61,8 +64,8 @@ class FittedTable:
 
     def shown_columns(self) -> list[int]:
         """Return the places of the keys, and of the columns that have a text."""
-        filled = (not its or {t.strip() for t in its} - {"", MISSING} for its in self.texts())
-        return [place for place, some in enumerate(filled) if place < self.keys or some]
+        filled = (not texts or {t.strip() for t in texts} - {"", MISSING} for texts in self.texts())
+        return [place for place, has_text in enumerate(filled) if place < self.keys or has_text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
@@ -83,8 +86,8 @@ class FittedTable:
             for line in self._draw_part(part, names if fits else wrapped, widths):
                 yield from line.render(console, end="\n")
             yield Text()
-        if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
-            yield Hanging(Text(f"No row has a value for {', '.join(none)}.\n", "dim"), 0)
+        if empty := [names[n] for n, x in enumerate(cells) if n not in places and MISSING in x]:
+            yield Hanging(Text(f"No row has a value for {', '.join(empty)}.\n", "dim"), 0)
         if self.caption:
             yield Hanging(Text(f"{self.caption}\n", "dim"), 0)
 
@@ -207,7 +210,7 @@ def _wrap_heading(heading: str, width: int) -> str:
 def _share_width(
     part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int
 ) -> list[int]:
-    """Return the widths of a part's columns; spare room goes evenly to those that want more."""
+    """Return the widths of a part's columns; spare room goes evenly to columns that want more."""
     widths = {place: least[place] for place in part}
     left = room - _total_width([*widths.values()])
     while left > 0 and (short := [place for place in part if widths[place] < most[place]]):
@@ -291,12 +294,12 @@ def shown_value(value: Any, fmt: str) -> str:
 
 def record_table(
     records: Sequence[Record], columns: Sequence[str] | Mapping[str, Cell],
-    right: Iterable[str] = (), **how: Any,
+    right: Iterable[str] = (), **options: Any,
 ) -> FittedTable:  # fmt: skip
     """Return records as a table of fields, under their titles or a mapping's headings.
 
     A mapping's values are fields or functions that write a cell. Numeric fields and the headings
-    in ``right`` are right-aligned; ``how`` are options of the table.
+    in ``right`` are right-aligned; ``options`` are options of the table.
     """
     fields = {name: meta for one in records[:1] for name, meta in one.columns()}
     if not isinstance(columns, Mapping):
@@ -306,11 +309,9 @@ def record_table(
         if isinstance(cell, str) and is_numeric(fields[cell]["format"])
         and not any(isinstance(getattr(record, cell), str) for record in records)
     }  # fmt: skip
-    rows = (
-        [field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
-        for r in records
-    )
-    return FittedTable(*columns, rows=rows, right=numeric.union(right), **how)
+    rows = ([field_text(r, cell) if isinstance(cell, str) else cell(r) for cell in columns.values()]
+            for r in records)  # fmt: skip
+    return FittedTable(*columns, rows=rows, right=numeric.union(right), **options)
 
 
 def _title(field: Mapping[str, Any]) -> str:
@@ -354,8 +355,8 @@ def print_tables(renderables: Iterable[RenderableType]) -> None:
 
     A plain string is a line to be copied: it is never wrapped.
     """
-    known = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
-    _draw(new_console(width=None if known else FILE_WIDTH), renderables)
+    has_width = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
+    _draw(new_console(width=None if has_width else FILE_WIDTH), renderables)
 
 
 def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) -> str:
@@ -371,9 +372,9 @@ class _Terminal(Console):
         raise BrokenPipeError
 
 
-def new_console(**how: Any) -> Console:
+def new_console(**options: Any) -> Console:
     """Return a console that shows text verbatim: brackets are no markup, ``:name:`` no emoji."""
-    console = _Terminal(highlight=False, markup=False, emoji=False, **how)
+    console = _Terminal(highlight=False, markup=False, emoji=False, **options)
     if console.width < LEAST_WIDTH:  # noqa: PLR1730 - else it follows a terminal that is resized
         console.width = LEAST_WIDTH
     return console

@@ -1,8 +1,9 @@
 """Keep Python's float arithmetic inside formulas: done step by step, as the code does it.
 
 To sympy ``N*0.07`` and ``log(N)/log(2)`` are real numbers, which it reorders; rounded up they can
-differ by one from what the code computes. These functions print as what they mean and are left as
-they are; :mod:`attnprof.trace.sizes` computes them with floats.
+differ by one from what the code computes. The functions here (:func:`plain` makes them of torch's
+expressions) print like real arithmetic, but sympy leaves them as they are, and
+:mod:`attnprof.trace.sizes` evaluates them with floats.
 """
 
 import operator
@@ -90,7 +91,7 @@ def called(name: str, printed: str = "", *, whole: bool = False) -> Any:
 
 
 def is_double(value: Any) -> bool:
-    """Return whether a value is made by float arithmetic, and is no integer made of a float."""
+    """Return whether a value is a float of float arithmetic; an integer rounded from one is not."""
     whole = _Whole | sympy.floor | sympy.ceiling
     if not isinstance(value, sympy.Basic) or isinstance(value, whole):
         return False
@@ -153,12 +154,12 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
 def _rounded(name: str, *ratio: Any) -> Any:
     """Return ``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
     value = divided(*ratio)
-    # whether it is an integer wherever the sizes are: the user's symbols do not say so
+    # sizes are integers, though the user's symbols are only real
     sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
-    whole = value.xreplace(sizes).is_integer
-    if is_double(value) or (name == "round" and not whole):
+    is_integer = value.xreplace(sizes).is_integer
+    if is_double(value) or (name == "round" and not is_integer):
         return called(f"Double{name.title()}", name, whole=True)(value)
-    return value if whole else getattr(sympy, name)(value)
+    return value if is_integer else getattr(sympy, name)(value)
 
 
 def _larger(*args: Any) -> Any:

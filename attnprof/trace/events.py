@@ -83,8 +83,8 @@ class Call:
 class Decision:
     """A number, or a shape, that the code took from the values of a tensor.
 
-    ``by_values``: the tensor was made of inputs or weights, so that others would give another one;
-    ``yes_or_no``: it was a truth value; ``shapes``: the size of a result, not a number.
+    ``by_values``: the tensor was made of inputs or weights, whose values may differ in other runs;
+    ``yes_or_no``: it was a truth value; ``shapes``: it was the size of a result, not a number.
     """
 
     op: str
@@ -101,9 +101,9 @@ class Trace:
     ``notes`` are sentences for the reader; ``decisions`` those of a run on real tensors;
     ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
     ``routes`` pairs of all rows and the experts that they are spread over evenly. ``has_loops``: a
-    call may stand for several turns. ``before``: operations of the module's call before this one;
-    ``other_calls`` say what earlier and later calls of the module cost otherwise; ``is_steady``:
-    later calls cost the same. ``ungraded``: names of parameters that take a gradient and got none.
+    call may stand for several turns. ``before``: operations of an earlier call of the module;
+    ``other_calls`` say how the costs of other calls of the module differ; ``is_steady``: later
+    calls cost the same. ``ungraded``: names of parameters that take a gradient and got none.
     """
 
     calls: list[Call] = field(default_factory=list)

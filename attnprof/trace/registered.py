@@ -34,9 +34,9 @@ def register(name: str) -> Callable[[Rule], Rule]:
     def enter(function: Rule) -> Rule:
         if not callable(function):
             raise RequestError(f"the rule for {name} is no function but {function!r:.60}")
-        known = _RULES.get(name, function)
-        if _named(known) != _named(function):  # the same name again: its cell was run again
-            raise RequestError(f"{name} has a rule already: {_place(known)}; keep one of the two")
+        earlier = _RULES.get(name, function)
+        if _full_name(earlier) != _full_name(function):  # equal if a notebook's cell runs again
+            raise RequestError(f"{name} has a rule already: {_place(earlier)}; keep one of the two")
         _RULES[name] = function
         return function
 
@@ -77,14 +77,14 @@ def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Si
     rule = f"the rule for {name} ({_place(function)})"
     values = [_shape(value) for value in arguments.values()]
     signature = inspect.signature(function)
-    more = {"out": _shape(out)} if "out" in signature.parameters else {}
+    keywords = {"out": _shape(out)} if "out" in signature.parameters else {}
     try:
-        signature.bind(*values, **more)
+        signature.bind(*values, **keywords)
     except TypeError as error:
-        asked = ", ".join([*arguments, "out (if it likes)"])
-        raise RequestError(f"{rule} does not take what it gets, {asked}: {error}") from error
+        passed = ", ".join([*arguments, "out (if it likes)"])
+        raise RequestError(f"{rule} does not take what it gets, {passed}: {error}") from error
     try:
-        counts = function(*values, **more)
+        counts = function(*values, **keywords)
     except Exception as error:
         if type(error).__module__.startswith("torch."):
             raise
@@ -94,15 +94,15 @@ def counts_of(name: str, arguments: Mapping[str, Any], out: Any) -> dict[str, Si
             f"{rule} gives {counts!r:.80}; what it may give is a dictionary of numbers by kind: "
             f"{', '.join(GIVES)}"
         )
-    given = {kind: _whole(rule, kind, value) for kind, value in counts.items()}
-    if products := given.get("matmul_flops"):
+    numbers = {kind: _whole(rule, kind, value) for kind, value in counts.items()}
+    if products := numbers.get("matmul_flops"):
         for kind in KINDS[:2]:
             half = products // 2 if isinstance(products, int) else products / 2
-            given[kind] = given.get(kind, 0) + half
-    return given
+            numbers[kind] = numbers.get(kind, 0) + half
+    return numbers
 
 
-def _named(function: Any) -> tuple[Any, Any]:
+def _full_name(function: Any) -> tuple[Any, Any]:
     return getattr(function, "__module__", None), getattr(function, "__qualname__", function)
 
 

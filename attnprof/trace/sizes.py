@@ -18,14 +18,14 @@ Value = Any  # int | Fraction | float
 #: A share of weights below 2**-128 is no byte: its exact powers would be endless.
 _SHARE_BITS = 128
 #: Torch's symbols → the user's, and expressions translated so far; set during a symbolic run.
-_SPOKEN: ContextVar[dict[Any, Any]] = ContextVar("spoken")
+_USER_SYMBOLS: ContextVar[dict[Any, Any]] = ContextVar("user_symbols")
 
 
 @contextmanager
-def spoken(names: dict[Any, Any]) -> Iterator[None]:
-    """Make sizes read inside use these symbols (torch's own → the user's)."""
+def user_symbols(names: dict[Any, Any]) -> Iterator[None]:
+    """Translate sizes read inside: ``names`` maps torch's own symbols to the user's."""
     with ExitStack() as stack:
-        stack.callback(_SPOKEN.reset, _SPOKEN.set(names))
+        stack.callback(_USER_SYMBOLS.reset, _USER_SYMBOLS.set(names))
         yield
 
 
@@ -39,13 +39,13 @@ def translated(expression: Any) -> Size:
     """Return torch's expression over its own symbols as one over the user's, in plain sympy."""
     if expression.is_Integer:
         return int(expression)
-    names = _SPOKEN.get({})
-    seen = names.setdefault("seen", {})
-    if expression not in seen:
+    names = _USER_SYMBOLS.get({})
+    translations = names.setdefault("translations", {})
+    if expression not in translations:
         from attnprof.trace.doubles import plain
 
-        seen[expression] = plain(expression, names)
-    return seen[expression]
+        translations[expression] = plain(expression, names)
+    return translations[expression]
 
 
 def product(sizes: Iterable[Any]) -> Size:
@@ -86,16 +86,16 @@ def levels(points: Size) -> Size:
 def expected_bytes(weights: Size, experts: int, each: int, rows: Size) -> Size:
     """Return the bytes of experts chosen by any row, if each row chooses ``each`` at random.
 
-    That is the share 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100 bytes,
-    2 rows that choose 2 each meet 800 - 450.
+    The share of bytes is 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100
+    bytes each, 2 rows that choose 2 experts each read 800 - 450 bytes.
     """
-    rest = Fraction(experts - each, experts)
+    unchosen = Fraction(experts - each, experts)
     if isinstance(weights, int) and isinstance(rows, int):
-        return weights - math.floor(weights * _power(rest, rows))
+        return weights - math.floor(weights * _power(unchosen, rows))
     import sympy
 
-    left = sympy.Rational(rest.numerator, rest.denominator) ** rows
-    return weights - sympy.floor(weights * left)
+    unread_share = sympy.Rational(unchosen.numerator, unchosen.denominator) ** rows
+    return weights - sympy.floor(weights * unread_share)
 
 
 def is_floating(tensor: Any) -> bool:
@@ -118,7 +118,7 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
 
 @lru_cache(maxsize=2**14, typed=True)
 def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
-    """Return an expression as a function of the sizes, kept, since it is asked at many shapes."""
+    """Return an expression as a function of the sizes, cached for evaluation at many shapes."""
     if isinstance(node, int | float | Fraction):
         return lambda _: node
     if node.is_Symbol:
@@ -157,7 +157,7 @@ def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
         return next(arg for arg in node.args if evaluate(arg, at) == value)
 
     def walked(node: Any) -> Any:
-        if isinstance(node, kinds):  # from outside in: what is not taken is never built anew
+        if isinstance(node, kinds):  # from outside in: branches not taken are never rebuilt
             return walked(branch(node))
         if not node.args:
             return node

@@ -1,1 +1,1 @@
-"""Decide whether a printed formula is what the code does: read it, derive ours, compare both."""
+"""Decide whether a printed formula is right: read it, derive ours from code, compare both."""

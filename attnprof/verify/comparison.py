@@ -1,7 +1,8 @@
 """Compare a printed formula with ours: equality, leading terms, or growth (O, Ω, Θ).
 
-Algebra decides where it can. Otherwise both are evaluated at lengths up to 2**2048: a ratio that
-settles or grows without end is told by values that far apart.
+Algebra decides where it can. Otherwise both are evaluated at lengths up to 2**2048: values so far
+apart show whether their ratio settles or grows without end. Entry points: :func:`compared` for
+equality and leading terms, :func:`ordered` for growth.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +24,9 @@ Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes
 #: Exponents of two of the lengths at which a ratio is evaluated. The logarithm of the length
 #: grows fourfold each time: then steps of a bounded ratio shrink, those of log N do not.
 BITS = (2**5, 2**7, 2**9, 2**11)
-#: Exponents for formulas with sizes as exponents, whose values are far longer and differ sooner.
+#: The same for formulas with sizes as exponents, whose values are far longer and differ sooner.
 FEWER = (2**3, 2**5, 2**7, 2**9)
-#: Bits of mpmath's numbers beyond those of the longest size cubed.
+#: Bits of mpmath's numbers, besides the bits of the longest size cubed.
 DIGITS = 64
 #: The value of sizes that do not grow, if our formula holds there: small, so that growth shows.
 FEW = 2
@@ -51,7 +52,7 @@ def growth_bounds(
         below.append(_settles(ratios))
         above.append(_settles([None if r is None else 1 / r if r else mpmath.inf for r in ratios]))
         if (kind != "Ω" and below[-1] is False) or (kind != "O" and above[-1] is False):
-            break  # the bound that is asked for is broken
+            break  # the printed bound is broken
     return _every(below), _every(above)
 
 
@@ -75,7 +76,7 @@ def _all_ratios(
 ) -> Iterator[list[Any]]:  # fmt: skip
     """Yield ratios at ever longer lengths: a list for each ray and each ending of a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
-    if any(map(_exponents, exponents)):  # no number holds the value of such a tower
+    if any(map(_exponents, exponents)):  # a tower of powers is too large for any number
         yield []
         return
     lengths = FEWER if exponents else BITS
@@ -97,21 +98,21 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
     nodes = list(dict.fromkeys(sympy.postorder_traversal(sympy.sympify(expression))))
 
     def evaluated(*sizes: Any) -> Any:
-        known: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
         by_name = dict(zip(names, sizes, strict=True))
         for node in nodes:
             kind = type(node).__name__
             if node.is_Symbol:
-                known[node] = by_name[node.name]
+                values[node] = by_name[node.name]
             elif kind in rules:
-                known[node] = rules[kind](*(known[part] for part in node.args))
+                values[node] = rules[kind](*(values[part] for part in node.args))
             elif node.is_Rational:
-                known[node] = mpmath.mpf(node.p) / node.q
+                values[node] = mpmath.mpf(node.p) / node.q
             elif node.is_number:
-                known[node] = mpmath.mpf(str(node.evalf(mpmath.mp.dps)))
+                values[node] = mpmath.mpf(str(node.evalf(mpmath.mp.dps)))
             else:
                 raise ValueError(f"{kind} has no rule")
-        return known[nodes[-1]]
+        return values[nodes[-1]]
 
     return evaluated
 
@@ -126,7 +127,7 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 def _lengths(
     shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
-    """Yield sizes that grow along a ray where our formula holds: a list per ending of a length."""
+    """Yield lists of sizes that grow along a ray, if our formula holds: one for each ending."""
     most = max(ray.values())
     shapes = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
@@ -138,7 +139,7 @@ def _lengths(
 
 
 def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
-    """Yield the powers with which sizes grow: each alone, all alike, one faster than the others."""
+    """Yield powers of growth by size: each size alone, all alike, one faster or slower than all."""
     if alone or len(growing) == 1:
         yield from ({name: 1} for name in growing)
     if len(growing) > 1:
@@ -156,7 +157,7 @@ _ENDINGS: tuple[Callable[[int], int], ...] = (
 
 
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:
-    """Return the ratio as a number of any size; None without a value."""
+    """Return the ratio in mpmath, infinite for a divisor of 0; None without a value."""
     numbers = [mpmath.mpf(sizes[name]) for name in names]
     try:
         below = mpmath.mpf(under(*numbers))
@@ -218,15 +219,15 @@ def compared(
     printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:  # fmt: skip
-    """Compare two formulas exactly, or their leading terms in the ``growing`` sizes.
+    """Return whether two formulas are equal, or their leading terms in the ``growing`` sizes.
 
     If algebra does not decide, both are evaluated at the shapes, and at long lengths where our
     formula ``holds``.
     """
     missing = sympy.sympify(ours) - printed
     missing = sympy.expand(missing) if _is_short(missing) else missing
-    equal, how = _equal(missing, printed, ours, shapes)
-    difference, sentence = (None, how) if equal else _difference(missing, printed, ours, shapes)
+    equal, basis = _equal(missing, printed, ours, shapes)
+    difference, sentence = (None, basis) if equal else _difference(missing, printed, ours, shapes)
     if up_to == EXACT and not growing:
         return Comparison(equal, difference, sentence)
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
@@ -250,7 +251,7 @@ def compared(
 
 
 def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
-    """Return a shape to start from, which has every size of both."""
+    """Return a shape with every size in both formulas: the first one, completed."""
     names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
     return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
 
@@ -270,27 +271,27 @@ def ordered(
     if mine is None or theirs is None or _has_rounding(theirs) or not mine or not theirs:
         return _bounded(kind, *growth_bounds(ours, printed, kind, growing, shape, holds), VALUES)
     below, above = bounds(theirs, mine), bounds(mine, theirs)
-    printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
-    how = f"ours grows like {own_order}"
-    return _bounded(kind, below, above, how, printed_order, own_order, below and above)
+    printed_order, our_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
+    basis = f"ours grows like {our_order}"
+    return _bounded(kind, below, above, basis, printed_order, our_order, below and above)
 
 
 def _bounded(
-    kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
+    kind: str, below: bool | None, above: bool | None, basis: str, *leading: Any
 ) -> Comparison:
-    """Return whether a bound of this kind holds; ``how`` is the basis of that verdict."""
+    """Return whether a bound of this kind holds; ``basis`` says why."""
     sides = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
     if False in sides:
         words = "faster" if below is False and kind != "Ω" else "slower"
-        said = f"ours grows {words} than the printed one: {how}"
-        return Comparison(False, None, said, *leading)
+        why = f"ours grows {words} than the printed one: {basis}"
+        return Comparison(False, None, why, *leading)
     if None in sides:
-        said = "undecided: neither terms nor values tell how the two grow"
-        return Comparison(None, None, said, *leading)
-    said = f"the bound holds: {how}" if how == VALUES else ""
+        why = "undecided: neither terms nor values tell how the two grow"
+        return Comparison(None, None, why, *leading)
+    why = f"the bound holds: {basis}" if basis == VALUES else ""
     if kind != "Θ" and (above if kind == "O" else below) is False:
-        said = f"a bound that is not tight: {how}"
-    return Comparison(True, None, said, *leading)
+        why = f"a bound that is not tight: {basis}"
+    return Comparison(True, None, why, *leading)
 
 
 def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
@@ -298,18 +299,18 @@ def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
 
 def _is_short(expression: Any) -> bool:
-    """Return whether algebra is fast: any polynomial; with rounding or branches, a short one."""
+    """Return whether algebra on it is fast: it is short, or has no rounding and no branches."""
     plain = not expression.has(sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.Piecewise)
     return plain or bool(sympy.count_ops(expression) < LONG)
 
 
 def _has_rounding(terms: Sequence[Term]) -> bool:
-    """Return whether a factor has the rest that rounding leaves."""
+    """Return whether a factor has a remainder of rounding."""
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
 def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) -> tuple[bool, str]:
-    """Return whether both are equal, and the basis: algebra, or (beyond powers) all shapes."""
+    """Return whether both are equal, and the basis: "" for algebra, else the shapes tried."""
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
@@ -325,7 +326,7 @@ def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
-    with suppress(OverflowError):  # an int beyond what floats reach
+    with suppress(OverflowError):  # an int beyond the range of floats
         return isclose(a, b, rel_tol=_CLOSE)
     return False
 
@@ -333,16 +334,16 @@ def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
 def _difference(
     missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]
 ) -> tuple[str | None, str]:
-    """Return ours minus printed, and that in words; an example if it is not a plain sum."""
+    """Return ours minus printed, and the sentence on it; an example if it is not a plain sum."""
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
         shape = next(shape for shape in shapes if not alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
         a, b = value(printed, shape), value(ours, shape)
         return None, f"at {sizes} the printed formula gives {a:,}, ours {b:,}"
     terms = sorted(sympy.Add.make_args(missing), key=_rank)
-    few = [term for term in terms if term.as_coeff_Mul()[0] > 0]
-    much = [-term for term in terms if term.as_coeff_Mul()[0] < 0]
-    verbs = (("omits", few), ("overcounts by", much))
+    omitted = [term for term in terms if term.as_coeff_Mul()[0] > 0]
+    overcounted = [-term for term in terms if term.as_coeff_Mul()[0] < 0]
+    verbs = (("omits", omitted), ("overcounts by", overcounted))
     parts = [f"{verb} {_sum(part)}" for verb, part in verbs if part]
     return _sum(terms), f"the printed formula {' and '.join(parts)}"
 

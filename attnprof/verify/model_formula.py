@@ -1,9 +1,10 @@
-"""Explain what a hand-written formula for a model's FLOPs a token gets wrong, term by term.
+"""Explain the errors of a hand-written formula for a model's FLOPs a token, term by term.
 
 The part of the formula that grows with N is attention, the rest are products with parameters. Each
 is compared with *readings*: our count with changes that an author may have meant (another mask, no
 recomputation, key heads for query heads; embeddings in, routers out, all experts). The matching
 reading with the fewest changes is reported change by change; their FLOPs add up to the difference.
+Entry point: :func:`model_formula_report`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +38,11 @@ from attnprof.trace.sizes import evaluate
 from attnprof.verify.printed import check_names, names_in, read_formula
 
 N = symbol("N")
-#: Lengths at which readings are compared: none is a window or chunk of a usual mask.
+#: Lengths at which readings are compared; no usual window or chunk is as long.
 _LENGTHS = (1, 3, 61, 1009, 5003, 70001, 1000003)
 #: The most changes that are tried to explain products.
 _CHANGES = 4
-#: FLOPs per parameter that an author may have meant, and what each would be.
+#: FLOPs per parameter that an author may have meant, with a description.
 _FACTORS = {
     "train": {6: "", 2: "forward pass alone (2x)", 4: "backward pass alone (4x)",
               8: "with a second forward pass (8x)"},
@@ -54,7 +55,7 @@ Values = tuple[Fraction, ...]
 # -- readings of attention: ways in which an author may have counted it -------------------
 @dataclass(frozen=True)
 class AttentionReading:
-    """A way of counting attention that an author may have meant; the defaults are what runs."""
+    """A way of counting attention that an author may have meant; by default, as it is executed."""
 
     backward: str = ""
     windows: str = ""
@@ -127,7 +128,7 @@ def mean_flops(counted: Mapping[Mask, Fraction], n: int) -> Fraction:
 
 
 def attention_readings(sizes: ModelSizes, phase: str) -> list[AttentionReading]:
-    """Return all readings that differ for this model, those with the fewest changes first."""
+    """Return all different readings of this model, the ones with the fewest changes first."""
     possible = dict(_CHOICES)
     masks = {x.mask.kind for x in sizes.attention}
     shapes = sizes.attention
@@ -163,7 +164,7 @@ def mean_expression(counted: Mapping[Mask, Fraction]) -> Any:
 # -- the report ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FormulaChange:
-    """A step from ours to theirs: what it is, and FLOPs a token before and after it at N."""
+    """A step from our count to the formula: its term, a description, and FLOPs a token in N."""
 
     term: str
     what: str
@@ -177,28 +178,28 @@ def model_formula_report(
 ) -> Report:  # fmt: skip
     """Return a record a term in which a formula differs from what is executed, then both sums.
 
-    ``text`` has the symbols of ``sizes`` and N; ``where`` says what others stand for. The summary
-    has the convention that the formula is, if it is one. Raises :class:`RequestError` for text that
-    is no formula, or has other names.
+    ``text`` has the symbols of ``sizes`` and N; ``where`` gives the meanings of other names. The
+    summary names conventions that equal the formula. Raises :class:`RequestError` for text that is
+    no formula, or has unknown names.
     """
     theirs, notes = _read(sizes, text, where or {})
     ours = expression(count(sizes, EXECUTED, phase))
     rows = list(_changes(sizes, theirs, phase))
     records = [_record(row, n) for row in rows]
     records.append(_record(FormulaChange("all", "", ours, theirs), n))
-    named = _conventions(sizes, theirs)
+    same_as = _conventions(sizes, theirs)
     same = _at(theirs) == _at(ours)
     used = sorted(names_in(read_formula(text)) & {*sizes.symbols})
     summary = {
         "name": sizes.name, "formula": text, "phase": phase, "seq_len": n, "match": same,
-        "conventions": named, "symbols": {name: sizes.symbols[name] for name in used},
-        "answer": _answer(records, named, phase, same=same), "notes": [*sizes.notes, *notes],
+        "conventions": same_as, "symbols": {name: sizes.symbols[name] for name in used},
+        "answer": _answer(records, same_as, phase, same=same), "notes": [*sizes.notes, *notes],
     }  # fmt: skip
     return Report("verify-formula --model", records, summary, environment or {})
 
 
 def _read(sizes: ModelSizes, text: str, where: Mapping[str, str]) -> tuple[Any, list[str]]:
-    """Return a formula as an expression in N alone, FLOPs a token."""
+    """Return a formula as an expression in N alone, FLOPs a token, and notes."""
     numbers = {name: sympy.Integer(value) for name, value in sizes.symbols.items()}
     meanings = {name: read_formula(meaning, numbers) for name, meaning in where.items()}
     check_names(read_formula(text, meanings), [*sizes.symbols, "N"], text)
@@ -217,7 +218,7 @@ def _at(value: Any) -> Values:
 
 
 def _conventions(sizes: ModelSizes, theirs: Any) -> list[str]:
-    """Return the conventions, with their phases, whose count the formula is."""
+    """Return the conventions and phases whose count equals the formula."""
     values = _at(theirs)
     return [
         f"{name} ({phase})"
@@ -258,15 +259,15 @@ def _best_reading(
 ) -> AttentionReading | None:
     """Return the reading that grows as the formula does, with the fewest changes in all; or None.
 
-    Readings whose remaining products can be explained come first.
+    A reading with explained remaining products precedes any other.
     """
     values = _at(theirs)
-    apart = tuple(x - values[0] for x in values[1:])
+    growth = tuple(x - values[0] for x in values[1:])
     best, fewest = None, (True, 99)
     for reading in attention_readings(sizes, phase):
         counted = attention_flops(sizes, phase, reading)
         first, *others = (mean_flops(counted, n) for n in _LENGTHS)
-        if tuple(x - first for x in others) != apart:
+        if tuple(x - first for x in others) != growth:
             continue
         explanation = _explained(sizes, fixed, values[0] - first, phase)
         more = 0 if explanation is None else len(explanation[1])
@@ -293,14 +294,14 @@ def _attention_changes(
         yield FormulaChange(NAMES["scores"], "the same", before, before)
 
 
-def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
-    """Return FLOPs a token in L, h, d and N where all layers are alike; else ""."""
+def _in_symbols(difference: Any, sizes: ModelSizes) -> str:
+    """Return FLOPs a token as text in L, h, d and N if all layers are alike, else ""."""
     shape = sizes.attention[0]
     alike = len(sizes.attention) == 1 and shape.layers == sizes.layers
     if not alike or shape.key_dim != shape.value_dim or shape.mask.kind != "causal":
         return ""
     unit = sizes.layers * shape.heads * shape.key_dim
-    poly = sympy.Poly(sympy.expand(apart / unit), N)
+    poly = sympy.Poly(sympy.expand(difference / unit), N)
     slope, offset = poly.coeff_monomial(N), poly.coeff_monomial(1)
     if slope.q != 1 or offset.q != 1:
         return ""
@@ -314,7 +315,7 @@ def _in_symbols(apart: Any, sizes: ModelSizes) -> str:
 def _product_changes(
     sizes: ModelSizes, ours: int, theirs: Any, phase: str
 ) -> Iterator[FormulaChange]:
-    """Yield the steps from the FLOPs of our products to theirs."""
+    """Yield the steps from the FLOPs of our products to the formula's."""
     term, before, explanation = "products of parameters", sympy.Integer(ours), None
     if theirs == ours:
         yield FormulaChange(term, "the same", before, theirs)
@@ -337,7 +338,7 @@ def _product_changes(
 def _explained(
     sizes: ModelSizes, ours: int, theirs: Fraction, phase: str
 ) -> tuple[int, Sequence[tuple[str, int]]] | None:
-    """Return the factor and the parameters, added or left out, that make the formula's number."""
+    """Return the factor and the parameters, added or left out, that give ``theirs``; or None."""
     usual = next(iter(_FACTORS[phase]))
     added = ("embedding", "norm", "latent norm", "bias", "vector")
     tied = "embedding tables, beside the head that they are tied to"
@@ -377,15 +378,15 @@ def _record(row: FormulaChange, n: int) -> FormulaTermRecord:
 
 
 def _answer(
-    records: Sequence[FormulaTermRecord], named: Sequence[str], phase: str, *, same: bool
+    records: Sequence[FormulaTermRecord], conventions: Sequence[str], phase: str, *, same: bool
 ) -> str:
-    is_one = f"; it is {' and '.join(named)}" if named else "; it is no convention known here"
     if same:
         return f"the formula is what a {phase} pass executes"
+    names = " and ".join(conventions) or "no convention known here"
     whole = records[-1]
     ours, theirs = whole.ours_value or 0, whole.theirs_value or 0
     ratio = theirs / ours if ours else 0.0
     return (
         f"the formula counts {abs(ratio - 1):.1%} {'more' if ratio > 1 else 'less'} than is "
-        f"executed at N = {whole.seq_len:,}{is_one}"
+        f"executed at N = {whole.seq_len:,}; it is {names}"
     )

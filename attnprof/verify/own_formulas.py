@@ -1,4 +1,4 @@
-"""Our formula for what somebody printed one: derived from code, or a mechanism's closed form."""
+"""Our formulas for costs that somebody printed: derived from code, or a mechanism's closed form."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ SHAPES = tuple(
 
 @dataclass(frozen=True)
 class Source:
-    """Where our formula comes from; sizes that are ``fixed``, a shape ``at`` which code runs."""
+    """The origin of our formula: a target and its settings; ``fixed`` sizes, a shape of a run."""
 
     target: str
     kind: str = ""
@@ -51,12 +51,12 @@ class Source:
 
     @property
     def way(self) -> str:
-        """``derived`` for code, ``formula`` for a mechanism, unless something else is asked."""
+        """``derived`` for code, ``formula`` for a mechanism, unless ``kind`` says otherwise."""
         return self.kind or (DERIVED if is_place(self.target) else FORMULA)
 
     @property
     def layer(self) -> str | None:
-        """A mechanism's scope; somebody's module has none."""
+        """A mechanism's scope; None for user code."""
         return None if is_place(self.target) else self.scope or "layer"
 
 
@@ -64,8 +64,8 @@ class Source:
 class Formulas:
     """Our formulas of one phase; ``verified_at`` are shapes of runs that agree.
 
-    ``form`` makes that of one of the ``quantities``: None where only numbers could be counted,
-    ``numbers``, at the shape that was asked for. ``at`` gives its value at a shape.
+    ``form`` returns the formula of one of the ``quantities``, ``at`` its value at a shape. The
+    formula is None if only ``numbers`` could be counted, at the asked shape.
     """
 
     quantities: Sequence[str]
@@ -82,12 +82,12 @@ class Formulas:
 
     @property
     def pinned(self) -> dict[str, int]:
-        """Sizes for which alone the formula holds, as the domain says: ``N = 11``."""
+        """Sizes that the domain fixes to a number: ``N = 11``."""
         matches = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
         return {match[1]: int(match[2]) for match in matches if match}
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
-        """Return sizes to compare at: the runs', usual ones, every mix of small and large."""
+        """Return shapes to compare at: of the runs, usual ones, every mix of small and large."""
         mixes = product((2, 8192), repeat=len(self.symbols))
         corners = (dict(zip(self.symbols, mix, strict=True)) for mix in mixes)
         usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
@@ -99,7 +99,7 @@ class Formulas:
         return shapes
 
     def fits(self, shape: Mapping[str, int]) -> bool:
-        """Return whether it is a shape that the formula holds for."""
+        """Return whether the formula holds for a shape."""
         try:
             return self.holds(shape)
         except (KeyError, ArithmeticError, TypeError):
@@ -114,7 +114,7 @@ def symbols_of(source: Source) -> tuple[str, ...]:
 
 
 def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
-    """Return our formulas by phase; RequestError if this target has no such formula."""
+    """Return our formulas by phase; RequestError if the target has none of this kind."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
             f"--kind formula is for mechanisms of attnprof list; {source.target} is derived: leave "
@@ -149,8 +149,8 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Formulas]:
     from attnprof.trace.solve.derive import derived
 
     target = _target(source)
-    known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
-    derivation = derived(target, list(phases), known)
+    shape = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
+    derivation = derived(target, list(phases), shape)
     formulas = {}
     for phase, forms in derivation.phases.items():
         expressions = _with_macs({name: x.expression for name, x in forms.formulas.items()})

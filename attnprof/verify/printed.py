@@ -1,6 +1,7 @@
-"""What somebody printed: a formula and what it speaks of, typed or a row of a table.
+"""Printed formulas and the costs that they claim to be: typed, or rows of a table.
 
-A formula is arithmetic over names, nothing else is run. A table is a CSV file, one formula a row.
+A formula is arithmetic over names, nothing else is run. A table is a CSV file, one formula a row
+(:func:`rows_of`).
 """
 
 import re
@@ -23,11 +24,11 @@ _HOW = (
     "type numbers and names with + - * / ** (or ^), brackets, and "
     f"{', '.join(FUNCTIONS)}, like 4*N**2*d + 6*N**2"
 )
-#: Longer formulas stand in no table.
+#: The most characters of a printed formula.
 LONGEST = 4000
 _BOUND = re.compile(r"\s*(?P<kind>[OΘΩ])\s*\((?P<inside>.*)\)\s*", re.DOTALL)
-#: Columns of a table of formulas; options give what a row leaves out. Options that make a target
-#: (--arg, --input, --set) hold for rows on the command line's target.
+#: Columns of a table of formulas; options give the values that a row leaves out. Options that make
+#: a target (--arg, --input, --set) hold for rows on the command line's target.
 COLUMNS = (
     "place", "formula", "quantity", "phase", "target", "where", "up_to", "in", "kind", "convention",
     "scope", "causal", "arg", "input", "set",
@@ -37,7 +38,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "phase": PHASES, "up_to": UP_TO, "kind": KINDS, "convention": CONVENTIONS, "scope": SCOPES,
     "causal": ("yes", "no"),
 }  # fmt: skip
-#: Between two meanings, not inside of one like Max(a, b).
+#: The separator between two meanings, and no comma inside one like Max(a, b).
 _BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 
 
@@ -45,10 +46,10 @@ _BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 class Printed:
     """A printed formula, and the cost that it claims to be.
 
-    ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
-    fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
-    asked for (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the
-    messages about it.
+    ``where`` has meanings of names: text in the sizes of our formula; a number fixes a size on both
+    sides. ``growing`` are the sizes that grow in a comparison of leading terms or order
+    (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the messages
+    about it.
     """
 
     formula: str
@@ -71,9 +72,9 @@ def without_bound(text: str) -> tuple[str, str]:
 
 
 def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
-    """Return a formula as a sympy expression, names as positive symbols or what they stand for.
+    """Return a formula as a sympy expression; names are positive symbols, or their meanings.
 
-    Raises :class:`RequestError` that says what cannot be read and what can.
+    Raises :class:`RequestError` if it cannot be read.
     """
     try:
         tree = parse(text, longest=LONGEST)
@@ -95,7 +96,7 @@ def names_in(expression: Any) -> set[str]:
 
 
 def check_names(expression: Any, known: Sequence[str], text: str) -> None:
-    """Refuse names that stand for nothing; RequestError lists those that do."""
+    """Raise RequestError, with a list of known names, for a name without a meaning."""
     for name in sorted(names_in(expression) - set(known)):
         near = closest(name, list(known)) if known else "there are none here"
         raise RequestError(
@@ -133,7 +134,7 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
 
 
 def in_row(line: str, work: Any) -> Any:
-    """Run; an error begins with the row it is about."""
+    """Return the result of ``work``; begin the message of an error with the row, ``line``."""
     try:
         return work()
     except AttnprofError as error:
@@ -141,27 +142,27 @@ def in_row(line: str, work: Any) -> Any:
 
 
 def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
-    said = {name: cells[name] for name in COLUMNS if cells.get(name)}
-    if "formula" not in said:
+    cells = {name: cells[name] for name in COLUMNS if cells.get(name)}
+    if "formula" not in cells:
         raise RequestError(f"{line}there is no formula")
     for name, possible in _CHOICES.items():
-        if said.get(name, possible[0]) not in possible:
-            raise RequestError(f"{line}{name} '{said[name]}': {closest(said[name], [*possible])}")
+        if cells.get(name, possible[0]) not in possible:
+            raise RequestError(f"{line}{name} '{cells[name]}': {closest(cells[name], [*possible])}")
     row = replace(
         defaults,
-        formula=said["formula"],
-        source=_source(said, defaults.source, line),
-        where={**defaults.where, **in_row(line, lambda: meanings([said.get("where", "")]))},
-        place=said.get("place", ""),
+        formula=cells["formula"],
+        source=_source(cells, defaults.source, line),
+        where={**defaults.where, **in_row(line, lambda: meanings([cells.get("where", "")]))},
+        place=cells.get("place", ""),
         line=line,
-        quantity=said.get("quantity", defaults.quantity),
-        up_to=said.get("up_to", defaults.up_to),
+        quantity=cells.get("quantity", defaults.quantity),
+        up_to=cells.get("up_to", defaults.up_to),
     )
-    if "in" in said:
-        row = replace(row, growing=_parts(said["in"].replace(",", ";")))
+    if "in" in cells:
+        row = replace(row, growing=_parts(cells["in"].replace(",", ";")))
     if not row.source.target:
         raise RequestError(f"{line}say what it speaks of: a column target, or TARGET after --table")
-    return with_phase(row, said.get("phase", row.phase))
+    return with_phase(row, cells.get("phase", row.phase))
 
 
 def with_phase(row: Printed, phase: str) -> Printed:
@@ -171,23 +172,23 @@ def with_phase(row: Printed, phase: str) -> Printed:
     return replace(row, phase="forward", source=replace(row.source, causal=True))
 
 
-def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
-    if said.get("target", source.target) != source.target:
+def _source(cells: Mapping[str, str], source: Source, line: str) -> Source:
+    if cells.get("target", source.target) != source.target:
         source = replace(source, args=(), inputs=(), params=())
     fields: dict[str, Any] = {
-        name: said[name] for name in ("target", "kind", "convention", "scope") if name in said
+        name: cells[name] for name in ("target", "kind", "convention", "scope") if name in cells
     }
-    if "causal" in said:
-        fields["causal"] = said["causal"] == "yes"
-    if "set" in said:
-        pairs = [tuple(map(str.strip, part.split("="))) for part in _parts(said["set"])]
+    if "causal" in cells:
+        fields["causal"] = cells["causal"] == "yes"
+    if "set" in cells:
+        pairs = [tuple(map(str.strip, part.split("="))) for part in _parts(cells["set"])]
         if not all(len(pair) == 2 and all(pair) for pair in pairs):
-            text = said["set"]
+            text = cells["set"]
             raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
         fields["params"] = tuple(pairs)
     for column, name in (("arg", "args"), ("input", "inputs")):
-        if column in said:
-            fields[name] = _parts(said[column])
+        if column in cells:
+            fields[name] = _parts(cells[column])
     return replace(source, **fields)
 
 

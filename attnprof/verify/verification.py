@@ -1,4 +1,7 @@
-"""Whether a printed formula is the one of the code: match or erratum, and by how much."""
+"""Verdicts on printed formulas: match or erratum against the code's formula, and by how much.
+
+Entry point: :func:`verified`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +32,7 @@ MATCH, ERRATUM = "match", "erratum"
 
 @dataclass(frozen=True)
 class _Ready:
-    """A printed formula, read, in the names of our formula."""
+    """A printed formula as an expression in the names of our formula."""
 
     printed: Printed
     expression: Any
@@ -38,9 +41,9 @@ class _Ready:
 
 
 def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
-    """Return an answer for every row; what is asked of one target is derived once.
+    """Return a verdict for every row; each target is derived once.
 
-    RequestError for a formula that cannot be read, and for unknown names and quantities.
+    Raises :class:`RequestError` for unreadable formulas, and for unknown names and quantities.
     """
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
     formulas: dict[Source, dict[str, Formulas]] = {}
@@ -52,7 +55,7 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
 
 
 def answer(records: Sequence[VerificationRecord]) -> str:
-    """Return how many of the printed formulas are right, and which are not, in a sentence."""
+    """Return the sentence on how many printed formulas are right, and on the wrong ones."""
     if len(records) == 1:
         verbs = {MATCH: "matches", ERRATUM: "differs from", None: "was not compared with"}
         return f"the printed formula {verbs[records[0].verdict]} the code's"
@@ -62,14 +65,14 @@ def answer(records: Sequence[VerificationRecord]) -> str:
     parts = [f"{right} {len(records)} printed formulas match the code's"]
     clauses = {ERRATUM: ("does not", "do not"), None: ("was not compared", "were not compared")}
     for verdict, words in clauses.items():
-        if its := rows[verdict]:
-            several = len(its) > 1
-            parts.append(f"row{'s' * several} {', '.join(its)} {words[several]}")
+        if numbers := rows[verdict]:
+            several = len(numbers) > 1
+            parts.append(f"row{'s' * several} {', '.join(numbers)} {words[several]}")
     return "; ".join(parts)
 
 
 def _ready(row: Printed) -> _Ready:
-    """Read, replace names, fix sizes."""
+    """Return a formula read, with names replaced by their meanings, and sizes fixed."""
     text, bound = without_bound(row.formula)
     expression = read_formula(text)
     symbols = symbols_of(row.source)
@@ -79,7 +82,7 @@ def _ready(row: Printed) -> _Ready:
     for name, meaning in meanings.items():
         check_names(meaning, symbols, row.where[name])
         used = name in symbols or name in names_in(expression) or name in row.growing
-        if not used and not row.line:  # for a table, --where may speak of other rows
+        if not used and not row.line:  # for a table, --where may be for other rows
             raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
     expression = read_formula(text, meanings)
     check_names(expression, symbols, row.formula)
@@ -94,10 +97,10 @@ def _ready(row: Printed) -> _Ready:
         fixed["B"] = 1
         notes.append("for one sequence (B = 1): the printed formula has no B")
     at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
-    known = tuple(sorted((name, int(size)) for name, size in fixed.items()))
-    source = replace(row.source, fixed=known, at=at)
+    numbers = tuple(sorted((name, int(size)) for name, size in fixed.items()))
+    source = replace(row.source, fixed=numbers, at=at)
     up_to, growing = row.up_to, _growing(row.growing, meanings, symbols)
-    if bound:  # as O(N**2) is read: its own sizes grow, the others stay
+    if bound:  # in O(N**2) the sizes inside grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
     printed = replace(row, source=source, growing=growing, up_to=up_to)
     return _Ready(printed, expression, bound or "O", tuple(notes))
@@ -140,10 +143,10 @@ def _record(row: _Ready, ours: Formulas) -> VerificationRecord:
 def _compared(
     about: VerificationRecord, row: _Ready, ours: Formulas, form: Any, fixed: Mapping[str, int]
 ) -> VerificationRecord:
-    """Compare both formulas, with numbers for sizes that are fixed."""
+    """Return the verdict from comparing both formulas, with numbers for fixed sizes."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes, at, up_to = ours.shapes(fixed), row.printed.at, row.printed.up_to
-    if at:  # what is asked for comes first
+    if at:  # the asked shape comes first
         first = {**(shapes[0] if shapes else {}), **at, **fixed}
         shapes = [first, *(shape for shape in shapes if shape != first)]
     growing = row.printed.growing or tuple(name for name in ours.symbols if name not in fixed)
@@ -168,14 +171,14 @@ def _compared(
         leading_ours=answer.leading_ours,
         leading_agrees=answer.leading_agrees,
         values=[
-            {"sizes": dict(shape), "printed": _known(printed, shape), "ours": _known(form, shape)}
+            {"sizes": dict(shape), "printed": _number(printed, shape), "ours": _number(form, shape)}
             for shape in shown
         ],
     )
 
 
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
-    """Return the two numbers at the shape asked for; there is no formula."""
+    """Return the verdict from comparing numbers at the asked shape: we have no formula."""
     shape = {**row.printed.at, **dict(row.printed.source.fixed)}
     what = f"no formula of {about.quantity} was found"
     if ours is None or row.printed.up_to != EXACT or names_in(row.expression) - set(shape):
@@ -195,19 +198,19 @@ def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
     return expression.subs(values) if values else expression
 
 
-def _known(form: Any, shape: Mapping[str, int]) -> int | float | None:
+def _number(form: Any, shape: Mapping[str, int]) -> int | float | None:
     number = value(form, shape)
     return None if isinstance(number, float) and isnan(number) else number
 
 
 def _hint(
-    printed: Any, form: Any, asked: str, ours: Formulas, fixed: Mapping[str, int],
+    printed: Any, form: Any, quantity: str, ours: Formulas, fixed: Mapping[str, int],
     shapes: Sequence[dict[str, int]],
 ) -> str:  # fmt: skip
-    """Return what a wrong formula counts instead: another quantity, one head's, a multiple."""
+    """Return a hint on a wrong formula: it is another quantity, a multiple, or of one head."""
     for name in ours.quantities:
         values = (ours.at(name, shape) == value(printed, shape) for shape in shapes[:2])
-        if name == asked or not all(values):
+        if name == quantity or not all(values):
             continue  # values differ: no algebra is needed
         other = _fixed(ours.form(name), fixed)
         if other and compared(printed, other, EXACT, (), shapes).agrees:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from rows import earlier, save
 from times.crossovers_tables import Crossing, OnGrid, Recommended, page
-from times.predictions import calibrated, wait_until_calibrated_speed
+from times.predictions import calibrated, output_flag, wait_until_calibrated_speed
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
@@ -100,7 +100,10 @@ def main() -> None:
             for row in rows(rows_of[part]):
                 rows_of[part].append(row)
                 save(table, kind, rows_of[part])
-    lines = page(known, **rows_of)
+    threaded = f" --threads {threads}" if threads > 1 else ""
+    option = output_flag(asked.output, HERE)
+    command = f"python reports/run.py times/crossovers{threaded}{option}"
+    lines = page(command, known, **rows_of)
     base.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

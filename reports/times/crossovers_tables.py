@@ -14,7 +14,6 @@ import torch
 from rows import table
 
 from attnprof.device.calibration import Calibration
-from attnprof.measure.environment import device_name
 from attnprof.units import plural
 
 
@@ -80,13 +79,12 @@ class Recommended:
         return self.first_s / min(self.first_s, self.second_s, self.third_s) - 1
 
 
-def _made(known: Calibration) -> str:
+def _made(command: str, known: Calibration) -> str:
     """How the page was made, and what its cases had been looked at for."""
     clock = "one thread, processor time" if known.threads == 1 else f"{known.threads} threads"
     return (
-        "Written by `python reports/run.py times/crossovers`; all numbers in the CSV files beside "
-        "it. "
-        f"{device_name('cpu')}, {clock}, torch {torch.__version__}, float32, torch's wait policy "
+        f"Written by `{command}`; all numbers in the CSV files beside it. "
+        f"{known.ceilings.name}, {clock}, torch {torch.__version__}, float32, torch's wait policy "
         "and the C library's allocator as they are; "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. The calibration repeated itself to "
         f"±{known.repeatability or 0:.0%}; no constant was fitted to these cases. They are not "
@@ -103,11 +101,11 @@ def _made(known: Calibration) -> str:
 
 
 def page(
-    known: Calibration, taylor: Sequence[Crossing], pairs: Sequence[Crossing],
+    command: str, known: Calibration, taylor: Sequence[Crossing], pairs: Sequence[Crossing],
     grid: Sequence[OnGrid], recommend: Sequence[Recommended],
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines of all parts that have rows."""
-    yield from ("# Crossovers in time: predicted against measured", "", _made(known))
+    yield from ("# Crossovers in time: predicted against measured", "", _made(command, known))
     for title, rows, law in (
         ("Direct against efficient TaylorShift, forward", taylor, True),
         ("Other pairs: layers of 4 heads of width 32", pairs, False),

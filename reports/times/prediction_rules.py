@@ -1,8 +1,9 @@
 """What each rule of predicted times gains: predictions without it, against the same measurements.
 
-For the layers of ``predictions.csv``, with the calibrations ``devices/cpu.json``, and those of
-``h200/points.csv``. A rule is switched off, and everything is predicted again; the bias that this
-brings in each phase is taken out, as a calibration's own check would. Seeing what the GPU's long
+For the layers of ``predictions.csv`` with the calibrations ``devices/cpu.json``, here and in the
+folder of another kind of processor, and for those of ``h200/points.csv``. A rule is switched off,
+and everything is predicted again; the bias that this brings in each phase is taken out, as a
+calibration's own check would. Any machine will do: nothing is measured. Seeing what the GPU's long
 layers ask for takes a quarter of an hour: it is done where ``--gpu`` says so, and its rows are kept
 otherwise::
 
@@ -21,10 +22,10 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from rows import earlier, save, table
+from rows import earlier, grouped, save, table
 from times.gpu_crossovers import FOLDER, point_request
 from times.gpu_crossovers_tables import TimedPoint
-from times.predictions import Point, calibrated, in_order, setting
+from times.predictions import Point, in_order, setting
 
 from attnprof.device import calibration
 from attnprof.device.call_costs import CallCosts
@@ -44,9 +45,11 @@ def _plain_layout(at: Callable[..., float]) -> Callable[..., float]:
     return lambda self, batch, m, n, k, _=PLAIN: at(self, batch, m, n, k, PLAIN)
 
 
-#: What a call asks for, its phase, and its measured seconds.
+#: Operations of a call, its phase, and its measured seconds.
 Measured = tuple[Demand, str, float]
-GPU = "H200"
+GPU = "NVIDIA H200"
+#: Folders with the layers and the calibrations of a processor.
+PROCESSORS = (HERE.parent, HERE.with_name("zen4"))
 #: Rules that went, as they gained nothing on either machine: what a layer's median error was
 #: without them on a CPU's one thread (100 layers) and on the GPU (85), in float32.
 GONE = (
@@ -78,6 +81,7 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
 class Row:
     """A setting without a rule: the median error, and what nine in ten stay within."""
 
+    machine: str
     setting: str
     rule: str
     points: int
@@ -88,23 +92,28 @@ class Row:
 def main() -> None:
     """Predict without each rule, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=HERE)
     parser.add_argument("--gpu", action="store_true", help="predict the GPU's layers again, too")
     asked = parser.parse_args()
-    points = earlier(asked.output.with_name("predictions.csv"), Point)
-    devices = asked.output.with_name("devices") / "cpu.json"
-    rows: list[Row] = []
-    for name, layers in in_order(points, setting):
-        known = calibrated(devices, layers[0].threads, layers[0].dtype)
+    path = HERE.with_suffix(".csv")
+    on_gpu = [row for row in earlier(path, Row) if row.machine == GPU]
+    rows = [row for folder in PROCESSORS for row in processor_rows(folder)]
+    rows += gpu_rows() if asked.gpu else on_gpu
+    save(path, Row, rows)
+    path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+
+
+def processor_rows(folder: Path) -> Iterator[Row]:
+    """Yield the rows of a processor, by its layers and calibrations."""
+    entries = calibration.entries(folder / "devices" / "cpu.json")
+    known = {one.threads: one for one in map(calibration.Calibration.from_dict, entries)}
+    for name, layers in in_order(earlier(folder / "predictions.csv", Point), setting):
+        threads, dtype = layers[0].threads, layers[0].dtype
         measured = [
             (operations_of(point.request, inf), point.phase, median(point.passes))
             for point in layers
         ]
-        rows += rows_of(name, known, layers[0].dtype, measured)
-    on_gpu = [row for row in earlier(asked.output.with_suffix(".csv"), Row) if GPU in row.setting]
-    rows += gpu_rows() if asked.gpu else on_gpu
-    save(asked.output.with_suffix(".csv"), Row, rows)
-    asked.output.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+        machine = known[threads].ceilings.name
+        yield from rows_of(machine, name, known[threads], dtype, measured)
 
 
 def gpu_rows() -> Iterator[Row]:
@@ -117,13 +126,15 @@ def gpu_rows() -> Iterator[Row]:
             (operations_of(point_request(point), inf), point.phase, point.measured_s)
             for point in points
         ]
-        yield from rows_of(f"{GPU}, {dtype}", known, dtype, measured)
+        yield from rows_of(GPU, dtype, known, dtype, measured)
 
 
-def rows_of(name: str, known: Any, dtype: str, measured: Sequence[Measured]) -> list[Row]:
+def rows_of(
+    machine: str, setting: str, known: Any, dtype: str, measured: Sequence[Measured]
+) -> list[Row]:
     """Return a setting's rows: with all rules, and without each."""
     return [
-        Row(name, rule, len(measured), *errors(known, dtype, measured, rule))
+        Row(machine, setting, rule, len(measured), *errors(known, dtype, measured, rule))
         for rule in ("", *RULES)
     ]
 
@@ -148,27 +159,31 @@ def without(rule: str) -> Iterator[None]:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """A line a rule, a column a setting."""
-    settings = list(dict.fromkeys(row.setting for row in rows))
-    cells = {(row.setting, row.rule): row for row in rows}
+    """Return a table a machine: a line a rule, a column a setting."""
     made = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
-        "[predictions.md](predictions.md): the median error and, in parentheses, what nine in ten "
+        "[predictions.md](predictions.md), of [another processor](zen4/predictions.md) and of "
+        "[a GPU](h200/crossovers.md): the median error and, in parentheses, what nine in ten "
         "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
     lines = ["# What each rule of predicted times gains", "", made, ""]
-    lines += table(
-        " | ".join(("without", *(f">{name}" for name in settings))),
-        ((rule or "nothing: all rules", *(_cell(cells.get((name, rule))) for name in settings))
-         for rule in dict.fromkeys(row.rule for row in rows)),
-    )  # fmt: skip
+    for machine, its_rows in grouped(rows, lambda row: row.machine).items():
+        settings = list(dict.fromkeys(row.setting for row in its_rows))
+        cells = {(row.setting, row.rule): row for row in its_rows}
+        lines += [f"## {machine}", ""]
+        lines += table(
+            " | ".join(("without", *(f">{name}" for name in settings))),
+            ((rule or "nothing: all rules", *(_cell(cells.get((name, rule))) for name in settings))
+             for rule in dict.fromkeys(row.rule for row in its_rows)),
+        )  # fmt: skip
+        lines.append("")
     went = "; ".join(f"{rule} ({cpu} on a CPU, {gpu} on the GPU)" for rule, cpu, gpu in GONE)
     note = (
         f"Rules that went, with the median error in float32 as they were switched off: {went}. "
         "The calibrations of that time had tables for them."
     )
-    lines += ["", note]
+    lines.append(note)
     return "\n".join(lines) + "\n"
 
 

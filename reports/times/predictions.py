@@ -9,6 +9,9 @@ and the layers of that one's own check::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
                                             [--points 100] [--races 20] [--passes 3]
+                                        [--output reports/times/zen4/predictions]
+
+``--output`` is the place of another processor's tables and page.
 """
 
 from __future__ import annotations
@@ -175,7 +178,14 @@ def main() -> None:
     name = device_name("cpu")
     known = [c for c in map(calibration.Calibration.from_dict, calibration.entries(devices))
              if c.ceilings.name == name]  # fmt: skip
-    base.with_suffix(".md").write_text(page(points, races, known), encoding="utf-8")
+    command = f"python reports/run.py times/predictions{output_flag(base, HERE)}"
+    base.with_suffix(".md").write_text(page(command, points, races, known), encoding="utf-8")
+
+
+def output_flag(base: Path, usual: Path) -> str:
+    """Return the option by which a page lies elsewhere than usual."""
+    root = usual.parents[2]
+    return "" if base == usual else f" --output {base.absolute().relative_to(root)}"
 
 
 def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
@@ -313,16 +323,16 @@ def raced(
 
 
 def page(
-    points: Sequence[Point], races: Sequence[Race], known: Sequence[calibration.Calibration]
-) -> str:
+    command: str, points: Sequence[Point], races: Sequence[Race],
+    known: Sequence[calibration.Calibration],
+) -> str:  # fmt: skip
     """The page: settings, the points that are farthest off, mechanisms, races."""
     checks = "; ".join(
         f"{one.threads} thread{'s' * (one.threads > 1)}, {dtype}: {check}"
         for one in known for dtype, check in one.checks.items()
     )  # fmt: skip
     made = (
-        "Written by `python reports/run.py times/predictions` with the calibrations "
-        "`devices/cpu.json`: "
+        f"Written by `{command}` with the calibrations `devices/cpu.json`: "
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "

@@ -9,7 +9,7 @@ import sympy
 
 import attnprof as package
 from attnprof import registry
-from attnprof.closed_form.cost_records import QUANTITIES, Asked, cost_records, in_domain
+from attnprof.closed_form.cost_records import QUANTITIES, CostQuery, cost_records, in_domain
 from attnprof.workload import Workload
 
 SYMBOLS = {name: sympy.Symbol(name, positive=True) for name in "BNhdgM"}
@@ -193,7 +193,7 @@ def test_symbolic_and_latex_show_closed_forms(attnprof):
 @pytest.mark.parametrize("name", ["efficient", "sdpa", "taylor-efficient"])
 def test_shorter_closed_forms_have_the_same_values(name, batch):
     work = (registry.get(name), Workload(seq_len=70, num_heads=4, head_dim=8, batch_size=batch))
-    records = cost_records(*work, "layer", Asked())
+    records = cost_records(*work, "layer", CostQuery())
     sizes = {SYMBOLS[name]: size for name, size in zip("BNhd", (batch, 70, 4, 8), strict=True)}
     for record in in_domain(records):
         if record.expression and record.stage == "total" and record.kind == "formula":

@@ -92,7 +92,7 @@ def test_polynomials_and_bisection_agree():
         exact, _ = solved(meeting, contest, 12)
         first, second = contest.costs
         searched = bisected(
-            lambda n, f=first, s=second: f.of(*meeting.at(n, 12)) - s.of(*meeting.at(n, 12))
+            lambda n, f=first, s=second: f.cost(*meeting.at(n, 12)) - s.cost(*meeting.at(n, 12))
         )
         assert searched.first == exact.first
         assert searched.verdict == exact.verdict

@@ -26,7 +26,7 @@ READERS = {
     "grid": ("sweep --grid {} -o new.jsonl", ".toml"),
     "journal": ("sweep --attention standard --seq 8 -o {}", ".jsonl"),
     "table": ("verify-formula --table {} standard", ".csv"),
-    "calibration": ("calibrate --contended --dtype float32 --seconds 0.01 --file {}", ".json"),
+    "calibration": ("calibrate --contended --seconds 0.01 --calibration {}", ".json"),
     "calibration of another device": (
         "predict --attention standard --seq 8 --on H9 --calibration {}",
         ".json",
@@ -217,7 +217,7 @@ def test_a_missing_file_names_one_of_nearly_its_name(attnprof, tmp_path, monkeyp
         "history {}", "derive {}:Mine", "profile --seq 8 --attention {}:Mine", "cost -o {}",
         "crossover --plot {}.png", "check --baseline results.json --junit {}",
         "check --against {} --seq 8 --attention standard", "crossover {}:A {}:B",
-        "reproduce 002 --reports {}", "calibrate --file {}",
+        "reproduce 002 --reports {}", "calibrate --calibration {}",
     ],
 )  # fmt: skip
 def test_names_of_outputs_and_modules_are_refused_as_well(attnprof, command, name):

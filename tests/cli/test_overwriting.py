@@ -57,7 +57,7 @@ WRITERS = {
     "sweep, the journal": "sweep --attention standard --seq 8 -o {}.csv journal",
     "plot": "plot results.json -o {}.png",
     "calibrate": "calibrate --contended --dtype float32 --seconds 0.01 -o {}",
-    "calibrate --file": "calibrate --contended --dtype float32 --seconds 0.01 --file {}",
+    "calibrate --calibration": "calibrate --contended --seconds 0.01 --calibration {}",
     "predict": "predict --attention standard --seq 8 --on H100 -o {}",
     "recommend": "recommend --seq 8 --on H100 -o {}",
     "reproduce": "reproduce 002 -o {}",
@@ -115,7 +115,7 @@ KEPT = {
         Report("baseline", [], {"baseline_schema": 2, "fingerprint": {}}).to_json(),
         ("baseline", "check --update"),
     ),
-    "a calibration": ('{"schema": "attnprof/1", "ceilings": []}\n', ("calibrate --file",)),
+    "a calibration": ('{"schema": "attnprof/1", "ceilings": []}\n', ("calibrate --calibration",)),
     "a report of this reader's": ("text\n\n<!-- attnprof reproduce -->\n", ("reproduce",)),
     "a table of results": (
         render_csv(Report("profile", [record_kinds()["profile"]()])), ("profile", "sweep")
@@ -133,7 +133,7 @@ def is_own(writer, content):
 FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], ())]
 FOREIGN += [
     (writer, KEPT[name][0].encode())
-    for writer, name in met(WRITERS, [*KEPT], ["check --badge", "calibrate --file"])
+    for writer, name in met(WRITERS, [*KEPT], ["check --badge", "calibrate --calibration"])
     if not is_own(writer, name)
 ]
 

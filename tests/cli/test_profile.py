@@ -5,8 +5,12 @@ import json
 import pytest
 
 import attnprof
+from attnprof.device import calibration_run
+from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.tables import TimeTable
 from attnprof.measure.counters import DerivedCount
+from attnprof.measure.environment import device_name
 
 CODE = """
 import torch
@@ -281,3 +285,22 @@ def test_memory_is_shown_in_the_parts_of_the_phase(attnprof, phase, shown, hidde
     out = attnprof(words, TABLE).out
     assert all(title in out for title in shown)
     assert hidden not in out
+
+
+def test_a_second_format_is_added_to_a_calibration_that_is_there(attnprof, tmp_path, monkeypatch):
+    before = []
+
+    def calibrate(_device, dtypes, _seconds, **how):
+        before.append(how["before"])
+        ceilings = Ceilings(device_name("cpu"), dict.fromkeys(dtypes, 1e11), 1e10, "a test")
+        tables = {dtype: {"product": TimeTable({(1, 8, 8, 8): 1e-6})} for dtype in dtypes}
+        return Calibration(ceilings, "cpu", 1, tables)
+
+    monkeypatch.setattr(calibration_run, "calibrate", calibrate)
+    path = tmp_path / "c.json"
+    for dtype in ("float32", "bfloat16"):
+        command = f"calibrate --dtype {dtype} --threads 1 --calibration {path}"
+        assert attnprof(command).code == 0
+    assert before[0] is None
+    assert set(before[1].tables) == {"float32"}
+    assert set(json.loads(path.read_text())["ceilings"][0]["tables"]) == {"float32", "bfloat16"}

@@ -3,7 +3,8 @@
 import pytest
 
 from attnprof import registry
-from attnprof.crossovers.axis import CrossoverAxis, OrderSearch, nearest_to_middle
+from attnprof.crossovers.axis import CrossoverAxis
+from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle
 from attnprof.crossovers.peaks import peak_of, search_lengths, search_near, search_values
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
@@ -24,7 +25,7 @@ def pair(a, b, runs=lambda _: True):
 
 def over_grid(both, grid):
     search = OrderSearch(both)
-    search.outwards(grid)
+    search.try_all(grid)
     search.narrow(nearest_to_middle)
     return search
 
@@ -87,7 +88,7 @@ def test_what_runs_nowhere_is_said_with_its_first_reason(search, first):
 
 def test_no_length_is_tried_that_may_not_fit():
     search, _ = search_lengths(lambda n: (4 * n**2, 1))
-    assert 4 * max(search.seen) ** 2 <= 2**31
+    assert 4 * max(search.costs) ** 2 <= 2**31
 
 
 @pytest.mark.parametrize("guess", [12, 40, 97, 98, 99, 300, 1500])

@@ -261,7 +261,7 @@ def predicted(a, b, *, most=2**20):
 
 def test_a_predicted_crossing_is_where_both_take_as_long():
     search = predicted(lambda n: n**2, lambda n: 1000 * n, most=4096)
-    (root,) = search.timed
+    (root,) = search.time_crossings
     assert root.at == pytest.approx(1000, rel=0.01)
     assert root.low < 1000 < root.high
     assert log(root.high / 1000) == pytest.approx(0.196, rel=0.1)
@@ -270,22 +270,22 @@ def test_a_predicted_crossing_is_where_both_take_as_long():
 
 def test_predicted_crossings_that_a_jump_undoes_are_listed():
     search = predicted(with_a_jump, lambda n: 1000 * n, most=8192)
-    assert [one.at for one in search.timed] == pytest.approx([1000, 1300, 4000], rel=0.02)
+    assert [one.at for one in search.time_crossings] == pytest.approx([1000, 1300, 4000], rel=0.02)
 
 
 def test_an_end_of_the_interval_that_is_never_reached_is_not_told():
-    (root,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).timed
+    (root,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).time_crossings
     assert (root.low, root.high) == (None, None)
 
 
 def test_a_tie_at_the_shortest_lengths_is_no_crossing_of_its_own():
     search = predicted(lambda n: n**2 + 16_000 * (n < 17), lambda n: 1000 * n, most=4096)
     assert search.signs[16] != search.signs[32]
-    (root,) = search.timed
+    (root,) = search.time_crossings
     assert root.at == pytest.approx(1000, rel=0.01)
     assert search.outer[0] == -1
     flat = predicted(lambda n: 1.02 if n > 500 else 1.0, lambda _: 1.01)  # ties are all there is
-    assert len(flat.timed) == 1
+    assert len(flat.time_crossings) == 1
 
 
 def timed(*kinds, names=("standard", "taylor-direct"), given=16, axis=SEQ, curves=False, **how):

@@ -73,9 +73,9 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
 
 def test_products_of_a_slow_format_are_small():
     one = Benchmark("product", ((1, 8, 64),), lambda n: lambda: n, 64, flops=2)
-    bench = calibration_run._Bench(lambda _: Clock(), 0.5, [one], lambda: None, 1000.0)
+    bench = calibration_run._Bench(lambda _: Clock(), 0.5, [one], lambda: None, 2000.0)
     tables, _ = bench.tables()
-    assert list(tables["product"].seconds) == [(1,), (8,)]  # 64 would take 0.128 s
+    assert list(tables["product"].seconds) == [(1,), (8,)]  # 64 would take 0.064 s
 
 
 def test_the_rate_of_a_slow_format_is_that_of_small_products(monkeypatch):

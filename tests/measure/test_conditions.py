@@ -175,6 +175,31 @@ def test_the_drivers_version_is_read_where_the_kernel_tells(tmp_path):
     assert environment.driver_version(path) == "560.35.03"
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"cpu family": 25, "model": 17, "model name": "AMD EPYC"},
+         "AMD EPYC (family 25 model 17)"),
+        ({"cpu family": 26, "model": 2, "model name": "AMD EPYC"}, "AMD EPYC (family 26 model 2)"),
+        ({"cpu family": 25, "model": 1, "model name": "AMD EPYC 7763 64-Core Processor"},
+         "AMD EPYC 7763 64-Core Processor"),
+        ({"cpu family": 6, "model": 79, "model name": "Intel(R) Xeon(R) CPU @ 2.20GHz"},
+         "Intel(R) Xeon(R) CPU @ 2.20GHz (family 6 model 79)"),
+        ({"CPU implementer": "0x41", "CPU part": "0xd4f"}, "aarch64 (part 0xd4f)"),
+        ({}, "aarch64"),
+    ],
+)  # fmt: skip
+def test_a_name_that_several_processors_have_is_told_with_their_kind(
+    fields, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(environment.platform, "machine", lambda: "aarch64")
+    path = tmp_path / "cpuinfo"
+    cores = [{"processor": core, **fields, "stepping": 1} for core in range(2)]
+    texts = ("".join(f"{name}\t: {value}\n" for name, value in core.items()) for core in cores)
+    path.write_text("\n".join(texts))
+    assert environment.cpu_model(path) == expected
+
+
 def test_git_is_asked_once(monkeypatch):
     environment.git_state.cache_clear()
     calls = []

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from attnprof import Workload, registry
-from attnprof.algebra.orders import fitted, keeps, order_value
+from attnprof.algebra.orders import fitted, order_value, stays_within
 from attnprof.errors import RequestError
 from attnprof.measure.growth import LENGTHS, GrowthCase, closed_form_growth
 from attnprof.mechanisms.extractors import HE
@@ -88,7 +88,7 @@ def test_a_quadratic_mechanism_that_claims_less_is_caught():
     ],
 )
 def test_what_leads_in_the_end_decides(order, count, kept):
-    assert keeps(order, count) is kept
+    assert stays_within(order, count) is kept
 
 
 def test_a_logarithm_beside_a_large_linear_term_is_caught():

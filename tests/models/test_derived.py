@@ -110,7 +110,7 @@ def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
     config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
     subject, sizes = _model(config), {"B": 2, "N": 12}
     without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
-    for search in ("derived_beside", "run_symbolically", "derived"):
+    for search in ("derived_near", "run_symbolically", "derived"):
         for place in (phases, forms, memory):
             monkeypatch.setattr(place, search, None, raising=False)
     report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)

@@ -118,5 +118,5 @@ def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_di
     forward = run_of(subject, "forward", sizes)
     assert run_by_few(subject, "train", sizes) is not None
     assert run_by_few(subject, "train", sizes, forward.trace) is None
-    train = run_of(subject, "train", sizes, shown=forward.trace)
+    train = run_of(subject, "train", sizes, other_phase=forward.trace)
     assert sum(call.op == "relu" for call in train.trace.calls) == 1

@@ -212,7 +212,7 @@ def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
 
 
 def test_an_encoder_decoder_takes_as_many_tokens_as_it_gives_or_others():
-    made = subject("t5").apart()
+    made = subject("t5").with_target_length()
     model, sizes = made.build().eval(), {"B": 2, "N": 19, "M": 7}
     source, target = torch.randint(97, (2, 19)), torch.randint(97, (2, 7))
     counted, _ = dispatched(model, input_ids=source, decoder_input_ids=target)
@@ -223,13 +223,13 @@ def test_an_encoder_decoder_takes_as_many_tokens_as_it_gives_or_others():
     counted, _ = dispatched(model, decoder_input_ids=target[:, 6:], **given)
     assert products(made, sizes, "decode") == counted
     with pytest.raises(RequestError, match="encoder-decoders"):
-        subject("llama").apart()
+        subject("llama").with_target_length()
 
 
 def test_presets_of_two_stacks_take_one_length():
     made = subject_of("003-standard")
     assert made.target().symbols == ("B", "N")
-    assert made.apart().target().symbols == ("B", "N", "M")
+    assert made.with_target_length().target().symbols == ("B", "N", "M")
 
 
 def test_a_token_of_our_own_two_stacks_is_decoded_after_the_encoder_has_run():
@@ -237,7 +237,7 @@ def test_a_token_of_our_own_two_stacks_is_decoded_after_the_encoder_has_run():
         kind="encoder-decoder", d_model=8, num_heads=2, num_layers=2, num_decoder_layers=3,
         vocab_size=11, seq_len=40,
     )  # fmt: skip
-    made, module = config_subject("small", small).apart(), build(small).eval()
+    made, module = config_subject("small", small).with_target_length(), build(small).eval()
     sizes, token = {"B": 2, "N": 19, "M": 7}, torch.zeros(2, 1, dtype=torch.int64)
     with torch.no_grad():
         state = module.init_state(torch.randint(11, (2, 19)))

@@ -79,7 +79,7 @@ def test_the_last_line_of_stderr_is_told():
 
     ended = run_apart(work, 20).ended
     assert ended.last_line == "ValueError: no such luck"
-    assert len(ended.said) <= forks.KEPT
+    assert len(ended.stderr) <= forks.KEPT
 
 
 def test_what_hangs_with_all_signals_blocked_is_ended():
@@ -128,7 +128,7 @@ def test_memory_without_end_is_refused():
         while True:
             held.append(bytes(1 << 28))
 
-    assert "MemoryError" in run_apart(work, 30).ended.said
+    assert "MemoryError" in run_apart(work, 30).ended.stderr
 
 
 MAKE = """

@@ -40,8 +40,8 @@ def crossover_report(widths=(16, 32)):
                     CrossoverRecord(
                         metric=metric, unit=unit, kind=kind, source=None, head_dim=d,
                         mechanism_a="taylor-direct", mechanism_b="taylor-efficient", scope="core",
-                        phase="forward", causal=False, crossover_seq_len=meets,
-                        verdict="crosses" if meets else "never",
+                        phase="forward", causal=False, verdict="crosses" if meets else "never",
+                        crossover_seq_len=meets, all_crossings=[meets] * bool(meets),
                     )
                 )  # fmt: skip
     return Report("crossover", records, {"curves": curves, "ratios": ratios(curves)})

@@ -8,7 +8,7 @@ from attnprof.trace.events import KINDS, totals, uncounted
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.symbols import symbolic_sizes
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import evaluate, spoken
+from attnprof.trace.sizes import evaluate, user_symbols
 
 #: M multiplications, A additions, D divisions, E exponentials, O others, P FLOPs of products.
 LETTERS = dict(zip("MADEOP", KINDS, strict=True))
@@ -39,7 +39,7 @@ def counted_by_symbols(run, *shapes, dtype=torch.float32):
     environment, sizes, names = symbolic_sizes(hints)
     of = {hint: sizes[name] for name, hint in hints.items()}
     symbolic = [shape and tuple(of.get(size, size) for size in shape) for shape in shapes]
-    with spoken(names), fake_world(environment):
+    with user_symbols(names), fake_world(environment):
         counts = totals(_trace(run, symbolic, dtype, backward=False), "forward")
     values = {letter: evaluate_at(counts[kind], hints) for letter, kind in LETTERS.items()}
     return {letter: value for letter, value in values.items() if value}

@@ -14,7 +14,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.conditions import condition_text, divided, is_wider
+from attnprof.trace.solve.conditions import condition_text, division_in, is_wider
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 
@@ -40,7 +40,7 @@ def equal(left, right):
     ],
 )
 def test_conditions_that_one_size_divides_another_are_seen(condition, number, divisor):
-    assert divided(condition)[:2] == (number, divisor)
+    assert division_in(condition)[:2] == (number, divisor)
     assert condition_text(condition) == f"{divisor} divides {number}"
     for sizes in product(range(8, 26), repeat=2):
         shape = dict(zip("dh", sizes, strict=True)) | {"H": 3 * sizes[0]}
@@ -57,7 +57,7 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
     asked.append(sympy.Le(N, high))
     if unit > 1:
         asked.append(equal(N - unit * f(N / unit), 0))
-    telling = SizeConditions(SizeConditions(asked).telling)
+    telling = SizeConditions(SizeConditions(asked).essential)
     for length in range(2, 2 * high):
         assert telling.holds({"N": length}) is SizeConditions(asked).holds({"N": length})
     assert len(SizeConditions(asked).conditions) <= 3

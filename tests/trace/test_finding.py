@@ -15,7 +15,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.solve.count import tried
+from attnprof.trace.solve.count import runnable
 from attnprof.user_code import loaded
 from tests.trace import samples
 
@@ -83,7 +83,7 @@ def test_inputs_have_formats_and_values():
     assert [tuple(x.shape) for x in positional] == [(6, 15), (6, 6)]
     assert positional[1].dtype == torch.bool
     assert named == {"scale": 2.5}
-    tried(target, {})
+    runnable(target, {})
 
 
 def test_a_configuration_without_a_class_has_what_the_code_reads():
@@ -103,7 +103,7 @@ def test_causal_goes_to_who_takes_it():
         assert here("Wide", causal=True).make(SIZES).causal is True
     fused = target_of("torch.nn:MultiheadAttention", None, ["attn_mask: N, N bool"], causal=True)
     assert "is_causal: True" in fused.spelled_inputs
-    tried(fused, {})
+    runnable(fused, {})
 
 
 def test_a_function_takes_heads_apart():
@@ -337,11 +337,11 @@ def test_what_is_for_mechanisms_is_refused_elsewhere(how, words):
 
 def test_code_that_does_not_run_is_told_with_its_line():
     with pytest.raises(RequestError, match=r"ValueError: no such width \(samples.py:\d+\)"):
-        tried(here("Broken"), {})
+        runnable(here("Broken"), {})
     with pytest.raises(RequestError, match=r"with x: B, N, 7.*\(samples.py:\d+\)"):
-        tried(here("MyAttention", None, ["x: B, N, 7"]), {})
+        runnable(here("MyAttention", None, ["x: B, N, 7"]), {})
     with pytest.raises(RequestError, match="at B=1, N=2, h=3, d=4"):
-        tried(here("MyAttention", None, ["x: B, N, 7"]), {"B": 1, "N": 2, "h": 3, "d": 4})
+        runnable(here("MyAttention", None, ["x: B, N, 7"]), {"B": 1, "N": 2, "h": 3, "d": 4})
 
 
 @pytest.mark.parametrize(
@@ -353,15 +353,15 @@ def test_code_that_does_not_run_is_told_with_its_line():
 )
 def test_what_needs_values_cannot_be_followed(name, words):
     with pytest.raises(CannotRunError, match=words):
-        tried(here(name), {})
+        runnable(here(name), {})
 
 
 @pytest.mark.parametrize("name", ["Silent", "Detached"])
 def test_what_has_no_backward_pass_is_told_to_ask_for_forward(name):
     target = here(name)
-    tried(target, {})
+    runnable(target, {})
     with pytest.raises(RequestError, match=r"no backward pass: .* type --phase forward"):
-        tried(target, {}, training=True)
+        runnable(target, {}, training=True)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_defaults_stay_where_they_are_said_or_formulas_do_not_speak_of_them():
 def test_the_instance_is_told_from_the_arguments_by_its_place(name):
     target = here(name)
     assert target.spelled_inputs[0] == "x: B, N, h*d"
-    tried(target, {})
+    runnable(target, {})
 
 
 def test_an_argument_called_self_is_one():

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
-from attnprof.trace.solve.count import tried
+from attnprof.trace.solve.count import runnable
 from attnprof.trace.solve.derive import derived
 from attnprof.user_code import error_text
 
@@ -361,15 +361,15 @@ def test_what_runs_is_found_and_told(layer):
     notes = " ".join(target.notes)
     assert WORKING[layer] in notes
     assert ("tried first: " in notes) == (layer not in (Anything, Looked, Pooled, Stage))
-    tried(target, {})
+    runnable(target, {})
 
 
 def test_what_was_given_stays():
     target = target_of(Wide, ["dim=64"])
     with pytest.raises(RequestError, match="no such width"):
-        tried(target, {})
+        runnable(target, {})
     with pytest.raises(RequestError, match="x: B, N, h"):
-        tried(target_of(Image, inputs=["x: B, N, h"]), {})
+        runnable(target_of(Image, inputs=["x: B, N, h"]), {})
 
 
 class Never(Layer):
@@ -379,7 +379,7 @@ class Never(Layer):
 
 def test_where_nothing_runs_there_is_something_to_type():
     with pytest.raises(RequestError) as refused:
-        tried(target_of(Never), {})
+        runnable(target_of(Never), {})
     message = str(refused.value)
     assert re.search(r"RuntimeError: not on a Monday \(test_guesses.py:\d+\)", message)
     assert "Never(dim), Never.forward(x, mask=None, scale=1.0)" in message
@@ -390,7 +390,7 @@ def test_a_module_that_an_annotation_names_is_built():
     target = target_of("torch.nn:TransformerDecoder")
     assert "decoder_layer=TransformerDecoderLayer(d_model=h*d, nhead=h" in target.notes[0]
     assert target.spelled_inputs == ["tgt: B, N, h*d", "memory: B, N, h*d"]
-    tried(target, {})
+    runnable(target, {})
 
 
 def test_functions_of_torch_take_what_their_documentation_says():
@@ -411,12 +411,12 @@ class Shared(Layer):
 
 def test_what_is_called_and_none_by_default_is_named():
     with pytest.raises(RequestError, match=r"calls what is None by default \(part\): point at a f"):
-        tried(target_of(Shared), {})
+        runnable(target_of(Shared), {})
 
 
 @pytest.mark.parametrize("layer", [nn.Conv2d, nn.LSTM, nn.GRUCell, nn.Embedding])
 def test_layers_of_torch_are_called_as_they_like(layer):
-    tried(target_of(f"torch.nn:{layer.__name__}"), {})
+    runnable(target_of(f"torch.nn:{layer.__name__}"), {})
 
 
 class Normed(Layer):
@@ -430,7 +430,7 @@ class Normed(Layer):
 
 
 def test_classes_and_texts_are_arguments_too():
-    tried(target := target_of(Normed), {})
+    runnable(target := target_of(Normed), {})
     assert "norm_layer=torch.nn:LayerNorm" in target.notes[0]
     assert "kind=plain" in target.notes[0]
     given = target_of(Normed, ["norm_layer=torch.nn:RMSNorm", "kind=plain"])
@@ -547,7 +547,7 @@ def test_what_nothing_says_is_asked_for():
     text = r"needs 'foo' and 'bar', which cannot be guessed: add --arg foo=… --arg bar=… \(a size"
     with pytest.raises(RequestError, match=text):
         target_of(Unknown)
-    assert tried(target_of(Unknown, ["foo=64", "bar=64"]), {})
+    assert runnable(target_of(Unknown, ["foo=64", "bar=64"]), {})
 
 
 def test_what_a_function_lacks_is_asked_for():
@@ -557,7 +557,7 @@ def test_what_a_function_lacks_is_asked_for():
     with pytest.raises(RequestError, match="needs 'odd', which cannot be guessed") as refused:
         target_of(mapped)
     assert 'add sizes, like --input "odd: B, N, h*d"' in str(refused.value)
-    assert tried(target_of(mapped, inputs=["odd: B, N, h*d"]), {})
+    assert runnable(target_of(mapped, inputs=["odd: B, N, h*d"]), {})
 
 
 class Grid(Layer):
@@ -599,7 +599,7 @@ class Handed(Layer):
 
 def test_numpy_on_a_tensor_is_refused_with_its_line():
     with pytest.raises(CannotRunError, match=r"to numpy.* \(test_guesses.py:\d+\); write"):
-        tried(target_of(Handed), {})
+        runnable(target_of(Handed), {})
 
 
 class Scales(Layer):
@@ -667,14 +667,14 @@ def test_pictures_are_guessed_by_what_their_code_says(layer, arguments, inputs):
     target = target_of(layer)
     assert target.spelled_inputs == inputs
     assert arguments in target.notes[0]
-    assert tried(target, {})
+    assert runnable(target, {})
 
 
 @pytest.mark.parametrize("layer", [Scaled, Haloed])
 def test_modules_of_images_run_by_the_plainest_command(layer):
     target = target_of(layer)
     assert "tried first: " in " ".join(target.notes)
-    tried(target, {})
+    runnable(target, {})
     assert derived(target, ("forward",)).phases["forward"].method in ("symbolic", "mixed")
 
 

@@ -16,7 +16,7 @@ from tests.oracles.memory import held
 SIZES = {"B": 2, "N": 40}
 SCALARS = 64
 #: Runs on meta tensors, and on real ones.
-WORLDS = ({"swift": True}, {"real": True})
+WORLDS = ({"on_meta": True}, {"real": True})
 
 
 def entries(x):

@@ -155,6 +155,17 @@ def test_the_formula_is_of_the_branch_that_was_asked_for(length, softmax):
     assert beyond in derivation.phases["forward"].domain
 
 
+def test_an_asked_length_that_is_a_case_of_its_own_has_its_own_formula():
+    def windowed(x):  # of 16 tokens, or of all 256
+        rows = x if x.shape[1] == 256 else x.view(x.shape[0], -1, 16, x.shape[2])
+        return rows @ rows.mT
+
+    target = lookup.target_of(windowed, None, ["x: B, N, d"])
+    derivation = derived(target, ["forward"], {"N": 256})
+    assert derivation.phases["forward"].domain == ("N = 256", "B, d >= 2")
+    assert derivation.expression("matmul_flops") == 2 * 256**2 * B * d
+
+
 class Looping(nn.Module):
     """One sample at a time, joined where there are several."""
 
@@ -226,5 +237,5 @@ def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
     target = lookup.target_of(layer, inputs=["x: B, N, h*d"])
     sizes = {"B": 3, "N": 21, "h": 2, "d": 4}
     for training in (False, True):
-        fake, swift = (record(target, sizes, training=training, swift=s) for s in (False, True))
-        assert swift.calls == fake.calls
+        fake, meta = (record(target, sizes, training=training, on_meta=m) for m in (False, True))
+        assert meta.calls == fake.calls

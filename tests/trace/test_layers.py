@@ -31,7 +31,7 @@ def test_what_is_remembered_changes_nothing(monkeypatch):
 
     def runs():
         run = run_symbolically(target, hints, ["backward", "train"])
-        numbers = [record(target, hints, training=True, swift=swift) for swift in (False, True)]
+        numbers = [record(target, hints, training=True, on_meta=meta) for meta in (False, True)]
         return run.forms, run.guards.conditions, run.trace, *numbers
 
     with_memory = runs()
@@ -49,12 +49,12 @@ class Recurrence(nn.Module):
         return torch.as_strided(x[:, 1], (2, 2), (1, 1), 1)
 
 
-@pytest.mark.parametrize("swift", [False, True])
-def test_turns_of_a_loop_over_tokens_are_those_that_torch_makes(monkeypatch, swift):
+@pytest.mark.parametrize("on_meta", [False, True])
+def test_turns_of_a_loop_over_tokens_are_those_that_torch_makes(monkeypatch, on_meta):
     target = target_of(Recurrence, {}, {"x": "4, N, 4"})
-    trace = record(target, {"N": 24}, training=False, swift=swift)
+    trace = record(target, {"N": 24}, training=False, on_meta=on_meta)
     monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
-    assert record(target, {"N": 24}, training=False, swift=swift) == trace
+    assert record(target, {"N": 24}, training=False, on_meta=on_meta) == trace
 
 
 def test_where_an_operand_begins_decides_what_complex_views_raise():

@@ -14,7 +14,7 @@ from torch.utils._sympy import functions as torch_sizes
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.report.derivation import PhaseForms
-from attnprof.trace.report.records import answer, apart, ends_of
+from attnprof.trace.report.records import answer, disjoint_lengths, ends_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
@@ -329,7 +329,7 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
     assert not formulas.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
     assert formulas.holds({"N": 7, "C": 3})
     assert "N > 2*C" in formulas.domain
-    formulas.divided = True
+    formulas.whole_only = True
     assert formulas.holds({"N": 6, "C": 3})
 
 
@@ -522,10 +522,10 @@ def test_phases_that_share_no_length_say_so_with_both_domains():
     forward = PhaseForms("forward", "mixed", {}, ("B >= 2", "N >= 160", "N <= 672"))
     backward = PhaseForms("backward", "symbolic", {}, ("B, N >= 2", "N < 129"))
     overlapping = PhaseForms("train", "symbolic", {}, ("160 <= N",))
-    (note,) = apart(forward, [forward, backward, overlapping])
+    (note,) = disjoint_lengths(forward, [forward, backward, overlapping])
     assert note.startswith("this holds for N >= 160; N <= 672, the formulas of backward for B, N")
-    assert [*apart(overlapping, [overlapping, forward])] == []
-    (note,) = apart(backward, [forward, backward])
+    assert [*disjoint_lengths(overlapping, [overlapping, forward])] == []
+    (note,) = disjoint_lengths(backward, [forward, backward])
     assert "the formulas of forward for N >= 160; N <= 672" in note
 
 

@@ -12,7 +12,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.runs import TooLargeError, record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve.count import count, held
+from attnprof.trace.solve.count import count, smallest_real_run
 from attnprof.trace.solve.derive import derived
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
@@ -30,7 +30,8 @@ def everywhere(_sizes):
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["standard", "sdpa", "linformer", "performer", "longformer"])
 def test_runs_on_fake_and_on_real_tensors_are_the_same_call_by_call(name, training):
-    outcome = held(mechanism_target(registry.get(name)), training, everywhere, iter(()))
+    target = mechanism_target(registry.get(name))
+    outcome = smallest_real_run(target, training, everywhere, iter(()))
     assert not isinstance(outcome, str), outcome
     assert outcome[1].calls
 

@@ -10,7 +10,7 @@ from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
-from attnprof.trace.sizes import evaluate, spoken
+from attnprof.trace.sizes import evaluate, user_symbols
 from attnprof.trace.solve.symbolic import run_symbolically
 
 STEPS, BATCH = 13, 9
@@ -73,7 +73,7 @@ def test_layers_of_steps_take_what_they_take_without_symbols(kind):
     target, sizes = target_of(build, inputs=["input: B, N, 8"]), {"B": 4, "N": 3}
     environment, symbols, names = symbolic_sizes({"B": 4})
     numbers = record(target, sizes, training=True)
-    with spoken(names):
+    with user_symbols(names):
         trace = record(target, {**sizes, **symbols}, training=True, environment=environment)
         taken = [[(c.op, evaluate(c.takes, sizes)) for c in run.calls if c.takes != 0]
                  for run in (trace, numbers)]  # fmt: skip

@@ -133,7 +133,7 @@ def test_masks_that_code_keeps_are_met_in_no_other_run(kind):
     assert (TABLES, KEPT, LISTED) == ({}, None, [])
 
 
-@pytest.mark.parametrize("how", [{}, {"swift": True}, {"real": True}])
+@pytest.mark.parametrize("how", [{}, {"on_meta": True}, {"real": True}])
 def test_a_run_leaves_nothing_in_the_code_that_ran(how):
     before = dict(vars(OnClass))
     for kind in ("lru_cache", "a table of the module", "a class", "a closure"):

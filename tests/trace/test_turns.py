@@ -17,7 +17,7 @@ from attnprof.trace.run.remainders import SizeClasses
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
-from attnprof.trace.solve.accounts import Worst
+from attnprof.trace.solve.accounts import PeakMoments
 from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
@@ -205,14 +205,16 @@ def test_of_whole_blocks_and_rests_no_moment_that_is_the_worst_is_left_out():
         "wide": {B * d: 1},
         "less": {B * d: 1, B * C: -1, B * rest: 1},
     }
-    worst = Worst({rest: C}).of(moments)
+    worst = PeakMoments({rest: C}).among(moments)
     assert set(worst) == {"whole", "wide"}
-    assert set(Worst({rest: C}).of({"x": {B * C: 1}, "y": {B * rest: 1, B: 1}})) == {"x", "y"}
+    moments = {"x": {B * C: 1}, "y": {B * rest: 1, B: 1}}
+    assert set(PeakMoments({rest: C}).among(moments)) == {"x", "y"}
 
 
 def test_products_of_sizes_from_two_on_are_larger_than_the_sizes():
-    assert set(Worst({}).of({"x": {B * d: 2}, "y": {B: 2, d: 2}})) == {"x"}
-    assert set(Worst({}).of({"x": {B * d: 1}, "y": {B: 2, sympy.Integer(1): 1}})) == {"x", "y"}
+    peaks = PeakMoments({})
+    assert set(peaks.among({"x": {B * d: 2}, "y": {B: 2, d: 2}})) == {"x"}
+    assert set(peaks.among({"x": {B * d: 1}, "y": {B: 2, sympy.Integer(1): 1}})) == {"x", "y"}
 
 
 @pytest.mark.parametrize("weight", range(1, 49))

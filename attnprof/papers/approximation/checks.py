@@ -1,8 +1,8 @@
 """Checks of document 003: its orders of growth, and its code and reported numbers against its text.
 
-Its four attention classes are written in our own words: one head as wide as the model, no
-projections, (batch, tokens, width) in and out, as its code has it, which is not always as its text
-does. Counts are derived from these functions as they run.
+Its four attention classes are rewritten as in its code, which differs from its text at places: one
+head as wide as the model, no projections, (batch, tokens, width) in and out. Counts are derived
+from these functions.
 """
 
 import math
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 DOCUMENT = document("003")
-#: What the document calls the number of tokens, the widths and its constants.
+#: The number of tokens, the widths and the constants, by their names in the document.
 SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("settings")}
 TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_MODEL"))
 LENGTH, FEATURES = int(SETTINGS["L_LINFORMER"]), int(SETTINGS["m_PERFORMER"])
@@ -73,12 +73,12 @@ def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tens
 def attention(
     name: str, tokens: int, width: int, length: int = LENGTH, count: int = FEATURES
 ) -> Callable[..., Tensor]:
-    """Return an attention class for up to ``tokens`` tokens, with weights as it draws them."""
-    made = torch.Generator().manual_seed(0)
+    """Return an attention class for up to ``tokens`` tokens, with drawn weights."""
+    rng = torch.Generator().manual_seed(0)
     if name == "linformer":
-        return partial(linformer, torch.randn(tokens, length, generator=made))
+        return partial(linformer, torch.randn(tokens, length, generator=rng))
     if name == "performer":
-        return partial(performer, torch.randn(width, count, generator=made) / count**0.5)
+        return partial(performer, torch.randn(width, count, generator=rng) / count**0.5)
     return CLASSES[name]
 
 
@@ -115,14 +115,14 @@ def listed(directions: Tensor, x: Tensor) -> Tensor:
 
 def error_power(feature_map: Features = listed) -> float:
     """Return the power p of features**p with which the weights' relative RMS error falls."""
-    made = torch.Generator().manual_seed(4)
-    q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
+    rng = torch.Generator().manual_seed(4)
+    q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=rng) for _ in range(2))
     exact = (q @ k.T).softmax(-1)
     powers = []
     for count in COUNTS:
         total = 0.0
         for _ in range(DRAWS):
-            directions = torch.randn(SAMPLE_WIDTH, count, generator=made)
+            directions = torch.randn(SAMPLE_WIDTH, count, generator=rng)
             scores = feature_map(directions, q) @ feature_map(directions, k).T
             weights = scores / scores.sum(-1, keepdim=True)
             total += float((weights - exact).square().sum() / exact.square().sum())
@@ -133,7 +133,7 @@ def error_power(feature_map: Features = listed) -> float:
 CLAIMS = "complexity_claims"
 #: The claimed orders in this project's spelling; other letters than N are constants.
 ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
-#: Mechanisms by what the document's table calls them.
+#: Mechanisms by their names in the document's table.
 IDS = {
     "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
     "kernelized_attention": "linear", "sparse_transformer": "sparse",
@@ -146,7 +146,7 @@ def mechanism_id(row: dict[str, str]) -> str:
 
 
 def claimed_text(mechanism: str) -> str:
-    """Return the text in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    """Return the text in the first O(…) of the time that is claimed for a mechanism: ``N*L``."""
     rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
     order = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
     assert order, rows[mechanism]
@@ -183,7 +183,7 @@ def _executed(name: str) -> dict[str, int]:
 
 @cache
 def kept(tokens: int, window: int) -> int:
-    """Return entries that the window's mask keeps, counted in the weights that come out."""
+    """Return the number of entries that the window's mask keeps, counted in the weights."""
     import torch
 
     x = torch.zeros(1, tokens, 1)
@@ -200,7 +200,7 @@ def _power_of_kept() -> dict[str, int]:
     return {"N": power}
 
 
-#: Mechanisms whose claimed order is held against that of their class.
+#: Mechanisms whose claimed order is compared with the order of their class, by claim.
 CLAIMED = {
     "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
     "003-LONG-COST": "longformer",
@@ -211,7 +211,7 @@ HEADS = int(SETTINGS["heads_in_figure_C"])
 FIGURE_Z = "figZ_quoted_numbers"
 #: Tokens of the t5-small tokenizer.
 VOCABULARY = 32_100
-#: What the document's code writes for a model whose test on longer texts failed.
+#: The number that the document's code writes for a model whose test on longer texts failed.
 FAILED = 1000.0
 
 
@@ -241,7 +241,7 @@ def _heads_and_parameters() -> dict[str, int]:
 
 
 def lengths_it_runs_at() -> dict[str, bool]:
-    """Return at which lengths the Linformer class, its matrix made for N tokens, can run."""
+    """Return whether the Linformer class runs at both lengths; its matrix is for N tokens."""
     runs, lengths = attention("linformer", TOKENS, 2), {}
     for tokens in (TOKENS, TEST_TOKENS):
         x, lengths[f"{tokens} tokens"] = _normal(1, tokens, 2), True
@@ -282,13 +282,13 @@ def _unbound() -> list[str]:
 
 
 def _loss_at_the_teacher() -> float:
-    made = torch.Generator().manual_seed(0)
-    logits = torch.randn(16, 32, generator=made)
-    labels = torch.randint(0, 32, (16,), generator=made)
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(16, 32, generator=rng)
+    labels = torch.randint(0, 32, (16,), generator=rng)
     soft, hard = (float(SETTINGS[key]) for key in ("DISTILLATION_TEMP", "ALPHA"))
     tempered = (logits / soft).log_softmax(-1)
-    apart = F.kl_div(tempered, tempered, reduction="batchmean", log_target=True) * soft**2
-    return round(float(hard * F.cross_entropy(logits, labels) + (1 - hard) * apart), 6)
+    divergence = F.kl_div(tempered, tempered, reduction="batchmean", log_target=True) * soft**2
+    return round(float(hard * F.cross_entropy(logits, labels) + (1 - hard) * divergence), 6)
 
 
 def operations() -> dict[str, float]:
@@ -299,7 +299,7 @@ def operations() -> dict[str, float]:
 
 
 def cheapest_approximation() -> str:
-    """Return the class with the fewest operations beside the standard one."""
+    """Return the class with the fewest operations, without the standard one."""
     counts = operations()
     return min(STUDENTS, key=lambda name: counts[name])
 
@@ -311,8 +311,8 @@ def worst_ratio() -> str:
 
 
 def _weakest() -> str:
-    apart = {**quoted("accuracy_proxy"), "standard_mha": 0.0}  # the teacher is its own target
-    return max(apart, key=apart.__getitem__)
+    errors = {**quoted("accuracy_proxy"), "standard_mha": 0.0}  # the teacher is its own target
+    return max(errors, key=errors.__getitem__)
 
 
 def seconds() -> dict[str, float]:

@@ -1,10 +1,10 @@
 """003's experiment: a teacher, students with approximate attention, twice the length.
 
-``fair`` is what its text means: a teacher that learns the task, and students with one loss, the
-same steps and the same batches, standard attention among them. ``printed`` is what its listing
-does: random rows instead of the source, one batch, a teacher held to its own first answers, no
-heads, projections or mask. Both translate a made-up language, in which what a word becomes depends
-on what is near and far.
+The setting ``fair`` follows its text: a teacher that learns the task, and students with one loss,
+the same steps and batches, one of them with standard attention. ``printed`` follows its listing:
+random rows instead of the source, one batch, a teacher whose targets are its own first answers, no
+heads, projections or mask. Both translate a made-up language (:class:`Corpus`). Entry point:
+:func:`experiment`.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,22 +33,22 @@ PAD, BEGIN, END, FIRST = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of sentences over ``vocabulary`` tokens, both languages' words being the same numbers.
+    """Pairs of sentences over ``vocabulary`` tokens; both languages have the same numbers as words.
 
-    A sentence is of two dialects, which its first word tells: each has a dictionary of its own,
-    drawn from ``seed`` (a rule that reaches over the whole sentence). Words come in pairs; where
-    one of the first half of the words stands before one of the second, the two change places (a
-    rule of neighbours). Sentences fill half to all of their places.
+    The first word of a sentence selects one of two dictionaries, drawn from ``seed`` (a rule over
+    the whole sentence). Words come in pairs: a word of the first half of the vocabulary before one
+    of the second half changes places with it (a rule of neighbours). Sentences fill half to all of
+    their places.
     """
 
     vocabulary: int
     seed: int
 
-    def pairs(self, count: int, tokens: int, made: Generator) -> tuple[Tensor, Tensor]:
+    def pairs(self, count: int, tokens: int, rng: Generator) -> tuple[Tensor, Tensor]:
         """Return sentences and their translations, (count, tokens) whole numbers each."""
         words = self.vocabulary - FIRST
-        length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=made)
-        source = torch.randint(words, (count, tokens + tokens % 2), generator=made)
+        length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=rng)
+        source = torch.randint(words, (count, tokens + tokens % 2), generator=rng)
         dialect = source[:, :1] % 2 == 0
         left, right = source.view(count, -1, 2).unbind(-1)
         swapped = (left < words // 2) & (right >= words // 2)
@@ -73,7 +73,7 @@ Loss = Callable[[Tensor, "Examples"], Tensor]
 TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
 RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
 PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
-#: Students wait longer, and the listing does not say how long (it defines no EarlyStopper).
+#: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
 STUDENTS_PATIENCE = 10 * PATIENCE
 TEACHER = "teacher"
 SETTING_NAMES = ("fair", "printed")
@@ -84,10 +84,10 @@ Tell = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class ExperimentSizes:
-    """How large the experiment is: its sizes, steps, and sentences that are tested.
+    """The sizes and steps of the experiment, and the number of tested sentences.
 
-    Linformer's length, Performer's features and Longformer's window are the document's shares of
-    the tokens and the width.
+    Linformer's length, Performer's features and Longformer's window are the same shares of the
+    tokens and the width as in the document.
     """
 
     tokens: int = 64
@@ -130,7 +130,7 @@ QUICK = ExperimentSizes(
 
 @dataclass
 class Trained:
-    """A model, the seed of its first weights; its steps, and what it minimised, first and last."""
+    """A trained model, the seed of its first weights, its steps, its first and last loss."""
 
     name: str
     setting: str
@@ -150,12 +150,12 @@ class Examples:
 
     @property
     def called_with(self) -> tuple[Tensor, Tensor]:
-        """The encoder's input, and the target before each token that is to be said."""
+        """The encoder's input, and the target without its last token."""
         return self.source, self.target[:, :-1]
 
     @property
     def labels(self) -> Tensor:
-        """(sentences · tokens)."""
+        """The tokens to predict, (sentences · tokens)."""
         return self.target[:, 1:].flatten()
 
 
@@ -173,19 +173,19 @@ def _fair(
     corpus = Corpus(scale.vocabulary, seed)
 
     def train(one: Trained, loss: Loss) -> Trained:
-        made = torch.Generator().manual_seed(seed + 1)
-        batches = iter(lambda: Examples(*corpus.pairs(scale.batch, scale.tokens, made)), None)
+        rng = torch.Generator().manual_seed(seed + 1)
+        batches = iter(lambda: Examples(*corpus.pairs(scale.batch, scale.tokens, rng)), None)
         return _train(one, batches, loss, scale.steps, scale.rate, tell)
 
-    def distilled(logits: Tensor, its: Examples) -> Tensor:
+    def distilled(logits: Tensor, batch: Examples) -> Tensor:
         """Return the document's loss against the teacher's answers, both parts without padding."""
-        return mixed_loss(logits, answers(teacher.model, its), its, its.labels != PAD)
+        return mixed_loss(logits, answers(teacher.model, batch), batch, batch.labels != PAD)
 
     teacher = train(_started(TEACHER, "standard", "fair", scale, seed), cross_entropy)
     students = [train(_started(n, n, "fair", scale, seed + 2), distilled) for n in CLASSES]
-    made = torch.Generator().manual_seed(seed + 3)
+    rng = torch.Generator().manual_seed(seed + 3)
     short, long = (
-        Examples(*corpus.pairs(scale.tested, tokens, made))
+        Examples(*corpus.pairs(scale.tested, tokens, rng))
         for tokens in (scale.tokens, 2 * scale.tokens)
     )
     return [teacher, *students], short, long
@@ -194,19 +194,19 @@ def _fair(
 def _printed(
     scale: ExperimentSizes, seed: int, tell: Tell
 ) -> tuple[list[Trained], Examples, Examples]:
-    corpus, made = Corpus(scale.vocabulary, seed), torch.Generator().manual_seed(seed + 1)
+    corpus, rng = Corpus(scale.vocabulary, seed), torch.Generator().manual_seed(seed + 1)
 
     def examples(tokens: int) -> Examples:
-        _, target = corpus.pairs(BATCH, tokens, made)
-        return Examples(torch.randn(BATCH, tokens, scale.width, generator=made), target)
+        _, target = corpus.pairs(BATCH, tokens, rng)
+        return Examples(torch.randn(BATCH, tokens, scale.width, generator=rng), target)
 
     short, long = examples(scale.tokens), examples(2 * scale.tokens)
 
     def train(one: Trained, loss: Loss, patience: int) -> Trained:
         return _train(one, repeat(short), loss, scale.printed_steps, RATE, tell, patience)
 
-    def distilled(logits: Tensor, its: Examples) -> Tensor:
-        return mixed_loss(logits, goal, its)
+    def distilled(logits: Tensor, batch: Examples) -> Tensor:
+        return mixed_loss(logits, goal, batch)
 
     standard, *others = CLASSES  # each model starts from weights of its own, as listed
     teacher = _started(TEACHER, standard, "printed", scale, seed + 2)
@@ -221,7 +221,7 @@ def _printed(
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
-    """Return a model before its first step; parts that models of one seed share start equal."""
+    """Return a model before its first step; models of one seed start with equal shared parts."""
     config = scale.config(kind, setting)
     torch.default_generator.manual_seed(seed)
     return Trained(name, setting, config, build(config), seed)
@@ -246,12 +246,12 @@ def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
 
 def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor:
     """Return KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
-    student, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
-    return F.kl_div(student, its, reduction="batchmean", log_target=True)
+    student, teacher = ((x / temperature).log_softmax(-1) for x in (logits, goal))
+    return F.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
 
 def mixed_loss(logits: Tensor, goal: Tensor, examples: Examples, kept: Any = ...) -> Tensor:
-    """Return the document's loss against the teacher's answers, with padding as its listing has."""
+    """Return the document's loss against the teacher's answers: by default also on padding."""
     soft = divergence(logits[kept], goal[kept], TEMPERATURE) * TEMPERATURE**2
     return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
 
@@ -260,7 +260,10 @@ def _train(
     one: Trained, batches: Iterator[Examples], loss_of: Loss, steps: int, rate: float, tell: Tell,
     patience: int | None = None,
 ) -> Trained:  # fmt: skip
-    """Return Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
+    """Return the model trained by Adam.
+
+    With ``patience``, training ends after so many steps without a lower cross-entropy.
+    """
     one.model.train()
     optimizer = torch.optim.Adam(one.model.parameters(), lr=rate)
     best, waited, first = float("inf"), 0, None

@@ -1,6 +1,7 @@
 """Run document 003's experiment and report it by claim (``outcomes.toml``).
 
-Every model has its quality and speed, at both lengths.
+Records have the quality and speed of every model, at both lengths. Entry point:
+:func:`distill_report`.
 """
 
 import math
@@ -57,7 +58,7 @@ class Results:
     ) -> None:
         self.scale = scale
         self.rows = {(r.setting, r.model, r.seq_len): r for r in records}
-        #: The cross-entropy where all tokens are alike, nats.
+        #: The cross-entropy of a uniform guess, nats.
         self.even = math.log(scale.vocabulary)
 
     def row(self, setting: str, model: str, *, long: bool = False) -> DistillRecord:
@@ -65,17 +66,17 @@ class Results:
         return self.rows[setting, model, self.scale.tokens * (1 + long)]
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
-        """Return a field's values by model, the least first; the teacher left out."""
+        """Return a field's values by model, the least first, without the teacher's."""
         length = self.scale.tokens * (1 + long)
         values = {
             model: getattr(row, field)
-            for (its, model, tokens), row in self.rows.items()
-            if (its, tokens) == (setting, length) and model != TEACHER
+            for (row_setting, model, tokens), row in self.rows.items()
+            if (row_setting, tokens) == (setting, length) and model != TEACHER
         }
         return _by_value({name: x for name, x in values.items() if x is not None})
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
-        """Return models with a field's values, the least first, of each setting."""
+        """Return text: for each setting, the models with a field's values, the least first."""
         return "; ".join(
             f"{name}: {_list(self.ranked(name, field, long=long), form)}" for name in SETTING_NAMES
         )
@@ -88,15 +89,15 @@ def _by_value(values: Mapping[str, float]) -> dict[str, float]:
 def outcomes(
     records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a row per claim: its sentence, whether the conditions suffice and why, the result."""
+    """Return a row per claim: its sentence, whether our conditions suffice and why, the result."""
     results, outcome_rows = Results(records, scale), []
     sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
     texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
-    for claim, its in texts.items():
-        gaps = {**its, **sizes, "tokens": scale.tokens, **GAPS[claim](results)}
+    for claim, entry in texts.items():
+        gaps = {**entry, **sizes, "tokens": scale.tokens, **GAPS[claim](results)}
         row = {"claim": claim, "suffices": gaps["suffices"]}
         for name in ("conditions", "came_out"):
-            row[name] = " ".join(its[name].split()).format(**gaps)
+            row[name] = " ".join(entry[name].split()).format(**gaps)
         outcome_rows.append({**row, "says": claims()[claim].says})
     return outcome_rows
 
@@ -109,7 +110,7 @@ def _list(values: Mapping[str, float], form: Callable[[float], str] = _number) -
     return joined([f"{name} {form(value)}" for name, value in values.items()])
 
 
-def _of_teacher(results: Results) -> dict[str, str]:
+def _teacher(results: Results) -> dict[str, str]:
     teacher, fair = results.row("printed", TEACHER), results.row("fair", TEACHER)
     numbers = {
         "first": teacher.loss_first, "last": teacher.loss_last, "entropy": teacher.cross_entropy,
@@ -118,19 +119,19 @@ def _of_teacher(results: Results) -> dict[str, str]:
     return {name: _number(value) for name, value in numbers.items()}
 
 
-def _of_loss(results: Results) -> dict[str, str]:
+def _losses(results: Results) -> dict[str, str]:
     rows = (results.row("printed", name) for name in STUDENTS)
     ends = [f"{r.model} {_number(r.mse_before)} to {_number(r.mse_teacher)}" for r in rows]
     return {"before_and_after": joined(ends)}
 
 
-def _of_longer_texts(results: Results) -> dict[str, str]:
+def _longer_texts(results: Results) -> dict[str, str]:
     refused = results.row("fair", "linformer", long=True).skipped
     others = results.ranked("fair", "mse_ratio", long=True)
     return {"refused": refused or "it runs", "others": joined([*others])}
 
 
-def _of_the_best(results: Results) -> dict[str, Any]:
+def _best_student(results: Results) -> dict[str, Any]:
     suffices = (results.row("fair", TEACHER).cross_entropy or math.inf) < LEARNED * results.even
     return {
         "suffices": suffices, "learned": "" if suffices else "not ",
@@ -139,29 +140,29 @@ def _of_the_best(results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_times(results: Results) -> dict[str, str]:
+def _times(results: Results) -> dict[str, str]:
     times = results.ranked("printed", "median_s")
-    here = _list(times, format_time) if times else "not timed"
-    return {"there": _list(_by_value(seconds()), format_time), "here": here}
+    ours = _list(times, format_time) if times else "not timed"
+    return {"there": _list(_by_value(seconds()), format_time), "here": ours}
 
 
-def _of_ratios(results: Results) -> dict[str, str]:
+def _ratios(results: Results) -> dict[str, str]:
     return {"ratios": results.by_setting("mse_ratio", format_ratio, long=True)}
 
 
-def _of_speed(_: Results) -> dict[str, str]:
+def _speed(_: Results) -> dict[str, str]:
     return {"ratio": format_ratio(seconds()["longformer"] / seconds()["performer"])}
 
 
 #: Values for the gaps of the texts, by claim; ``suffices`` where it depends on the results.
 GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
-    "003-TEACHER": _of_teacher, "003-KD": _of_loss, "003-LIN-GEN": _of_longer_texts,
-    "003-RATIO": _of_ratios, "003-BEST": _of_the_best, "003-FASTEST": _of_times,
-    "003-SPEEDUP": _of_speed,
+    "003-TEACHER": _teacher, "003-KD": _losses, "003-LIN-GEN": _longer_texts,
+    "003-RATIO": _ratios, "003-BEST": _best_student, "003-FASTEST": _times,
+    "003-SPEEDUP": _speed,
 }  # fmt: skip
 
 
-#: Calls that are timed of each model, as the document has it, and seconds for all of a length.
+#: Timed calls of each model, as many as in the document, and seconds for all models of a length.
 TIMED = Budget(samples=10, min_time_s=0.0, max_time_s=60.0, warmup_s=0.0)
 #: Fields reported as the median over repetitions, with the least and the largest.
 _MEDIANS = (
@@ -174,26 +175,27 @@ def distill_report(
     scale: ExperimentSizes, seed: int, seeds: int, environment: Mapping[str, Any], tell: Tell,
     said: Callable[[str], None], *, timed: bool = True,
 ) -> Report:  # fmt: skip
-    """Return both settings, each repeated with so many seeds; ``said`` hears of every model's end.
+    """Return the report on both settings, each repeated with so many seeds.
 
-    Runs on one thread, so that numbers repeat; torch's generator stays as it is.
+    ``said`` is called with a sentence after each model. Everything runs on one thread, so that
+    numbers repeat; the state of torch's generator is kept.
     """
     rows: list[DistillRecord] = []
     with torch.random.fork_rng(devices=[]), threads(1):
-        for its in range(seed, seed + seeds):
+        for run_seed in range(seed, seed + seeds):
             for setting in SETTING_NAMES:
-                trained, *examples = distillation.experiment(setting, scale, its, tell)
-                for row in _evaluated(trained, examples, scale, timed=timed and its == seed):
+                trained, *examples = distillation.experiment(setting, scale, run_seed, tell)
+                for row in _evaluated(trained, examples, scale, timed=timed and run_seed == seed):
                     rows.append(row)
                     if row.seq_len == scale.tokens:
-                        said(_progress(row, its))
+                        said(_progress(row, run_seed))
     return merged(rows, scale, environment)
 
 
 def merged(
     rows: Sequence[DistillRecord], scale: ExperimentSizes, environment: Mapping[str, Any]
 ) -> Report:  # fmt: skip
-    """Return single repetitions as one report; times are those of the first."""
+    """Return the report on rows of single repetitions, with the times of the first repetition."""
     groups: dict[tuple[str, str, int], list[DistillRecord]] = defaultdict(list)
     for row in rows:
         groups[row.setting, row.model, row.seq_len].append(row)
@@ -212,7 +214,7 @@ def _progress(row: DistillRecord, seed: int) -> str:
 def _evaluated(
     trained: Sequence[Trained], examples: Sequence[Examples], scale: ExperimentSizes, *, timed: bool
 ) -> list[DistillRecord]:  # fmt: skip
-    """Return a record a model and length; the models of a length are timed in turns."""
+    """Return a record a model and length; models of one length are timed in turns."""
     evaluated: list[DistillRecord] = []
     shorter: dict[str, float] = {}
     for batch, tokens in zip(examples, (scale.tokens, 2 * scale.tokens), strict=True):
@@ -237,14 +239,14 @@ def _evaluated(
                 numbers["mse_ratio"] = numbers["mse_teacher"] / shorter[one.name]
             calls[len(evaluated)] = partial(model, *batch.called_with)
             evaluated.append(_row(one, tokens, **numbers))
-        for place, its in time_calls(calls, TIMED).items() if timed else ():
-            times = {"median_s": its.median_s, "ci_low_s": its.low_s, "ci_high_s": its.high_s}
+        for place, time in time_calls(calls, TIMED).items() if timed else ():
+            times = {"median_s": time.median_s, "ci_low_s": time.low_s, "ci_high_s": time.high_s}
             evaluated[place] = replace(evaluated[place], **times)
     return evaluated
 
 
 def stretched(one: Trained, tokens: int) -> Any:
-    """Return the trained model for longer inputs; weights of one length stay as trained."""
+    """Return the trained model for longer inputs, with its trained weights."""
     config: ModelConfig = one.config.with_(seq_len=tokens)
     longer = build(config).eval()
     buffers = dict(longer.named_buffers(remove_duplicate=False))

@@ -32,7 +32,7 @@ from attnprof.workload import Workload
 
 HEAD_DIM = 64
 LENGTHS = tuple(2**power for power in range(9, 17))
-#: Lengths at which a clock and an allocator are asked, and torch's counter.
+#: Lengths at which time and memory are measured, and products counted by torch.
 SHORT = (512, 1024, 2048, 4096)
 #: The families of its figures by name; the listing's own Longformer is dense.
 DENSE = "longformer impl=dense-mask"
@@ -46,7 +46,7 @@ PROJECTIONS = ("queries", "keys", "values")
 
 
 def subject(label: str) -> growth.GrowthCase:
-    """Return a mechanism as ``list`` writes it, one head, its core."""
+    """Return the core of a mechanism with one head, by a label as ``list`` writes it."""
     name, *settings = label.split()
     params = dict(setting.split("=") for setting in settings)
     return growth.GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
@@ -62,7 +62,7 @@ def _exponents(mechanism: str) -> tuple[float, float, float]:
 
 
 def no_faster(claim: Any, power: Any) -> bool:
-    """Return whether what is found grows no faster than claimed."""
+    """Return whether a power is no larger than claimed, within the tolerance of a fit."""
     return bool(power <= claim + growth.TOLERANCE)
 
 
@@ -99,7 +99,7 @@ def _quoted_numbers() -> list[dict[str, Any]]:
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
-    """Return FLOPs of a layer of standard attention by part (``attention``: all), peak bytes."""
+    """Return FLOPs of a standard layer by stage, of its core (``attention``), and peak bytes."""
     table = registry.get("standard", bias=False).cost(Workload(tokens, heads, WIDTH // heads))
     parts = {stage.name: int(stage.cost.flops) for stage in table}
     attention = sum(parts[name] for name in ("scores", "softmax", "weighted values"))
@@ -107,7 +107,7 @@ def _layer(tokens: int, heads: int) -> dict[str, int]:
 
 
 def projections() -> FigureData:
-    """Return B: the products that make Q, K and V, beside the attention that follows."""
+    """Return Figure B: FLOPs of the products that make Q, K and V, and of the attention after."""
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
@@ -121,7 +121,7 @@ def projections() -> FigureData:
 
 
 def heads() -> FigureData:
-    """Return C: one layer divided among more and more heads."""
+    """Return Figure C: one layer divided among more and more heads."""
     rows: list[dict[str, Any]] = []
     for count in (2**power for power in range(6)):
         parts = _layer(TOKENS, count)
@@ -146,18 +146,18 @@ def heads() -> FigureData:
 
 
 def points(label: str) -> list[dict[str, Any]]:
-    """Return a row a length: closed forms everywhere, counted and measured at the short ones."""
+    """Return a row a length: closed forms, at short lengths also counts and measurements."""
     of_label = [point for point in measured("003", "growth") if point["mechanism"] == label]
     clocked = {point["seq_len"]: point for point in of_label}
     rows = []
     for n in LENGTHS:
-        table, here = subject(label).table(n), clocked.get(n, {})
+        table, point = subject(label).table(n), clocked.get(n, {})
         rows.append({
             "mechanism": label, "seq_len": n, "flops": int(table.flops),
             "matmul_flops": int(table.matmul_flops),
-            "matmul_flops_counted": here.get("matmul_flops"),
-            "peak_bytes": int(table.peak()), "peak_bytes_measured": here.get("peak_bytes"),
-            **{name: here.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
+            "matmul_flops_counted": point.get("matmul_flops"),
+            "peak_bytes": int(table.peak()), "peak_bytes_measured": point.get("peak_bytes"),
+            **{name: point.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
         })  # fmt: skip
     return rows
 
@@ -167,22 +167,22 @@ def exponent(
     quantity: str,
     fit: Callable[[Sequence[int], Sequence[float]], float] = fitted,
 ) -> float:
-    """Return the exponent of N where a quantity is known: over the longer half of the lengths."""
-    known = [row for row in rows if row[quantity]]
-    return fit([row["seq_len"] for row in known], [row[quantity] for row in known])
+    """Return the exponent of N of a quantity, by default over the longer half of its lengths."""
+    rows = [row for row in rows if row[quantity]]
+    return fit([row["seq_len"] for row in rows], [row[quantity] for row in rows])
 
 
 def family(key: str) -> FigureData:
-    """Return D to G: growth of a family beside standard attention."""
+    """Return Figures D to G: growth of a family and of standard attention."""
     rows: list[dict[str, Any]] = []
     said, powers = list[Statement](), {}
     for label in ("standard", *FAMILIES[key][1]):
-        its = points(label)
-        rows += its
+        series = points(label)
+        rows += series
         powers[label] = {
-            "flops": round(exponent(its, "flops"), 3),
-            "peak_bytes": round(exponent(its, "peak_bytes"), 3),
-            "median_s": round(exponent(its, "median_s", orders.exponent), 3),  # of all lengths
+            "flops": round(exponent(series, "flops"), 3),
+            "peak_bytes": round(exponent(series, "peak_bytes"), 3),
+            "median_s": round(exponent(series, "median_s", orders.exponent), 3),  # of all lengths
         }
         if label != "standard" or key == "D":
             said.append(_order(label, powers[label]))
@@ -190,7 +190,7 @@ def family(key: str) -> FigureData:
 
 
 def _order(label: str, powers: dict[str, float]) -> Statement:
-    """Return the claimed order and ours; the clock's is told and not judged."""
+    """Return the statement on the claimed order and ours; measured times decide nothing."""
     order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
@@ -200,19 +200,19 @@ def _order(label: str, powers: dict[str, float]) -> Statement:
 
 
 def results() -> FigureData:
-    """Return Z: the quoted numbers, and the models' times and operations here."""
+    """Return Figure Z: the quoted numbers, and the models' times and operations here."""
     seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
-    for name, here in seconds.items():
+    for name, seconds_here in seconds.items():
         key = "standard_mha" if name == "standard" else name
         ratio, speed = ratios.get(key), speeds.get(name)
         rows.append({
             "model": name, "final_true_ce": losses.get(key),
             "generalization_ratio": None if ratio == FAILED else ratio,
-            "failed": ratio == FAILED, "seconds_printed": speed, "seconds": here,
+            "failed": ratio == FAILED, "seconds_printed": speed, "seconds": seconds_here,
             "relative_printed": speed and speed / speeds["performer"],
-            "relative": here / seconds["performer"], "attention_flops": counts[name],
+            "relative": seconds_here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
     *_, slowest = by_time = sorted(seconds, key=lambda name: seconds[name])
     said = (

@@ -46,7 +46,7 @@ def model_times() -> dict[str, Any]:
     runs = {name: attention(name, TOKENS, WIDTH) for name in CLASSES}
     parts = {"network": partial(network, x), "logits": partial(logits, x)}
     calls = {**parts, **{name: partial(run, x, x, x) for name, run in runs.items()}}
-    alone = {name: its.median_s for name, its in time_calls(calls, RUNS).items()}
+    alone = {name: estimate.median_s for name, estimate in time_calls(calls, RUNS).items()}
     shared = 2 * alone.pop("network") + alone.pop("logits")
     whole = {name: 2 * core_s + alone["standard"] + shared for name, core_s in alone.items()}
     return {"seconds": whole, "attention": alone}
@@ -66,8 +66,8 @@ def growth() -> list[dict[str, Any]]:
     }  # fmt: skip
     counts: dict[tuple[str, int], Any] = {}
     for label in labels:
-        its = counted_growth(subject(label), SHORT)
-        counts |= {(label, n): count for n, count in zip(its.seq_lens, its.values, strict=True)}
+        run = counted_growth(subject(label), SHORT)
+        counts |= {(label, n): count for n, count in zip(run.seq_lens, run.values, strict=True)}
     report = measure_points(list(requests.values()), isolate=False)
     rows = []
     for (label, length), record in zip(requests, report.records, strict=True):

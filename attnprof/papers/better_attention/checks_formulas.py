@@ -1,7 +1,7 @@
 """Checks of document 000's formulas: Sections 3.1 to 3.3, Eq 24, Figures 2 and 3.
 
-Sizes are the document's: context length l, model width d_m, heads h. ``PRINTED`` has what the
-document says of a claim, ``OURS`` computes it again, ``FACTS`` are numbers for the verdict's text.
+Sizes are the document's: context length l, model width d_m, heads h. ``PRINTED`` has the document's
+values by claim, ``OURS`` computes them again, ``FACTS`` are numbers for the verdict's text.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,7 +79,7 @@ def weights(mechanism: str) -> Any:
 
 
 def products(mechanism: str) -> Any:
-    """Return the number of matrix products of a forward pass: one a head and step, and W^O's."""
+    """Return the number of matrix products of a forward pass: one a head and step, one by W^O."""
     stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
     return (len(stages) - 1) * HEADS + 1
 
@@ -91,13 +91,13 @@ def ratio(count: Callable[[str], Any], mechanism: str = "efficient") -> Any:
 
 @cache
 def counter(count: Callable[[str], Any], mechanism: str) -> Callable[[int, int, int], int]:
-    """Return a count (one of the functions above) as a function of whole l, d_m and h."""
+    """Return a count (by one of the functions above) as a function of integers l, d_m and h."""
     function: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
     return function
 
 
 def slopes() -> dict[str, str]:
-    """Return the derivative of Eq 24 by d_m, per mechanism; a cost linear in d_m leaves no d_m."""
+    """Return the derivative of Eq 24 by d_m, per mechanism; it has no d_m if the cost is linear."""
     return {name: str(eq24(name).diff(WIDTH)) for name in MECHANISMS}
 
 
@@ -146,7 +146,7 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
 
     Head i mixes tokens by S_i and applies B_i = W_i^V W_i^O to V; with ``slicing`` W_i^V is a slice
     of the identity. The dimension is the rank of the derivatives of all B_i by the weights, at
-    weights that are small whole numbers.
+    random small integers.
     """
     head, eye, directions = width // heads, np.eye(width), 0
     for i in range(heads):
@@ -160,7 +160,7 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
 
 
 def _conforming_slices() -> list[str]:
-    """Return how K can be sliced (by "rows", "columns") to have the shape that Eq 15 needs."""
+    """Return the slices of K ("rows", "columns") that have the shape which Eq 15 needs."""
     length, width, head = 6, 4, 2
     queries, keys = np.ones((length, head)), np.ones((length, width))
     slices = {"rows": keys[head : 2 * head], "columns": keys[:, head : 2 * head]}
@@ -185,7 +185,7 @@ def _kernels() -> dict[str, Any]:
 # -- Figure 3 --------------------------------------------------------------------------
 #: Head counts of the figure's panels.
 PANELS = (1, 2, 4, 8)
-#: Sizes on both axes of the figure. The document does not give them; these give its printed means.
+#: Sizes on both axes of the figure: not in the document, but they give its printed means.
 SIZES = tuple(2**exponent for exponent in range(11))
 #: The largest power of two in grids that are tried for the printed means: 2**13.
 LARGEST = 13
@@ -206,7 +206,7 @@ def excess(statistic: str) -> dict[str, float]:
 
 
 def quoted(source: str, statistic: str) -> dict[str, float]:
-    """Return the mean or max excess in percent that caption or text prints, by head count."""
+    """Return the printed mean or max excess in percent by head count, from caption or text."""
     rows = [row for row in DOCUMENT.rows("fig3_flop_ratio_quoted") if row["source"] == source]
     return {row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows}
 

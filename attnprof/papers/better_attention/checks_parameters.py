@@ -1,4 +1,4 @@
-"""Checks of document 000's parameter counts, by the sizes that it states for its experiments.
+"""Checks of document 000's parameter counts, from the sizes that it states for its experiments.
 
 Tables 1, 3, 5, 6, 8, 9 and 10 print parameters of a layer, Table 7 those of whole models.
 """
@@ -24,7 +24,7 @@ TABLES = {
 }
 #: The table of one mechanism's results by head count, for a dataset of the main tables.
 BY_HEADS = {"MNIST": "5", "CIFAR100": "6", "IMDB": "8", "Amazon": "9", "NMT": "10"}
-#: Datasets of the tables that have one and do not name it.
+#: Datasets of tables about a single dataset, which have no column for it.
 DATASETS = {"3": "NMT", "7": "ImageNet", **{table: data for data, table in BY_HEADS.items()}}
 
 
@@ -53,7 +53,7 @@ COLOURS, CLASSES, MLP_WIDTH = 3, 1000, 3072
 
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
-    """Return a table's rows by its number, ``rows("5")``, with their dataset; of one mechanism."""
+    """Return a table's rows by its number, ``rows("5")``, with their dataset; of one or all."""
     table_rows = DOCUMENT.rows(TABLES[table])
     for row in table_rows:
         row.setdefault("dataset", DATASETS.get(table, ""))
@@ -83,7 +83,7 @@ def implied_length(count: int, d_model: int) -> int | None:
 def expected(row: dict[str, str]) -> int:
     """Return a layer's parameters at the row's number of heads and the length that the text states.
 
-    For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
+    For ImageNet the text states two; ours is that of ViT-B/16: patches and a class token.
     """
     imagenet = row["dataset"] == "ImageNet"
     length = IMAGENET_PATCHES + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
@@ -91,7 +91,7 @@ def expected(row: dict[str, str]) -> int:
 
 
 def abbreviated(count: int) -> int:
-    """Return a number as Table 1 cuts it off: to thousands, or to hundredths of a million."""
+    """Return a number cut off as in Table 1: to thousands, or to hundredths of a million."""
     unit = 10_000 if count >= 1_000_000 else 1_000
     return count // unit * unit
 
@@ -121,7 +121,7 @@ def _by_heads(count: Callable[[dict[str, str]], int], table: str, name: str) -> 
 
 
 def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str]:
-    """Return a layer's parameters where a table prints another number, and the length that fits."""
+    """Return the sentence on a layer's parameters, and the length that gives the printed number."""
     width, _, length = EXPERIMENTS[dataset]
     heads = max(ours, key=lambda name: said.get(name) != ours[name])  # the first that differs
     printed, count = said.get(heads, 0), ours[heads]
@@ -134,7 +134,7 @@ def _stated(dataset: str, mechanism: str, said: Any, ours: Any) -> dict[str, str
 
 
 def _hidden_layers(said: Mapping[str, float], _: Any) -> dict[str, str]:
-    """Return units of a classifier's hidden layer that give all totals of Table 7, cut off."""
+    """Return the widths of a classifier's hidden layer with which all totals of Table 7 fit."""
     models = [(w, rest, round(100 * said[name])) for name, w, rest in encoders()]
     fitting = [
         str(n)
@@ -178,7 +178,7 @@ LAYERS = {
     if rows(table, mechanism)
 }
 PRINTED: Printed = {
-    **{claim: _by_heads(lambda row: int(row["params"]), *its[1:]) for claim, its in LAYERS.items()},
+    **{claim: _by_heads(lambda row: int(row["params"]), *key[1:]) for claim, key in LAYERS.items()},
     "000-PAR-T1-abbrev": _table_1(lambda row: int(row["params"])),
     "000-PAR-T3-abbrev": {row["attention"]: number(row["params"]) for row in rows("3")},
     "000-CTX-ImageNet": EXPERIMENTS["ImageNet"].seq_len,
@@ -188,7 +188,7 @@ PRINTED: Printed = {
     ),
 }
 OURS: Ours = {
-    **{claim: partial(_by_heads, expected, *its[1:]) for claim, its in LAYERS.items()},
+    **{claim: partial(_by_heads, expected, *key[1:]) for claim, key in LAYERS.items()},
     "000-PAR-T1-abbrev": lambda: _table_1(lambda row: abbreviated(expected(row))),
     "000-PAR-T3-abbrev": lambda: {row["attention"]: round(expected(row), -5) for row in rows("3")},
     "000-CTX-ImageNet": lambda: IMAGENET_PATCHES,
@@ -197,7 +197,7 @@ OURS: Ours = {
     "000-TABLE7-WA": _mixing,
 }
 FACTS: Facts = {
-    **{claim: partial(_stated, its[0], its[2]) for claim, its in LAYERS.items()},
+    **{claim: partial(_stated, key[0], key[2]) for claim, key in LAYERS.items()},
     "000-CTX-ImageNet": _on_imagenet,
     "000-TABLE7": _hidden_layers,
 }

@@ -24,7 +24,7 @@ from attnprof.papers.documents import number
 RANK = "_rank"
 #: Ends of the names of columns where less is better.
 LESS_IS_BETTER = ("params", "_s", "loss")
-#: Columns of the main tables that the tables by head count do not print, or in full.
+#: Columns of the main tables that the tables by head count do not print, or with more digits.
 NOT_REPEATED = {"dataset", "attention", "h", "params", "params_printed"}
 Nested = dict[str, dict[str, Any]]
 
@@ -46,7 +46,7 @@ def printed_ranks(table: str) -> Nested:
 
 
 def recomputed_ranks(table: str) -> Nested:
-    """Return ranks from the values: one more than the number of better ones; equal values share."""
+    """Return ranks from the values: 1 plus the number of better values, by row and column."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
     ranks: Nested = {label(row): {} for row in ranked}
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
@@ -60,7 +60,7 @@ def recomputed_ranks(table: str) -> Nested:
 
 
 def _value(row: dict[str, str], column: str) -> float:
-    """Return a value; parameters that Table 1 abbreviates come from the table with all digits."""
+    """Return a value; abbreviated parameters of Table 1 come from the table with all digits."""
     full = BY_HEADS.get(row["dataset"]) if column == "params" else None
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
@@ -91,7 +91,7 @@ def _printed_again() -> Nested:
 
 
 def _differences(said: Nested, ours: Nested) -> dict[str, str]:
-    """Return the cells in which what is printed and ours differ."""
+    """Return the sentence on cells in which the printed value differs from ours."""
     cells = (
         f"{row}, {column}: printed {said.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
@@ -120,7 +120,7 @@ def _improves_with_heads(table: str) -> dict[str, bool]:
 
 
 def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
-    """Return accuracy and loss by head count, of mechanisms that do not improve."""
+    """Return accuracy and loss by head count, of mechanisms that do not improve with heads."""
     lines = []
     for name in (name for name, improves in ours.items() if not improves):
         of_name = _by_heads(table, name)
@@ -131,16 +131,16 @@ def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
 
 
 # -- percentages -----------------------------------------------------------------------
-#: What the text quotes, by id: where, the percentage, and the expression where it is printed.
+#: Quoted percentages by id: the place, the percentage, and its expression if that is printed.
 QUOTED = {row["id"]: row for row in DOCUMENT.rows("quoted_percentages")}
 LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Quotation:
-    """A percentage (a - b) / c of two mechanisms' values in a table; c is b, or a where ``of_a``.
+    """A percentage (a - b) / c of two mechanisms' values in a table; c is b, with ``of_a`` a.
 
-    ``claim`` names it where it is a claim of its own; ``digits`` are its printed decimals.
+    ``claim``: the end of its claim's id, if it has one; ``digits``: its printed decimals.
     """
 
     a: str
@@ -161,15 +161,15 @@ class Quotation:
         return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
 
     def percent(self) -> float:
-        """Return a share in percent."""
+        """Return the percentage."""
         return self.numbers()["percent"]
 
 
 def _printed(quote: str) -> Any:
     """Return the printed percentage, with the numbers of its expression if that is printed."""
-    said = number(QUOTED[quote]["printed_pct"])
+    percent = number(QUOTED[quote]["printed_pct"])
     numbers = [float(digits) for digits in re.findall(r"[0-9.]+", QUOTED[quote]["expression"])]
-    return {"percent": said, **dict(zip("abc", numbers, strict=True))} if numbers else said
+    return {"percent": percent, **dict(zip("abc", numbers, strict=True))} if numbers else percent
 
 
 def _mnist_lead(over: str = "") -> float:
@@ -182,17 +182,17 @@ def _mnist_lead(over: str = "") -> float:
 
 
 def _digits_exchanged(_: Any, ours: Mapping[str, float]) -> dict[str, float]:
-    """Return a percentage with the last two digits of its b exchanged, and as a share of a."""
+    """Return a percentage with the last two digits of b exchanged, and the percentage of a."""
     a, b = ours["a"], f"{ours['b']:.2f}"
     swapped = float(f"{b[:-2]}{b[:-3:-1]}")
     exchanged, of_a = (100 * (a - x) / y for x, y in ((swapped, swapped), (ours["b"], a)))
     return {"swapped": swapped, "exchanged": exchanged, "of_a": of_a}
 
 
-QUOTATIONS = {quote: Quotation(**its) for quote, its in LABELS["quotations"].items()}
+QUOTATIONS = {quote: Quotation(**fields) for quote, fields in LABELS["quotations"].items()}
 #: By quotation: the percentage (or points) from the tables, and the decimals that are printed.
 RECOMPUTED: dict[str, tuple[Callable[[], float], int]] = {
-    **{name: (its.percent, its.digits) for name, its in QUOTATIONS.items()},
+    **{name: (quotation.percent, quotation.digits) for name, quotation in QUOTATIONS.items()},
     "b3_mnist_vs_any": (_mnist_lead, 2),
     "b3_mnist_vs_stn": (partial(_mnist_lead, "standard"), 2),
 }
@@ -203,7 +203,7 @@ def _recomputed(quotes: Mapping[str, str]) -> dict[str, float]:
 
 
 # -- times -----------------------------------------------------------------------------
-#: Tables with times a training epoch or an inference takes; the first of them are the main ones.
+#: Tables with times of a training epoch or an inference: the main tables, and all.
 MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 
 
@@ -228,19 +228,19 @@ def _savings(mechanism: str) -> dict[str, float]:
     return {"from": min(saved), "to": max(saved)}
 
 
-def _reached(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[str, Any]:
-    """Return where the ratio is least and most, and the counts' limits for short contexts."""
+def _extreme_ratios(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[str, Any]:
+    """Return the places of the least and largest ratio, and both counts' ratio for l = 0."""
     ratios = _time_ratios(mechanism, tables)
     places = sorted(ratios, key=ratios.__getitem__)
     counts = {"eq24": eq24, "counted": multiply_adds}
-    limits = {name: float(ratio(its, mechanism).subs(LENGTH, 0)) for name, its in counts.items()}
+    limits = {name: float(ratio(fn, mechanism).subs(LENGTH, 0)) for name, fn in counts.items()}
     return {"least": places[0], "most": places[-1], "ratio": ratios[places[-1]], **limits}
 
 
-#: Tables by the claims of their ranks and head counts; quotations and mechanisms by others.
+#: Tables by the claims on their ranks and head counts; then quotations and mechanisms by claim.
 RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
 HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
-CLAIMED = {f"000-PCT-{its.claim}": quote for quote, its in QUOTATIONS.items() if its.claim}
+CLAIMED = {f"000-PCT-{entry.claim}": quote for quote, entry in QUOTATIONS.items() if entry.claim}
 SEVERAL = {
     "000-PCT-B3-2.68": {"any other": "b3_mnist_vs_any", "standard": "b3_mnist_vs_stn"},
     "000-PCT-B3-27": {"Table 1": "b3_imagenet_first", "Table 7": "b3_imagenet_second"},
@@ -274,7 +274,7 @@ FACTS: Facts = {
     **dict.fromkeys((*RANKS, "000-XTAB"), _differences),
     **{claim: partial(_with_heads, table) for claim, table in HEADS.items()},
     "000-PCT-5.86": _digits_exchanged,
-    **{claim: partial(_reached, mechanism, MAIN) for claim, mechanism in SAVED.items()},
-    "000-SUP-45": partial(_reached, "super", ALL),
-    "000-EFF-2x": partial(_reached, "efficient", ALL),
+    **{claim: partial(_extreme_ratios, mechanism, MAIN) for claim, mechanism in SAVED.items()},
+    "000-SUP-45": partial(_extreme_ratios, "super", ALL),
+    "000-EFF-2x": partial(_extreme_ratios, "efficient", ALL),
 }

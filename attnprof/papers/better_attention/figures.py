@@ -1,7 +1,7 @@
 """000's figures and tables, made again.
 
-Figures show what Eq 24 gives beside what the definitions count; tables have parameters and head
-widths by formula, and ranks from the values.
+Figures compare Eq 24 with counts by the definitions; tables have parameters and head widths by
+formula, and ranks from the values.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ NAMES = LABELS["columns"]
 
 
 def _results(table: str) -> list[dict[str, Any]]:
-    """Return a table of results: sizes recomputed, ranks too."""
+    """Return a table of results, with recomputed sizes and ranks."""
     ranks = checks_tables.recomputed_ranks(table)
     return [_row(table, row, ranks.get(label(row), {})) for row in rows(table)]
 
 
 def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str, Any]:
-    """Return a row, values with ranks as text: as the document prints them, and ours."""
+    """Return a row; values with ranks are text, as the document prints them."""
     shown: dict[str, Any] = {}
     for column, text in row.items():
         if column.endswith((RANK, "_printed")) or (column == "dataset" and table not in ("1", "2")):
@@ -59,7 +59,7 @@ def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str,
 
 
 def _size(table: str, row: dict[str, str]) -> str:
-    """Return our number, written as that table writes it."""
+    """Return our number of parameters, written as in that table."""
     if table == "7":
         return f"{sizes.totals()[row['attention']]:.2f}M"
     count = sizes.expected(row)
@@ -70,7 +70,7 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 
 def _constants() -> list[dict[str, Any]]:
-    """Return the constants of Eq 24, and the counts that its left side stands for."""
+    """Return the constants of Eq 24, and multiplications and additions by the definitions."""
     rows = []
     for row in DOCUMENT.rows("eq24_constants"):
         name = row["attention"]
@@ -88,7 +88,7 @@ def _constants() -> list[dict[str, Any]]:
 
 
 def _percentages() -> list[dict[str, Any]]:
-    """Return every percentage that the text quotes."""
+    """Return the table of percentages that the text quotes."""
     shown = []
     for row in DOCUMENT.rows("quoted_percentages"):
         ours, digits = checks_tables.RECOMPUTED[row["id"]]
@@ -116,7 +116,7 @@ TABLES = tables_of(
 
 
 BLOCK = ("mechanism", "block", "on", "map")
-#: By the definitions' names of their steps: the figure's block, what it works on, its map's shape.
+#: The figure's block, its input and its map's shape, by the name of a definition's step.
 STEPS = {
     "queries": ("Linear", "Q", "d_m x d_m"),
     "keys": ("Linear", "K", "d_m x d_m"),
@@ -170,7 +170,7 @@ COUNTS: dict[str, Callable[[str], Any]] = {
     "multiplications and additions": multiply_adds,
 }
 EQ24, EXACT = COUNTS
-#: Figure 2's length, and another to hold its caption against; Figure 4's head count for both.
+#: Figure 2's length, another length for comparison, and Figure 4's head count for both.
 STATED, OTHER, ONE_HEAD = 64, 1024, 1
 STEP, LARGEST = 64, 1024
 SIZES = range(STEP, LARGEST + 1, STEP)
@@ -186,7 +186,7 @@ def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_R
 
 
 def _less(rows: Sequence[_Row], name: str) -> float:
-    """Return the share of standard's count that a mechanism saves in the last row, in percent."""
+    """Return the percentage of the standard count that a mechanism saves in the last row."""
     share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
     return share
 

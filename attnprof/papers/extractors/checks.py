@@ -1,7 +1,6 @@
-"""Checks of document 002's counts: closed forms (Tables 3 to 6), numbers (7), and its text.
+"""Checks of document 002's counts: closed forms (Tables 3 to 6), numbers (Table 7), and its text.
 
-Counts and critical paths of its five sublayers follow from their definitions (Eq 10 to 17, 23 to
-29).
+Counts and critical paths of its five sublayers follow from their definitions (Eq 10-17, 23-29).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ SYMBOLS = L, T, D, N = tuple(symbol(name) for name in "ltdn")
 
 
 def definition(sublayer: str, workload: Workload) -> Any:
-    """Return the stages that the definition asks for; the document has no biases."""
+    """Return the stages of a sublayer's definition; the document has no biases."""
     mechanism = registry.get(MECHANISMS[sublayer], bias=False)
     return mechanism.definition(workload, "layer")
 
@@ -74,7 +73,7 @@ def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int
 #: A token at the end of Table 7's window, with the figures' own two heads.
 WIDTH, WINDOW = 128, 128
 TOKEN = Workload(WINDOW, 2, WIDTH // 2, phase="decode")
-#: What each stage of a definition waits for, where the sublayer has it.
+#: The stages that a stage of a definition waits for, if the sublayer has them.
 WAITS_FOR = {
     "scores": ("queries", "keys"),
     "scaling": ("scores",),
@@ -91,7 +90,7 @@ WAITS_FOR = {
 def steps(sublayer: str) -> list[dict[str, Any]]:
     """Return the operations of one more token, step by step; a sum of any length is one step.
 
-    ``way`` are the steps on the longest way to a step and itself, ``chain`` their operations.
+    ``path`` is the longest path of steps that ends with a step, ``chain`` its operations.
     """
     stages: dict[str, dict[str, Any]] = {}
     for stage in definition(sublayer, TOKEN):
@@ -104,11 +103,11 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
         }
         waits = [name for name in WAITS_FOR.get(stage.name, ()) if name in stages]
         last = max(waits[::-1], key=lambda name: len(stages[name]["chain"]), default=None)
-        way, chain = (stages[last]["way"], stages[last]["chain"]) if last else ([], [])
+        path, chain = (stages[last]["path"], stages[last]["chain"]) if last else ([], [])
         kinds = [name for name, count in taken.items() if count]
         stages[stage.name] = {
             "step": stage.name, "waits": waits, "cost": cost, "operations": ";".join(kinds),
-            "way": [*way, stage.name], "chain": [*chain, *kinds],
+            "path": [*path, stage.name], "chain": [*chain, *kinds],
         }  # fmt: skip
     return list(stages.values())
 
@@ -119,12 +118,12 @@ def last_step(sublayer: str) -> dict[str, Any]:
 
 
 def critical_path(sublayer: str) -> str:
-    """Return the operations on a row's critical path: ``mult;cum;div``."""
+    """Return the operations on a sublayer's critical path: ``mult;cum;div``."""
     return ";".join(last_step(sublayer)["chain"])
 
 
 def length(path: str) -> int:
-    """Return the number of steps on a row's critical path."""
+    """Return the number of operations on a critical path."""
     return len(path.split(";"))
 
 
@@ -174,7 +173,7 @@ def column(name: str) -> dict[str, int]:
 
 
 def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
-    """Return the closed forms that tables print, by sublayer and quantity, put another way."""
+    """Return the printed closed forms by sublayer and quantity, each transformed by ``put``."""
     forms: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
@@ -184,14 +183,14 @@ def _printed_forms(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _For
 
 
 def _misprint(row: _Row, said: Any, ours: Any) -> dict[str, str]:
-    """Return the terms a printed closed form lacks, and whether the terms above it are right."""
+    """Return terms missing in a printed closed form, and a note if the terms above are right."""
     missing, terms = sympy.factor(formula(ours) - formula(said)), terms_of(row)
     right = f", though the terms printed above it add up to {terms}"
     return {"missing": missing, "terms": right if same_formula(terms, ours) else ""}
 
 
 def _other_sums(said: _Forms, ours: _Forms) -> dict[str, str]:
-    """Return sums that are not the training's, with numbers of Table 7 at its most heads."""
+    """Return the sums of steps that differ from the training count, with numbers at most heads."""
     heads = max(heads for _, heads in COLUMNS.values())
     at, sums = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, heads), strict=True)), []
     for name, quantity in ((name, quantity) for name, forms in ours.items() for quantity in forms):

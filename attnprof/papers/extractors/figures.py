@@ -1,4 +1,4 @@
-"""002's figures and tables: what each step of a definition waits for, settings, counts."""
+"""002's figures and tables: dependencies between the steps of a definition, settings, counts."""
 
 from functools import partial
 from typing import Any
@@ -29,11 +29,11 @@ DRAWN = {
 
 
 def sublayer(name: str) -> FigureData:
-    """Return a sublayer's steps for one more token, what each waits for, and its critical path."""
-    way, ours = checks.last_step(name)["way"], checks.critical_path(name)
+    """Return a sublayer's steps for one more token, their dependencies, and the critical path."""
+    path, ours = checks.last_step(name)["path"], checks.critical_path(name)
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
-         "operations": step["operations"], "on critical path": step["step"] in way,
+         "operations": step["operations"], "on critical path": step["step"] in path,
          **dict(zip(NAMES, map(int, checks.counts(step["cost"]).values()), strict=True))}
         for step in checks.steps(name)
     ]  # fmt: skip
@@ -64,7 +64,7 @@ FIGURES = {
 
 
 def _settings() -> list[dict[str, Any]]:
-    """Return Table 1; of its values one follows from the others."""
+    """Return Table 1, where the epochs follow from other values."""
     rows: list[dict[str, Any]] = [
         {name: row[name] for name in ("key", "symbol", "value")}
         for row in DOCUMENT.rows("table01_hyperparameters")
@@ -76,7 +76,7 @@ def _settings() -> list[dict[str, Any]]:
 
 
 def _closed_forms(number: str) -> list[dict[str, Any]]:
-    """Return a table of closed forms; the printed terms added up stand beside them."""
+    """Return a table of closed forms, and of the sums of the printed terms."""
     return [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
          "terms": Cell(checks.terms_of(row), counted(row), same_formula),

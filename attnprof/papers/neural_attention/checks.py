@@ -1,7 +1,7 @@
 """Checks of document 001: sizes, shapes, growth, memory, speed, gains in perplexity and accuracy.
 
-Sizes of its models that its text leaves out are those of the code it points to: vocabulary,
-feed-forward width, the second hidden layer, biases, the class token.
+Its text leaves out some sizes of its models: vocabulary, feed-forward width, the second hidden
+layer, biases, the class token. They come from the code that it points to.
 """
 
 import re
@@ -51,7 +51,7 @@ def name_of(row: Mapping[str, str]) -> str:
 
 
 def projection(name: str) -> int | None:
-    """Return the d' of a row; None where nothing is projected."""
+    """Return the d' of a row; None if nothing is projected."""
     return None if name in ("dot", "none") else int(name.removeprefix("d'="))
 
 
@@ -106,7 +106,7 @@ def vision_model(name: str, dataset: str) -> int:
 
 
 def size_of_c(task: str, name: str, batch: int) -> float:
-    """Return GB that C (Eq 7) takes in float32, of all heads of a batch."""
+    """Return the GB of C (Eq 7) in float32, of all heads of a batch."""
     sizes = workload(task)
     printed = next(form for form in attention(name).published() if form.source == "001-EQ7")
     return float(batch * sizes.num_heads * printed.formula(sizes) * sizes.item_size / 1e9)
@@ -143,9 +143,9 @@ def gain(dataset: str) -> float:
 
 
 def least_memory(task: str, name: str) -> float:
-    """Return GB that one tensor of a row takes: C (Eq 7), for the dot product all softmax matrices.
+    """Return the GB of a row's largest tensor: C (Eq 7); of all softmax matrices for "dot".
 
-    These are kept by all layers for the backward pass; both in float32.
+    All layers keep their softmax matrix for the backward pass. Both are in float32.
     """
     sizes, (batch, layers) = workload(task), (int(settings(task)[n]) for n in ("batch", "layers"))
     if name != "dot":
@@ -185,13 +185,13 @@ def _falls_sharply(sizes: Mapping[str, float]) -> bool:
 
 
 def least_time(task: str, name: str) -> float:
-    """Return milliseconds that one sample's attention layers take at least on the named card."""
+    """Return the least milliseconds of one sample's attention layers on the named card."""
     others = int(settings(task)["layers"]) - 1
-    return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
+    return 1e3 * (others * _layer_time(task, "dot") + _layer_time(task, name))
 
 
 @cache
-def _of_a_layer(task: str, name: str) -> float:
+def _layer_time(task: str, name: str) -> float:
     rate = GPU.flops_per_s["float32"]
     return sum(
         roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate)[0]
@@ -210,7 +210,7 @@ VISION = {
 }
 HALF_DIGIT = 500
 WIDEST = 512
-#: Sizes that tell rows from columns, and what they are called.
+#: Different sizes of rows and columns, and their letters.
 TOKENS, WIDTH = 7, 4
 LETTERS = {TOKENS: "n", WIDTH: "d"}
 #: The dot product and Neural Attention with each projection that is tested.
@@ -223,15 +223,15 @@ def _output_shape(name: str) -> list[str]:
 
     from attnprof.blocks.core import attend_core
 
-    made = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=made) for _ in range(3))
+    rng = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=rng) for _ in range(3))
     with torch.no_grad():
         out = attend_core(registry.get(name), registry.module_of(name), q, k, v, False, 0, None)
     return [LETTERS[size] for size in out.shape[2:]]
 
 
 def one_hidden_layer(name: str, width: int) -> int:
-    """Return parameters that Eq 4 to 9 add with one hidden layer of this width."""
+    """Return the parameters of Eq 4 to 9 with one hidden layer of this width."""
     head_dim = workload("nlp").head_dim
     projected = projection(name)
     reduced = projected or head_dim
@@ -240,10 +240,10 @@ def one_hidden_layer(name: str, width: int) -> int:
 
 
 def smallest_with_one_width() -> float:
-    """Return millions at d' = 16, at least, if one hidden width explains the other printed sizes.
+    """Return the least size at d' = 16, in millions, if one hidden width explains the other sizes.
 
-    The dot product's size, d' = 2 and no projection bound the width and the base; each printed
-    size stands for what rounds to it.
+    The sizes of the dot product, of d' = 2 and of no projection bound the width and the base; a
+    printed size stands for all sizes that round to it.
     """
     others = {name: round(SIZES[name] * MILLION) for name in SIZES if name != "d'=16"}
     sizes = []

@@ -1,6 +1,7 @@
 """001's figures that need no training, and its tables, made again.
 
-Both surfaces, the tensor C, the matrix A; sizes and gains computed, memory beside what C takes.
+Figures are both surfaces, the tensor C and the matrix A. Tables have computed sizes and gains, and
+the least memory and time.
 """
 
 from collections import Counter
@@ -38,11 +39,11 @@ class Scorer:
 
 
 def drawn_scorer(inputs: int, neurons: int) -> Scorer:
-    """Return a scorer with weights from a normal distribution, as a start that training changes."""
-    made = np.random.default_rng(SEED)
+    """Return a scorer before training, with weights from a normal distribution."""
+    rng = np.random.default_rng(SEED)
     return Scorer(
-        2 * made.standard_normal((neurons, inputs)), made.standard_normal(neurons),
-        made.standard_normal(neurons) / neurons**0.5, made.standard_normal(),
+        2 * rng.standard_normal((neurons, inputs)), rng.standard_normal(neurons),
+        rng.standard_normal(neurons) / neurons**0.5, rng.standard_normal(),
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def surfaces() -> FigureData:
 
 
 def pair_tensor() -> FigureData:
-    """Return figures 2 and 3: which value of Q' and K' stands where in C."""
+    """Return Figures 2 and 3: the place of each value of Q' and K' in C."""
     tokens, columns = range(1, TOKENS + 1), range(1, 2 * REDUCED + 1)
     rows = [
         {"i": i, "j": j, "k": k, "holds": f"q{i}{k}" if k <= REDUCED else f"k{j}{k - REDUCED}"}
@@ -88,12 +89,12 @@ def pair_tensor() -> FigureData:
 
 def operands() -> tuple[Any, Any]:
     """Return Q' and K' of Figures 7 and 8, from a normal distribution."""
-    made = np.random.default_rng(SEED + 1)
-    return made.standard_normal((TOKENS, REDUCED)), made.standard_normal((TOKENS, REDUCED))
+    rng = np.random.default_rng(SEED + 1)
+    return rng.standard_normal((TOKENS, REDUCED)), rng.standard_normal((TOKENS, REDUCED))
 
 
 def score_matrix() -> FigureData:
-    """Return figures 7 and 8: C through the network, pair by pair."""
+    """Return Figures 7 and 8: C through the network, pair by pair."""
     q, k = operands()
     scorer = drawn_scorer(2 * REDUCED, 4 * REDUCED)
     rows = [

@@ -1,1 +1,1 @@
-"""Papers of 2024 and 2025: single claims of theirs, replayed."""
+"""Single claims of papers of 2024 and 2025, replayed."""

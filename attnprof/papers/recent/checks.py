@@ -48,22 +48,22 @@ def step_of_layers(layers: str, work: Workload, **params: Any) -> dict[str, floa
 
 
 def deepseek(seq_len: int) -> dict[str, float]:
-    """Return the step of DeepSeek-V3."""
+    """Return :func:`step_of_layers` of DeepSeek-V3."""
     return step_of_layers("mla@61", decoding(seq_len, 128, width=7168), **LATENT)
 
 
 def kimi_k2(seq_len: int) -> dict[str, float]:
-    """Return the step of Kimi K2."""
+    """Return :func:`step_of_layers` of Kimi K2."""
     return step_of_layers("mla@61", decoding(seq_len, 64, width=7168), **LATENT)
 
 
 def qwen(seq_len: int) -> dict[str, float]:
-    """Return the step of Qwen3 MoE."""
+    """Return :func:`step_of_layers` of Qwen3 MoE."""
     return step_of_layers("gqa@94", decoding(seq_len, 64, num_kv_heads=4, width=4096))
 
 
 def latent_products() -> dict[str, float]:
-    """Return the products of latent attention in a step."""
+    """Return the GFLOPs of latent attention in a step, by model and length."""
     return {
         "DSv3, 8K": deepseek(8192)["attention"], "DSv3, 32K": deepseek(32768)["attention"],
         "Kimi K2, 32K": kimi_k2(32768)["attention"],
@@ -71,7 +71,7 @@ def latent_products() -> dict[str, float]:
 
 
 def other_rows() -> dict[str, float]:
-    """Return the other numbers of a step."""
+    """Return the other numbers of Step-3's tables, by model, quantity and length."""
     windows = "gqa@12+sliding-window@window=8192@36"
     llama = step_of_layers(windows, decoding(32768, 40, num_kv_heads=8))
     dense = step_of_layers("gqa@64", decoding(8192, 64, num_kv_heads=8))
@@ -119,13 +119,13 @@ STACKS = "kimi-delta@20+mla@7", "mla@27"
 
 
 def kimi_cache() -> float:
-    """Return by how much per cent a token adds less to the cache."""
+    """Return the percentage that Kimi Linear saves of the cache's growth by a token."""
     hybrid, full = (entries_a_token(layers, KIMI, kv_rank=512) for layers in STACKS)
     return 100 * (1 - hybrid / full)
 
 
 def kimi_bytes() -> float:
-    """Return how many times fewer bytes a step moves."""
+    """Return how many times fewer bytes a step of Kimi Linear moves than full attention."""
     hybrid, full = (step_bytes(registry.get(x, kv_rank=512), KIMI, "layer") for x in STACKS)
     return float(full / hybrid)
 

@@ -24,7 +24,7 @@ N, D, H = map(symbol, "Ndh")
 
 
 def quoted(quantity: str) -> str:
-    """Return a number of the running text, as it is printed there."""
+    """Return a number of the document's text, as it is printed."""
     values = {row["quantity"]: row["value"] for row in DOCUMENT.rows("quoted_numbers")}
     return values[quantity]
 
@@ -112,8 +112,8 @@ def dearer_from() -> str:
     """Return operations of an exponential from which on softmax attention takes more than Eq 1."""
     counted, price = stages("standard"), symbol("price")
     softmax = sum(count for name, count in counted.items() if name != "scaling")
-    apart = softmax + (price - 1) * counted["exponentials"] - direct_flops()
-    (even,) = sympy.solve(apart, price)
+    difference = softmax + (price - 1) * counted["exponentials"] - direct_flops()
+    (even,) = sympy.solve(difference, price)
     return str(even)
 
 
@@ -144,7 +144,7 @@ def _radicands() -> list[str]:
 def dominating_square() -> Any:
     """Return the smallest d²+ed+s whose square is never below the radicand for d ≥ 0.
 
-    The two highest powers fix d² + ed, the value at 0 the least possible s; that s is enough if
+    The two highest powers fix d² + ed, the value at 0 the least possible s. It is large enough if
     no coefficient of the difference is negative.
     """
     r = sympy.Poly(radicand(), D)
@@ -168,18 +168,18 @@ def _solutions() -> dict[str, Any]:
     # Signs of all coefficients in d decide: nothing is tried at single widths.
     real = all(x > 0 for x in sympy.Poly(radicand(), D).coeffs())
     # Roots of different signs have a negative product c/a.
-    apart = a > 0 and all(x < 0 for x in sympy.Poly(c, D).coeffs())
+    opposite = a > 0 and all(x < 0 for x in sympy.Poly(c, D).coeffs())
     return {
         "equation": str(sympy.expand(all_heads / H)),
         "solutions": 2 if real else 0,
-        "positive": 1 if apart else 0,
+        "positive": 1 if opposite else 0,
     }
 
 
 TRANSITIONS = {f"004-T2-d{row['d']}": row for row in DOCUMENT.rows("table02_transition_points")}
 
 
-#: Digits of the isolated root, which one in radicals is compared to.
+#: Digits of the isolated root, with which the root in radicals is compared.
 DIGITS = 40
 X, Y, U, Z = map(symbol, "xyuz")
 D_E = symbol("d_e")
@@ -190,7 +190,7 @@ EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + 
 
 
 def all_heads(one: Any) -> Any:
-    """Return the cost of h heads of width d_e / h, from that of one."""
+    """Return the cost of h heads of width d_e / h, from the cost of one."""
     return sympy.expand(H * one.subs(D, D_E / H))
 
 
@@ -217,7 +217,7 @@ def equation() -> Any:
 
 @cache
 def steps() -> dict[str, Any]:
-    """Return A.2's way to the larger solution for u = y³, each step from the one before."""
+    """Return the steps of A.2 that lead to the larger solution for u = y³, by name."""
     depressed = sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)  # has no square
     monic = sympy.Poly(depressed, X).monic().as_expr()
     vieta = sympy.expand(monic.subs(X, Y + sympy.Rational(25, 144) / Y))

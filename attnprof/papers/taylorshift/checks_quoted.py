@@ -1,7 +1,7 @@
 """Checks of document 004's Tables 3 to 7 and of numbers in its text.
 
-``PRINTED`` has what the document says of a claim, ``OURS`` computes it again, from the tables'
-other numbers, the printed formulas, or times measured here; ``FACTS`` fill in the verdict's text.
+``PRINTED`` has the document's values by claim. ``OURS`` computes them from the tables' other
+numbers, the printed formulas, or times measured here. ``FACTS`` are numbers for the verdict's text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def ahead_of(model: str) -> list[str]:
 
 
 def _fewest_wins(*_: Any) -> dict[str, str]:
-    """Return the model of linear cost that TaylorShift beats on fewest datasets, and how many."""
+    """Return the linear model that TaylorShift beats on the fewest datasets, and these datasets."""
     model = min(LINEAR_MODELS, key=lambda name: len(ahead_of(name)))
     theirs, other = accuracies()[MODEL], accuracies()[model]
     ties = (f"{name} ({points} both)" for name, points in other.items() if theirs[name] == points)
@@ -53,8 +53,8 @@ def _fewest_wins(*_: Any) -> dict[str, str]:
 
 def _losses(*_: Any) -> dict[str, str]:
     """Return datasets on which TaylorShift is below the Transformer, and by how much."""
-    apart = {name: x - accuracies()[MODEL][name] for name, x in accuracies()[BASELINE].items()}
-    below = (f"{points:.1f} points on {name}" for name, points in apart.items() if points > 0)
+    losses = {name: x - accuracies()[MODEL][name] for name, x in accuracies()[BASELINE].items()}
+    below = (f"{points:.1f} points on {name}" for name, points in losses.items() if points > 0)
     return {"losses": " and ".join(below)}
 
 
@@ -119,13 +119,13 @@ def _mebibytes(form: str, heads: int) -> float:
 
 
 def beside_entries() -> float:
-    """Return MiB that Table 6 has beyond the direct form's entries (median from two heads)."""
+    """Return the MiB of Table 6 besides the direct form's entries: the median from 2 heads on."""
     sizes = column("direct_mem_mib_at16")
     return median(sizes[h] - _mebibytes("direct", h) for h in sizes if h > 1)
 
 
 def memory(form: str, heads: int) -> float:
-    """Return MiB of a form's entries, plus those that Table 6 has beyond the direct form's."""
+    """Return MiB of a form's entries, plus :func:`beside_entries`."""
     return _mebibytes(form, heads) + beside_entries()
 
 
@@ -135,7 +135,7 @@ def _direct_entries(said: Any, _: Any) -> dict[str, float]:
 
 
 def _box_products(said: Any, ours: Any) -> dict[str, Any]:
-    """Return the head counts whose memory (efficient form) entries, or box products, explain.
+    """Return head counts at which entries, or box products, explain the efficient form's memory.
 
     A box product of keys and values has width² entries a token.
     """
@@ -167,7 +167,7 @@ def delay(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {"factor": factor, "low": factor - reach, "high": factor + reach}
 
 
-def reached(name: str = "N0hat") -> list[dict[str, float]]:
+def measured_crossings(name: str = "N0hat") -> list[dict[str, float]]:
     """Return the widths whose crossing in time was measured and not extrapolated."""
     rows = measured("004", "crossovers")
     columns = zip(rows["d"], rows["N0"], rows[name], strict=True)
@@ -188,7 +188,7 @@ def _more_heads() -> dict[str, bool]:
 
 
 def _tokens_by_memory() -> int:
-    """Return the length N whose N × N scores are Table 6's growth of memory per head."""
+    """Return the length N whose N × N scores explain Table 6's growth of memory per head."""
     direct = MEMORY["direct"]
     heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
     slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])
@@ -197,10 +197,10 @@ def _tokens_by_memory() -> int:
 
 def _delays(*_: Any) -> dict[str, str]:
     """Return how much later than N0 each width's crossing in time was, and the law for all."""
-    rows, law = reached(), delay(reached())
+    rows, law = measured_crossings(), delay(measured_crossings())
     results, width = measured("004", "crossovers"), {row["d"] for row in rows}
     beyond = ", ".join(f"d={d}" for d in results["d"] if d not in width)
-    by_default = reached("N0hat_default") if "N0hat_default" in results else []
+    by_default = measured_crossings("N0hat_default") if "N0hat_default" in results else []
     others = ""
     if len(by_default) > 1:
         other = delay(by_default)
@@ -261,7 +261,7 @@ OURS: Ours = {
     "004-T6-speed": _more_heads,
     "004-T6-1025": _tokens_by_memory,
     "004-06": _measured_n1,
-    "004-18d": lambda: round(float(delay(reached())["factor"]), 2),
+    "004-18d": lambda: round(float(delay(measured_crossings())["factor"]), 2),
     "004-1500": _memory_shares,
 }
 FACTS: Facts = {

@@ -81,15 +81,15 @@ def coefficients() -> list[str]:
     """Return factors of the square, linear and constant term where x is scaled by the root of d."""
     half = sympy.Rational(1, 2)
     score = D**half * X
-    whole = half * score**2 / (X**2 / 2)  # what the square term is multiplied by
+    whole = half * score**2 / (X**2 / 2)  # the factor of the square term
     return [str(half), str(whole * X / score), str(whole)]
 
 
 SPHERE, NORMAL = "sphere", "normal"
-#: The longest sequence of Fig 4, and widths of Table 2: where B.2 says the laws fit.
+#: The longest sequence of Fig 4, and widths of Table 2: sizes at which the laws fit (B.2).
 LENGTH = int(quoted("fig4_N_max"))
 WIDTHS = (16, 32, 64, 128)
-#: What B.2 grants for long sequences; sampling adds twice its standard error.
+#: The relative error that B.2 grants for long sequences; sampling adds twice its standard error.
 ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
@@ -103,8 +103,8 @@ def moment(power: int) -> Any:
 def law(expression: str, values: str = SPHERE) -> Any:
     """Return the root of the mean squared size of an expression of Table 1; of Y_denom its mean.
 
-    Exact for every N, except for Y: there for long sequences, whose denominators hardly vary.
-    A_mod is taken as a whole, the others by row.
+    Exact for every N; only for Y for long sequences, whose denominators hardly vary. A_mod is taken
+    as a whole, the others by row.
     """
     more = D if values == NORMAL else 1  # the mean squared length of a row of values
     taylor = sympy.Poly([sympy.Rational(1, 2), 1, 1], symbol("x"))
@@ -178,7 +178,7 @@ def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
 
 
 def _off(expression: str, said: Any, ours: Any) -> dict[str, float]:
-    """Return how far the printed law is off, and that entries of unit variance explain it."""
+    """Return the printed law over ours, and its largest error for values of unit variance."""
     normal = sizes(expression, NORMAL)
     ratios = [said[width] / ours[width] for width in ours]
     worst = max(abs(said[width] / normal[width] - 1) for width in ours)
@@ -242,8 +242,8 @@ def measure_norms(
 ) -> list[dict[str, Any]]:
     """Return mean norms by expression, head width, length and kind of V, with standard errors.
 
-    A row's norm for what has a row a query (a number's size for the denominator); the Frobenius
-    norm for A_mod, which has one value a draw.
+    A_mod has its Frobenius norm, one value a draw, the others a norm for each row, and so for each
+    query.
     """
     import torch
 
@@ -286,7 +286,7 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
 def _products(
     d: int, n: int, draws: int, queries: int, generator: Any
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the factors of [1, V, V with its rows on the sphere], some draws at a time."""
+    """Yield products with [1, V, V with rows on the sphere] by expression, some draws at a time."""
     import torch
 
     from attnprof.blocks.taylor import box_product

@@ -1,7 +1,7 @@
 """004's figures and tables, made again.
 
-Time and memory over length, sizes of results, and the fitted laws' errors; in tables, what follows
-from definitions, counts, or other tables stands beside what is printed.
+Figures show time and memory over length, sizes of results, and errors of the fitted laws. Tables
+compare printed values with values by definitions, counts, or other tables.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ from attnprof.papers.taylorshift.checks_sizes import (
 )
 from attnprof.papers.taylorshift.measurements import DEFAULT, DIRECT, EFFICIENT, KEPT, STANDARD
 
-#: What the allocator does with freed memory, by the crossover.
+#: The allocator's treatment of freed memory, by the crossover.
 SETTINGS = {"N0hat": "freed memory kept", "N0hat_default": "with the allocator's defaults"}
-#: "About", "competitive" and a slope, as far as a figure shows them.
+#: Tolerances for "about", "competitive" and a slope in a figure.
 ABOUT, COMPETITIVE, EXPONENT = 0.1, 0.25, 0.2
-#: What two curves in a log-log plot may differ by and still look alike.
+#: The relative difference up to which two curves in a log-log plot look alike.
 ALIKE = 0.03
-#: Crossovers of Figure 1 by name: the panel they are marked in.
+#: Crossovers of Figure 1, and the panel in which they are marked.
 CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N0hat_default": "time_s", "N1": "peak_bytes",
               "N1hat": "peak_bytes"}  # fmt: skip
 
@@ -70,8 +70,8 @@ def heads() -> FigureData:
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
     """Return a curve's value at a length, on straight lines in the logarithms; None outside."""
-    known = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
-    for (a, x), (b, y) in pairwise(known):
+    points = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
+    for (a, x), (b, y) in pairwise(points):
         if a < b and a <= length <= b:
             share = log(length / a) / log(b / a)
             return float(x * exp(share * log(y / x)))
@@ -99,10 +99,10 @@ def _said_of_heads(results: Mapping[str, Any]) -> Iterator[Statement]:
 
 
 def _law(name: str) -> Statement:
-    """Return how far crossings in time lie above N0, with intervals, and the law's factor."""
+    """Return the statement on crossings in time minus N0, with intervals, and the law's factor."""
     results, factor = measured("004", "crossovers"), float(quoted("N0hat_minus_N0_over_d"))
     ending = name.removeprefix("N0hat")
-    law = delay(checks_quoted.reached(name))
+    law = delay(checks_quoted.measured_crossings(name))
     names = ("d", "N0", name, f"N0hat_low{ending}", f"N0hat_high{ending}")
     ends = zip(*(results[k] for k in names), strict=True)
     each = {d: _times_d(d, n0, at, low, high) for d, n0, at, low, high in ends if at is not None}
@@ -114,7 +114,7 @@ def _law(name: str) -> Statement:
 
 
 def _times_d(d: int, n0: float, at: float, low: float | None, high: float | None) -> str:
-    """Return ``8.0·d (7.1 to 9.0)``; an end that is not known is open."""
+    """Return ``8.0·d (7.1 to 9.0)``, with … for an unknown end."""
     ends = ("…" if end is None else f"{(end - n0) / d:.1f}" for end in (low, high))
     return f"{(at - n0) / d:.1f}·d ({' to '.join(ends)})"
 
@@ -124,7 +124,7 @@ def _listed(values: Mapping[Any, str]) -> str:
 
 
 def _growth(curves: _Rows) -> Statement:
-    """Return exponents of the times' growth where they are longest: in the widest column."""
+    """Return the statement on exponents of times, for the widest heads, which take longest."""
     widest, gaps, agree = max(row["d"] for row in curves), dict[str, Any](), list[bool]()
     for name, form, power in (("direct", DIRECT, 2), ("efficient", EFFICIENT, 1)):
         of_form = [r for r in curves if (r["d"], r["form"], r["allocator"]) == (widest, form, KEPT)]
@@ -140,10 +140,10 @@ def _growth(curves: _Rows) -> Statement:
 def encoders() -> FigureData:
     """Return Figure 2: an encoder with d = 32 in three versions."""
     results = measured("004", "encoder")
-    known = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
+    standard = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
              if row["mechanism"] == STANDARD}  # fmt: skip
     rows = [
-        {**row, **{f"{word}_ratio": row[field] / known[row["allocator"], row["seq_len"]][field]
+        {**row, **{f"{word}_ratio": row[field] / standard[row["allocator"], row["seq_len"]][field]
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
         for row in results["curves"]
     ]  # fmt: skip
@@ -174,7 +174,7 @@ def _said_of_encoders(
         ratio = ratios[int(length)]
         gaps = {"length": length, "share": share, "ratio": ratio}
         yield "share", rounded(2)(share, ratio), gaps
-    # the direct encoder beside the standard one, below the memory crossover
+    # the direct encoder's ratio to the standard one, below the memory crossover
     direct = [row for row in rows if row["mechanism"] == DIRECT]
     short = [row for row in direct if row["seq_len"] <= measured["memory_crossover"]]
     most = {word: max(r[f"{word}_ratio"] for r in short) for word in ("time", "memory")}
@@ -195,7 +195,7 @@ def _with_ends(measured: Mapping[str, Any], name: str, ending: str) -> str:
 
 @cache
 def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
-    """Return a law in numbers: as printed for no kind of V, else by the moments of the draws."""
+    """Return a law as a function: as printed if ``kind`` is None, else by moments of that V."""
     printed = formula(printed_laws()[expression])
     law = printed if kind is None else checks_sizes.law(expression, kind)
     function: Callable[[float, float], float] = sympy.lambdify((N, D), law, "math")
@@ -282,7 +282,7 @@ HEADS = checks_quoted.setting("heads")
 
 
 def _intermediate_sizes() -> list[dict[str, Any]]:
-    """Return Table 1: the laws, and what they and the exact moments give for long sequences."""
+    """Return Table 1: the laws, and sizes of long sequences by the laws and by exact moments."""
 
     def short(value: float) -> float:
         return float(f"{value:.6g}")
@@ -322,11 +322,11 @@ def _hyperparameters() -> list[dict[str, Any]]:
     """Return Table 7; the width is heads times 64."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows("table07_hyperparameters"):
-        made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
+        cells: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
         if row["param"] == "d_embed":
             width = checks_quoted.common_head_width()
-            made |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
-        rows.append(made)
+            cells |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
+        rows.append(cells)
     return rows
 
 

@@ -36,7 +36,7 @@ STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
 #: The allocator's settings, and the endings of names of results measured with each.
 KEPT, DEFAULT = ALLOCATORS = ("kept", "default")
 ENDINGS = {KEPT: "", DEFAULT: "_default"}
-#: Head widths that are timed: those of Table 2, and more between them for the law.
+#: Head widths that are timed: the widths of Table 2, and more between them for the law.
 TIMED = (8, 12, 16, 24, 32, 48, 64, 128)
 #: Lengths at which a call should take more seconds than this are not timed.
 MOST_S = 3.0
@@ -64,12 +64,11 @@ def _where() -> dict[str, Any]:
 def crossings(
     column: str, times: Times, names: Sequence[str], guesses: Sequence[float], most_s: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Search where the first side's time falls below the second's, with both allocators.
+    """Return the length from which on the first side is faster, and a row a timed length and side.
 
-    Returns the last crossing by ``column``, with its interval of 95 % by ``_low`` and ``_high``,
-    and what the search took; behind the names of those by default stands ``_default``. An end is
-    None where the lengths leave it open, the crossing where there is none. Beside them a row a
-    length that was looked at and side.
+    The fields are the last crossing under ``column``, its interval of 95 % under ``_low`` and
+    ``_high``, and the length and calls of the search. Names of the default allocator's fields end
+    in ``_default``. The crossing or an end is None if it is unknown.
     """
 
     def compare(length: int, budget: Budget) -> tuple[list[float], list[float]]:
@@ -100,13 +99,13 @@ def _allocator(setting: str) -> AbstractContextManager[object]:
 
 
 def _usual(length: int) -> int:
-    """Return the next length that fills whole vectors of kernels."""
+    """Return the next length that is a multiple of a kernel's vectors."""
     step = 8 if length >= 64 else 4
     return -(-length // step) * step
 
 
 def enough(budget: Budget) -> Budget:
-    """Return the budget with samples for an interval of 95 % at least."""
+    """Return the budget with at least as many samples as an interval of 95 % needs."""
     return replace(budget, least=max(budget.least, ENOUGH), samples=max(budget.samples, ENOUGH))
 
 
@@ -121,11 +120,11 @@ def _clocked(times: Sequence[float]) -> dict[str, float]:
 def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) -> dict[str, Any]:
     """Return both crossovers by head width, predicted and measured, and the measured times.
 
-    ``N0hat`` is where both forms take equally long while freed memory is kept, with an interval of
-    95 % from ``N0hat_low`` to ``N0hat_high``, ``N0hat_default`` the same with the allocator's
-    defaults. It is None where no length that can be timed shows a crossing: ``longest`` is the
-    longest one timed. ``N1hat`` is exact: the first length at which the efficient form's measured
-    peak is not above the direct form's.
+    ``N0hat`` is the length at which both forms take equally long while freed memory is kept, with
+    an interval of 95 % from ``N0hat_low`` to ``N0hat_high``; ``N0hat_default`` is that with the
+    allocator's defaults. It is None if there is no crossing up to ``longest``, the longest timed
+    length. ``N1hat`` is exact: the first length at which the efficient form's measured peak is not
+    above the direct form's.
     """
     columns: dict[str, Any] = {"where": _where(), "d": [], "N0": [], "N1": [], "N1hat": []}
     rows: list[dict[str, Any]] = []
@@ -191,9 +190,9 @@ def measure_encoder(
     """Return memory and time of the three encoders, their ratios efficient by standard, crossovers.
 
     ``memory_crossover`` is exact: the first length at which the efficient encoder's peak is not
-    above the standard one's. ``time_crossover`` is where both take equally long while freed memory
-    is kept, with its interval of 95 %, ``time_crossover_default`` with the allocator's defaults;
-    ratios are those with freed memory kept.
+    above the standard one's. At ``time_crossover`` both take equally long while freed memory is
+    kept, with an interval of 95 %, at ``time_crossover_default`` with the allocator's defaults.
+    Ratios are with freed memory kept.
     """
     peak.cache_clear()
     rows: list[dict[str, Any]] = []
@@ -233,7 +232,7 @@ def measure_encoder(
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:
-    """Return where ratios by length fall below 1 for good, about; None if they do not.
+    """Return about the length from which on ratios stay below 1; None if they do not.
 
     It is the zero of a straight line between (log length, log ratio) of two neighbours.
     """

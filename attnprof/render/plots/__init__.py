@@ -1,4 +1,7 @@
-"""Draw figures from reports; matplotlib is imported when the first one is drawn."""
+"""Draw figures from reports: :func:`plot_report` to a file, :func:`report_figure` for a page.
+
+matplotlib is imported when the first figure is drawn.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -7,8 +10,8 @@ from pathlib import Path
 from attnprof.record import Report
 from attnprof.render.plots.style import Figure, inline_figure, plot
 
-#: What is seen on the figure of a command's page.
-SEEN = {
+#: The descriptions of the figures on commands' pages.
+DESCRIPTIONS = {
     "compare": "FLOPs and peak memory over sequence length, a line a mechanism",
     "derive": "FLOPs, bytes moved and peak memory over sequence length, a line a phase",
     "fit": "What one rank holds, part by part, against the memory",
@@ -19,7 +22,7 @@ SEEN = {
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw a report of a command that has ``--plot``, but for those of papers and sweeps.
+    """Draw a report of a command that has ``--plot``.
 
     A PNG, SVG or PDF; ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
@@ -33,7 +36,7 @@ def report_figure(report: Report) -> str | None:
 
     Raises :class:`attnprof.errors.RequestError` where the report has nothing to draw.
     """
-    if report.command not in SEEN:
+    if report.command not in DESCRIPTIONS:
         return None
     if report.command == "sweep":
         from attnprof.render.plots.results import draw_results
@@ -42,7 +45,7 @@ def report_figure(report: Report) -> str | None:
     return inline_figure(_drawing(report), report, name="figure")
 
 
-#: The modules of drawings; others are in ``curves``.
+#: The modules of commands' drawings; ``curves`` has the rest.
 _MODULES = {"heatmap": "heatmap", "tradeoff": "results", "model": "models", "fit": "models"}
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, product
 from statistics import median
 from textwrap import fill
 from typing import Any
@@ -56,9 +56,9 @@ def draw_derive(report: Report) -> style.Figure:
     what = joined([quantity_text(quantity) for quantity in quantities])
     title = f"{what} of {report.summary['name']} over sequence length"
     style.draw_legend(figure, looks, (), title, marked=False)
-    sizes = [", ".join(f"{name} = {its}" for name, its in c["sizes"].items()) for c in curves]
-    said = f"derived from the code, {report.summary['dtype']}"
-    style.caption(figure, said, " or ".join(dict.fromkeys(sizes)))
+    sizes = [", ".join(f"{name} = {size}" for name, size in c["sizes"].items()) for c in curves]
+    basis = f"derived from the code, {report.summary['dtype']}"
+    style.caption(figure, basis, " or ".join(dict.fromkeys(sizes)))
     return figure
 
 
@@ -68,11 +68,11 @@ def _draw_by_phase(
     """Draw a quantity's curves on logarithmic axes."""
     counted = quantity == "FLOPs"
     values = [value for curve in curves for value in curve["value"]]
-    unit, said = (1.0, "") if counted else ticks.unit_of([median(values)], "B")
+    unit, name = (1.0, "") if counted else ticks.unit_of([median(values)], "B")
     for curve in curves:
         scaled = [value / unit for value in curve["value"]]
         axes.plot(curve["seq_len"], scaled, markevery=4, **looks[curve["phase"]])
-    axes.set(xlabel="sequence length", ylabel=f"{quantity} {said}".strip())
+    axes.set(xlabel="sequence length", ylabel=f"{quantity} {name}".strip())
     lengths = [length for curve in curves for length in curve["seq_len"]]
     series.length_axis(axes, lengths, ticks.with_prefix() if counted else ticks.plain)
 
@@ -91,8 +91,8 @@ def draw_crossover(report: Report) -> style.Figure:
     figure, grid = _make_panels(units, widths, over)
     for place, (main, strip) in grid.items():
         panel_curves, ratios = (
-            [c for c in its if (c["metric"], c["unit"], fixed_size_of(c)) == place]
-            for its in (curves, report.summary.get("ratios", ()))
+            [c for c in each if (c["metric"], c["unit"], fixed_size_of(c)) == place]
+            for each in (curves, report.summary.get("ratios", ()))
         )
         panel_records = [r for r in records if (r.metric, r.unit, r.given) == place]
         _draw_curves(strip, ratios, {})
@@ -136,16 +136,16 @@ def _make_panels(
     figure = style.new_figure(0.3 + (max(low, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
     panels: dict[tuple[str, str, int], _Pair] = {}
-    said = _axis(over)
+    label = _axis(over)
     if over == "seq" and figure.get_figwidth() / columns < 1.3:
-        said = "tokens"
-    for place, (its, d) in enumerate((its, d) for its in units for d in widths):
+        label = "tokens"
+    for place, (unit, d) in enumerate(product(units, widths)):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
-        one, two = panels.get((*its, widths[0]), (None, None)) if several else (None, None)
+        one, two = panels.get((*unit, widths[0]), (None, None)) if several else (None, None)
         main = figure.add_subplot(spec[2 * row, column], sharey=one)
         strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
-        panels[*its, d] = main, strip
+        panels[*unit, d] = main, strip
         main.set_title(f"d = {d}" if over == "seq" else f"{d:,} tokens")
         left = not several or column == 0
         for axes in (main, strip):
@@ -153,9 +153,10 @@ def _make_panels(
             axes.grid(visible=True)
             axes.tick_params(length=2, labelbottom=axes is strip, labelleft=left)
         strip.axhline(1, color="black", linewidth=0.8)
-        main.set_ylabel(UNITS.get(its[1], its[1]).replace(" [", "\n[" if rows > 3 else " [") * left)
+        name = UNITS.get(unit[1], unit[1]).replace(" [", "\n[" if rows > 3 else " [")
+        main.set_ylabel(name * left)
         strip.set_ylabel("ratio" * (column == 0))
-        strip.set_xlabel(said * (row == rows - 1 or not several))
+        strip.set_xlabel(label * (row == rows - 1 or not several))
     return figure, panels
 
 
@@ -173,13 +174,6 @@ def _draw_curves(
         axes.set_xlim(min(lengths), max(lengths))
 
 
-def _meeting_points(record: CrossoverRecord) -> list[float]:
-    """Return where a record's two costs meet; empty if it was skipped or they never do."""
-    last = record.crossover_seq_len if record.over == "seq" else record.crossover_value
-    one = [] if last is None else [last]
-    return [] if record.skipped else record.all_crossings or one
-
-
 def _mark_crossings(
     panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]
 ) -> None:
@@ -187,7 +181,7 @@ def _mark_crossings(
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
-        for length in _meeting_points(record):
+        for length in record.all_crossings:
             height = _value_at(curves, record.kind, length)
             for axes, at in zip(panels, (height, 1.0), strict=True) if height else ():
                 axes.plot([length], [at], color="black", markeredgewidth=0.9, zorder=5, **look)
@@ -198,7 +192,7 @@ def _write_crossings(axes: style.Axes, records: Sequence[CrossoverRecord], symbo
     """Write the crossovers' values in a corner of the panel, after the mark of their kind."""
     lines = []
     for record in records:
-        values = ", ".join(map(style.short_count, _meeting_points(record)))
+        values = ", ".join(map(style.short_count, record.all_crossings))
         none = "not known" if record.skipped else "no crossover"
         glyph = GLYPHS.get(record.kind, record.kind)
         lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
@@ -212,7 +206,7 @@ def _value_at(curves: Sequence[_Curve], kind: str, length: float) -> float | Non
     for curve in curves:
         places = places_of(curve)
         if curve["kind"] == kind and places[0] <= length <= places[-1]:
-            points = (np.log(np.asarray(its, dtype=float)) for its in (places, curve["value"]))
+            points = (np.log(np.asarray(xs, dtype=float)) for xs in (places, curve["value"]))
             return float(np.exp(np.interp(np.log(length), *points)))
     return None
 
@@ -262,13 +256,13 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
         return
-    # the curve whose optimum the report has
-    whose = [
+    # the label of the curve whose optimum the report has
+    labels = [
         f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
         for entry in report.summary.get("optima", ())
         if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best
     ]
-    text = f"{''.join(whose[:1])}real optimum: {style.short_count(best)} heads\n"
+    text = f"{''.join(labels[:1])}real optimum: {style.short_count(best)} heads\n"
     text += f"of width d = {width:.6g}"
     right = best > max(heads)
     if min(heads) <= best <= max(heads):
@@ -293,9 +287,9 @@ def draw_history(report: Report) -> style.Figure:
     for record in records:
         groups.setdefault((record.case, record.metric, record.machine), []).append(record)
     # series with changes first, then other times; constant counts only if there is nothing else
-    changed = [its for its in groups.values() if any(r.change_point for r in its)]
-    flat = [its for its in groups.values() if its not in changed]
-    drawn = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
+    changed = [group for group in groups.values() if any(r.change_point for r in group)]
+    flat = [group for group in groups.values() if group not in changed]
+    drawn = [*changed, *(group for group in flat if group[0].unit == "s")] or flat
     del drawn[ROWS * style.abreast(99, 2.2) :]
     figure = style.new_figure(1.6)
     panels = style.split(figure, len(drawn), 2.2)
@@ -304,8 +298,8 @@ def draw_history(report: Report) -> style.Figure:
     runs = max(r.run for r in records)
     for axes, members in zip(panels, drawn, strict=True):
         _draw_levels(axes, members, runs, several)
-    left, of = len(groups) - len(drawn), len(groups)
-    more = f"{left} of {of} series are not drawn; those that changed come first." if left else ""
+    left, count = len(groups) - len(drawn), len(groups)
+    more = f"{left} of {count} series are not drawn; those that changed come first." if left else ""
     style.caption(
         figure,
         "Dots: runs in their order; lines: medians between change points; dashed: where a level "
@@ -349,8 +343,8 @@ def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     ratio = record.ratio
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
-    said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
-    style.write_on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)
+    text = " ".join(filter(None, (f"{ratio:.3g}×" if ratio else "", record.commit[:7])))
+    style.write_on_top(axes, figure_text(text), record.run - 0.5, left=record.run > runs / 2)
 
 
 def draw_cost(report: Report) -> style.Figure:
@@ -368,8 +362,8 @@ def draw_cost(report: Report) -> style.Figure:
         for record in records
     ]  # fmt: skip
     label = {"seq_len": "sequence length", "ranks": "number of ranks"}[axis]
-    unit, said = ticks.unit_of([record.bytes_sent or 0 for record in records], "B")
-    panels = {f"sent {said}": ("bytes_sent", unit, ticks.plain)}
+    unit, name = ticks.unit_of([record.bytes_sent or 0 for record in records], "B")
+    panels = {f"sent {name}": ("bytes_sent", unit, ticks.plain)}
     captions = [plural(counts[0], "rank")] if len(counts) == 1 else []
     what = "Bytes that a rank sends in a layer"
     return series.draw_over(curves, axis, label, what, panels, *captions, "by the closed forms")

@@ -27,8 +27,8 @@ class Scale:
     @classmethod
     def of(cls, ratios: np.ndarray) -> "Scale":
         """Return the scale from the smallest to the largest ratio, widened if they are equal."""
-        known = ratios[np.isfinite(ratios) & (ratios > 0)]
-        low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
+        valid = ratios[np.isfinite(ratios) & (ratios > 0)]
+        low, high = (float(valid.min()), float(valid.max())) if valid.size else (1.0, 1.0)
         same = high <= low * (1 + 1e-9)
         return cls(low / 1.05, high * 1.05) if same else cls(low, high)
 
@@ -82,15 +82,15 @@ class Scale:
 
     def contours(self, axes: style.Axes, table: np.ndarray) -> None:
         """Draw lines of equal ratio with their value, equal cost heavy; hatch ratios below 1."""
-        known = table[np.isfinite(table)]
-        if min(table.shape) < 3 or not known.size:
+        valid = table[np.isfinite(table)]
+        if min(table.shape) < 3 or not valid.size:
             return
         # on a logarithmic scale, lines between cells are interpolated by the logarithm too
         forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
         heights = np.ma.masked_invalid(forth(table))
         if self.two_sided:  # without colour, too, it shows who is cheaper where
             axes.contourf(heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
-        levels = [v for v in self.levels() if known.min() < v < known.max()]
+        levels = [v for v in self.levels() if valid.min() < v < valid.max()]
         if len(levels) > (4 if style.narrow() else 7):
             levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
         if levels:
@@ -101,7 +101,7 @@ class Scale:
             axes.clabel(drawn, fmt=lambda v: f"{back(v):.4g}", **look)
 
     def hatched(self, panels: Sequence[style.Axes]) -> bool:
-        """Return whether cells are too small for numbers, so that those below 1 are hatched."""
+        """Return whether ratios below 1 are hatched, as cells are too small for numbers."""
         return self.two_sided and any(axes.collections[1:] for axes in panels)
 
 
@@ -114,8 +114,8 @@ def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str
         ticks = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(sizes[0], sizes[-1])
         inside = [float(tick) for tick in ticks if sizes[0] <= tick <= sizes[-1]]
         return [(tick - sizes[0]) / min(steps) for tick in inside], [f"{t:.0f}" for t in inside]
-    some = slice(None, None, -(-len(sizes) // max(1, min(8, int(room)))))
-    return list(map(float, range(len(sizes))))[some], list(map(short_size, sizes[some]))
+    step = -(-len(sizes) // max(1, min(8, int(room))))
+    return list(map(float, range(0, len(sizes), step))), list(map(short_size, sizes[::step]))
 
 
 def draw_heatmap(report: Report) -> style.Figure:
@@ -152,7 +152,7 @@ def draw_heatmap(report: Report) -> style.Figure:
 
 
 def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale) -> None:
-    """Draw the colour bar with round ratios, beside the panels or, if narrow, below them."""
+    """Draw the colour bar with round ratios, right of the panels or, if narrow, below them."""
     below, (width, height) = style.narrow(), mesh.figure.get_size_inches()
     style.grow(mesh.figure, 4 * below)
     where: dict[str, Any] = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}

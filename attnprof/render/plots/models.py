@@ -1,4 +1,4 @@
-"""Draw whole models: shares of FLOPs by part, several side by side, what a rank of one holds."""
+"""Draw whole models: a model's shares of FLOPs by part, several side by side, a rank's memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,11 +23,7 @@ def draw_model(report: Report) -> style.Figure:
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
         phases = summary.get("phases", {}).values()
-        why = [
-            phase_fields["missing"]
-            for phase_fields in phases
-            if phase_fields.get("missing") and "N" in summary["at"]
-        ]
+        why = [x["missing"] for x in phases if x.get("missing") and "N" in summary["at"]]
         raise RequestError(
             f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
             f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"
@@ -65,12 +61,12 @@ def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) 
 
 
 def _cache(axes: style.Axes, lengths: Sequence[int], held: Sequence[int]) -> None:
-    unit, said = ticks.unit_of([max(held)], "B")
+    unit, name = ticks.unit_of([max(held)], "B")
     axes.plot(lengths, [value / unit for value in held], color=style.BLACK)
     axes.set_yscale("log")
     ticks.mark_values(axes.yaxis, ticks.plain)
     axes.set_title("cache", fontsize=style.SMALL)
-    axes.set_ylabel(f"held after N tokens {said}")
+    axes.set_ylabel(f"held after N tokens {name}")
     axes.grid(visible=True)
 
 
@@ -107,7 +103,7 @@ def draw_comparison(report: Report) -> style.Figure:
 def _draw_models(axes: style.Axes, name: str, curves: list[Any], looks: Any) -> None:
     """Draw a panel's curves, with a mark at every eighth length."""
     values = [value for *_, amounts in curves for value in amounts]
-    unit, said = ticks.unit_of(values, "B") if name == "cache" else (1, "")
+    unit, unit_name = ticks.unit_of(values, "B") if name == "cache" else (1, "")
     for model, lengths, amounts in curves:
         axes.plot(lengths, [value / unit for value in amounts], markevery=8, **looks[model])
     axes.set_xscale("log")
@@ -115,7 +111,7 @@ def _draw_models(axes: style.Axes, name: str, curves: list[Any], looks: Any) -> 
     axes.set_xlabel("context [tokens]")
     ticks.mark_values(axes.xaxis, ticks.with_prefix())
     ticks.mark_values(axes.yaxis, ticks.plain if name == "cache" else ticks.with_prefix())
-    axes.set_ylabel(f"cache {said}" if name == "cache" else "FLOPs a prompt's token")
+    axes.set_ylabel(f"cache {unit_name}" if name == "cache" else "FLOPs a prompt's token")
     axes.grid(visible=True)
 
 

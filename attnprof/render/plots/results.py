@@ -1,7 +1,7 @@
 """Draw measured results by kind: over width and heads, under a roofline, error against cost.
 
-Error against cost is also the figure of ``tradeoff``, a panel an input, and of document 003's
-experiment.
+:func:`draw_results` is the entry point for ``plot``. Error against cost is also the figure of
+``tradeoff``, a panel an input, and of document 003's experiment (:func:`draw_tradeoff`).
 """
 
 import math
@@ -14,112 +14,104 @@ from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
-from attnprof.render.plots.series import (
-    FIELDS,
-    Multiples,
-    PanelGrid,
-    Records,
-    facets,
-    fewer,
-    series_of,
-    shared,
-)
 from attnprof.render.tables.measured import SETTINGS
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
 
 
-def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
+def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) -> style.Figure:
     """Return one figure of profile or sweep reports; several devices each by its name.
 
-    ``known`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
-    Raises :class:`attnprof.errors.RequestError` for results that lack what the kind shows.
+    ``facts`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
+    Raises :class:`attnprof.errors.RequestError` if the results lack the fields of this kind.
     """
     records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
     for record in records:
-        point = (record.mechanism, str(record.params), *(getattr(record, f, None) for f in FIELDS))
+        conditions = (getattr(record, field, None) for field in series.FIELDS)
+        point = (record.mechanism, str(record.params), *conditions)
         if points.setdefault(point, record) is not record:
             raise RequestError(
-                f"two results for one point ({record.mechanism}, {shared([record])}): "
+                f"two results for one point ({record.mechanism}, {series.shared([record])}): "
                 "plot files that do not repeat points, each file in a figure of its own"
             )
-    return _DRAW[kind](records, **known)
+    return _DRAW[kind](records, **facts)
 
 
-def _width(records: Records) -> style.Figure:
+def _width(records: series.Records) -> style.Figure:
     """Return FLOPs over the model width: document 000's Figure 2."""
-    known = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
+    valid = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix())}
-    return series.draw_over(known, "d_model", "model width d_model", "FLOPs", panels)
+    return series.draw_over(valid, "d_model", "model width d_model", "FLOPs", panels)
 
 
-def _heads(records: Records) -> style.Figure:
+def _heads(records: series.Records) -> style.Figure:
     """Return FLOPs, time and memory over the number of heads, as in TaylorShift's Table 6."""
-    known = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
-    unit, memory = series.peak_memory(known, "peak_bytes_measured")
+    valid = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
+    unit, memory = series.peak_memory(valid, "peak_bytes_measured")
     panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix()),
               "median time": ("median_s", 1.0, ticks.with_prefix("s")),
               memory: ("peak_bytes_measured", unit, ticks.plain)}  # fmt: skip
     what = "FLOPs, time and memory"
-    return series.draw_over(known, "num_heads", "number of heads", what, panels)
+    return series.draw_over(valid, "num_heads", "number of heads", what, panels)
 
 
-def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
+def _table(records: series.Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
     """Return FLOPs by width, in rows by length; NaN where a point is missing."""
     import numpy as np
 
-    known = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
-    return np.array([[known.get((n, w), math.nan) for w in widths] for n in lengths])
+    flops = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
+    return np.array([[flops.get((n, w), math.nan) for w in widths] for n in lengths])
 
 
-def _surface(records: Records) -> style.Figure:
+def _surface(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width as multiples of the first mechanism's, a panel each."""
     import numpy as np
 
-    known = _with_flops(records, _AXES)
-    base, *others = sorted(series_of(known, "seq_len"), key=lambda its: its.mechanism != "standard")
+    valid = _with_flops(records, _AXES)
+    curves = series.series_of(valid, "seq_len")
+    base, *others = sorted(curves, key=lambda curve: curve.mechanism != "standard")
     series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
                 "standard,linear, or type --kind surface3d")  # fmt: skip
     if any(curve.mechanism == base.mechanism for curve in others):
-        name = series.varying_params(known)[base.mechanism][0]
+        name = series.varying_params(valid)[base.mechanism][0]
         value = base.records[0].params.get(name)
         raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
                            f"choose one, like --where {name}={value}")  # fmt: skip
-    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
+    lengths, widths = (sorted({getattr(r, f) for r in valid}) for f in _AXES)
     titles, tables = [], []
-    for title, shown in facets(known, *_AXES):
+    for title, shown in series.facets(valid, *_AXES):
         for curve in others:
-            values, its = (
-                _table(of.within(shown).records, lengths, widths) for of in (curve, base)
+            values, base_values = (
+                _table(each.within(shown).records, lengths, widths) for each in (curve, base)
             )
-            tables.append(values / its)
+            tables.append(values / base_values)
             titles.append(", ".join(filter(None, (curve.label, title))))
-    grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
+    grid = series.PanelGrid(titles, period=len(others), less=series.fewer(valid, *_AXES))
     scale = Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
     panels = [axes for (axes,) in grid.panels]
     colour_bar(panels, mesh, scale)
-    style.title(grid.figure, f"FLOPs of {series.pass_text(known)} relative to {base.label}, over "
+    style.title(grid.figure, f"FLOPs of {series.pass_text(valid)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
-    fewer_here = f"hatched: fewer than {base.label}" * scale.hatched(panels)
-    style.caption(grid.figure, shared(known), "FLOPs by the closed forms", fewer_here, missing)
+    hatched = f"hatched: fewer than {base.label}" * scale.hatched(panels)
+    style.caption(grid.figure, series.shared(valid), "FLOPs by the closed forms", hatched, missing)
     return grid.figure
 
 
-def _surface3d(records: Records) -> style.Figure:
+def _surface3d(records: series.Records) -> style.Figure:
     """Return FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
     import numpy as np
 
-    known = _with_flops(records, _AXES)
-    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
+    valid = _with_flops(records, _AXES)
+    lengths, widths = (sorted({getattr(r, f) for r in valid}) for f in _AXES)
     x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
-    drawn = Multiples(known, *_AXES, least=2.3, projection="3d", computed_zorder=False)
-    logs = [math.log10(r.flops_formula) for r in known]
+    drawn = series.Multiples(valid, *_AXES, least=2.3, projection="3d", computed_zorder=False)
+    logs = [math.log10(r.flops_formula) for r in valid]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
     for curves, (axes,) in drawn.parts:
@@ -140,17 +132,17 @@ def _surface3d(records: Records) -> style.Figure:
 _AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 
-def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
+def _with_flops(records: series.Records, axes: Mapping[str, str]) -> series.Records:
     """Return records that have FLOPs; RequestError unless each axis has several values."""
-    known = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
-    series.need(known, f"no record has FLOPs and {' and '.join(axes)}")
+    valid = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
+    series.need(valid, f"no record has FLOPs and {' and '.join(axes)}")
     for field, example in axes.items():
-        if len({getattr(r, field) for r in known}) < 2:
+        if len({getattr(r, field) for r in valid}) < 2:
             raise RequestError(f"the results have one {field} only: sweep several, like {example}")
-    return known
+    return valid
 
 
-def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
+def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
     """Return FLOP/s against FLOPs a byte, a point a length, under the device's ceilings.
 
     ``ceilings`` have ``device``, ``flops_per_s`` by format, ``bytes_per_s`` and ``source``.
@@ -158,10 +150,10 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
     if not ceilings:
         raise RequestError("no ceilings known for the device of these results: run attnprof "
                            "calibrate there, then plot")  # fmt: skip
-    known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
-    series.need(known, "no record has a rate")
-    drawn, reach = Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
-    one = len({record.device for record in known}) == 1  # whose name records need not have
+    valid = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
+    series.need(valid, "no record has a rate")
+    drawn, reach = series.Multiples(valid, "seq_len"), [r.arithmetic_intensity for r in valid]
+    one = len({record.device for record in valid}) == 1  # whose name records need not have
     for curves, (axes,) in drawn.parts:
         for curve in curves:
             points = curve.points("arithmetic_intensity", "flops_per_s")
@@ -188,15 +180,15 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
         rate = ceiling["flops_per_s"][dtype]
         xs = [ends[0], rate / speed, max(ends[1], 2 * rate / speed)]
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
-        said = f"{figure_text(dtype)} {format_rate(rate)}"
-        style.write_beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
+        text = f"{figure_text(dtype)} {format_rate(rate)}"
+        style.write_beside(axes, text, (xs[2], rate), (0, 3), ha="right", color=grey)
 
 
-def _pareto(records: Records) -> style.Figure:
+def _pareto(records: series.Records) -> style.Figure:
     """Return error against time, each point labelled with its parameters."""
-    known = [r for r in records if r.median_s and r.error is not None]
-    series.need(known, "no record has an error beside its time")
-    return draw_pareto(known, COSTS["time"], "error")
+    valid = [r for r in records if r.median_s and r.error is not None]
+    series.need(valid, "no record has an error beside its time")
+    return draw_pareto(valid, COSTS["time"], "error")
 
 
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {
@@ -216,7 +208,7 @@ COSTS = {
 
 
 def draw_pareto(
-    records: Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
+    records: series.Records, cost: tuple[str, str, str], error: str, *, named: bool = True,
     hollow: Callable[[Any], bool] = lambda _: False, captions: Sequence[str] = (),
 ) -> style.Figure:  # fmt: skip
     """Return error over cost, a panel a facet, a line a mechanism through its settings.
@@ -225,12 +217,12 @@ def draw_pareto(
     ``captions`` are more parts of the caption.
     """
     field, label, unit = cost
-    drawn, settings = Multiples(records, by_params=False), series.varying_params(records)
+    drawn, settings = series.Multiples(records, by_params=False), series.varying_params(records)
     errors = [getattr(r, error) for r in records]
     inexact = [value for value in errors if value > EXACT]
     low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
     strip = low / (high / low) ** 0.2
-    exact = math.sqrt(strip * low)  # the height at which these stand
+    exact = math.sqrt(strip * low)  # the height of points without an error
     for curves, (axes,) in drawn.parts:
         axes.axhspan(strip, low, color="0.93", zorder=0)
         best: list[tuple[float, float]] = []
@@ -245,15 +237,15 @@ def draw_pareto(
             axes.plot(*zip(*points, strict=True), **{**curve.look, "linewidth": 0.6, **fill})
             for point, record in zip(points, shown, strict=True) if named else ():
                 values = [record.params.get(name) for name in settings[record.mechanism]]
-                said = figure_text(", ".join(str(value) for value in values if value is not None))
-                style.write_beside(axes, said, point, (3, 3), color=curve.look["color"])
+                text = figure_text(", ".join(str(value) for value in values if value is not None))
+                style.write_beside(axes, text, point, (3, 3), color=curve.look["color"])
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]
     series.value_axes(first, ticks.with_prefix(unit), ticks.plain)
-    some = ticks.round_numbers(low, high, lambda its: len(its) < 5) if inexact else []
+    marks = ticks.round_numbers(low, high, lambda numbers: len(numbers) < 5) if inexact else []
     first.set_ylim(strip, high)
-    first.set_yticks([exact, *some], ["exact", *map(ticks.plain, some)])
+    first.set_yticks([exact, *marks], ["exact", *map(ticks.plain, marks)])
     drawn.grid.label(label, "distance")
     numbers = "; ".join(
         f"{name}: {', '.join(params)}" for name, params in settings.items() if params
@@ -280,8 +272,8 @@ def draw_tradeoff(report: Report) -> style.Figure:
     if report.command != "tradeoff":
         return _draw_distilled(report)
     cost = COSTS[report.summary.get("over", "flops")]
-    records = [r for r in report.of(TradeoffRecord) if r.skipped is None]
-    records = [r for r in records if getattr(r, cost[0]) is not None]
+    records = [r for r in report.of(TradeoffRecord)
+               if r.skipped is None and getattr(r, cost[0]) is not None]  # fmt: skip
     series.need(records, "no mechanism was compared, or none was timed")
     others = [r for r in records if r.relation in ("another", "untrained")]
     return draw_pareto(

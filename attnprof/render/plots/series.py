@@ -1,6 +1,7 @@
 """Group results into curves, and draw them over an axis as small multiples under one legend.
 
-A facet is a panel for each combination of the fields that vary and are no axis.
+A facet is a panel for each combination of the fields that vary and are no axis. :class:`Multiples`
+makes facets, panels and curves of records; :func:`draw_over` and :func:`draw_growth` draw them.
 """
 
 import math
@@ -18,8 +19,8 @@ Records = Sequence[Any]
 
 #: Fields in which points of one mechanism differ besides parameters, with their text in titles.
 FIELDS: Mapping[str, Callable[[Any], str]] = {
-    "phase": str, "causal": lambda its: "causal" if its else "not causal",
-    "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,
+    "phase": str, "causal": lambda value: "causal" if value else "not causal",
+    "compiled": lambda value: "compiled" if value else "not compiled", "dtype": str,
     "scope": "scope {}".format, "device": str, "batch_size": "batch {:,}".format,
     "d_model": "d_model {:,}".format, "num_heads": partial(plural, noun="head"),
     "seq_len": partial(plural, noun="token"), "input": "{} input".format,
@@ -38,7 +39,7 @@ def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
         groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
-    ordered = sorted(groups, key=lambda its: [(v is not None, v) for v in its])
+    ordered = sorted(groups, key=lambda values: [(v is not None, v) for v in values])
     return [(", ".join(map(_field_text, fields, values)), groups[values]) for values in ordered]
 
 
@@ -59,7 +60,8 @@ def fewer(records: Records, *axes: str) -> str:
 
 def shared(records: Records) -> str:
     """Return the fields that all these records share, in words for a caption."""
-    same = {f: next(iter(its)) for f in FIELDS if len(its := _values(records, f)) == 1}
+    values = {field: _values(records, field) for field in FIELDS}
+    same = {field: next(iter(each)) for field, each in values.items() if len(each) == 1}
     return ", ".join(_field_text(f, v) for f, v in same.items() if v is not None and v is not False)
 
 
@@ -68,13 +70,13 @@ class PanelGrid:
 
     Facets are columns and quantities rows, in as many blocks as the width needs; a single facet
     has its quantities side by side. Rows end after a multiple of ``period``, by default the number
-    of values of the field that varies last. ``how`` is for 3-D panels.
+    of values of the field that varies last. ``options`` is for 3-D panels.
     Raises RequestError if a page does not hold them, with ``less`` as an example of fewer.
     """
 
     def __init__(
         self, titles: Sequence[str], quantities: int = 1, *, less: str, period: int = 0,
-        least: float = LEAST, square: bool = False, **how: Any,
+        least: float = LEAST, square: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         count, one = len(titles) * quantities, len(titles) == 1
         last = period or len({title.rpartition(", ")[2] for title in titles})
@@ -83,11 +85,11 @@ class PanelGrid:
             columns = style.abreast(len(titles), NARROWEST)
         columns = columns // last * last or columns
         rows = -(-count // columns) if one else -(-len(titles) // columns) * quantities
-        low = LOWEST_3D if how else LOWEST
+        low = LOWEST_3D if options else LOWEST
         style.check_rows(rows, low, less)
         self.figure = style.new_figure(0.35)
         side = self.figure.get_figwidth() / columns
-        most = min(3.2, 0.8 * side) if square else 2.6 if one or how else ROW
+        most = min(3.2, 0.8 * side) if square else 2.6 if one or options else ROW
         height = max(low, min(most, 8.5 / rows))
         self.figure.set_figheight(0.35 + rows * height)
         spec = self.figure.add_gridspec(rows, columns)
@@ -97,34 +99,34 @@ class PanelGrid:
             for place in range(len(titles))
         ]  # fmt: skip
         self.panels: list[list[style.Axes]] = [
-            [self.figure.add_subplot(spec[spot], **how) for spot in spots] for spots in places
+            [self.figure.add_subplot(spec[spot], **options) for spot in spots] for spots in places
         ]
         first = self.panels[0]
         taken = {spot for spots in places for spot in spots}
         letters, lines = int((side - 0.25) * 16), 0
-        for title, spots, its in zip(titles, places, self.panels, strict=True):
+        for title, spots, panels in zip(titles, places, self.panels, strict=True):
             # in lines that are broken after commas
             whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
-            its[0].set_title(style.in_lines(whole, letters), fontsize=style.SMALL)
-            lines = max(lines, its[0].get_title().count("\n"))
-            for (row, column), axes, same in zip(spots, its, first * (not how), strict=False):
+            panels[0].set_title(style.in_lines(whole, letters), fontsize=style.SMALL)
+            lines = max(lines, panels[0].get_title().count("\n"))
+            for (row, column), axes, top in zip(spots, panels, first * (not options), strict=False):
                 axes.sharex(first[0])
-                axes.sharey(same)
+                axes.sharey(top)
                 axes.grid(visible=True)
                 below = (row + 1, column) in taken
                 axes.tick_params(length=2, labelbottom=not below, labelleft=one or column == 0)
         style.grow(self.figure, lines * rows // quantities)
 
     def label(self, x: str, *ys: str) -> None:
-        """Write the names of the axes beside those panels that show the axes' numbers."""
-        for axes, y in (pair for its in self.panels for pair in zip(its, ys, strict=True)):
+        """Write the names of the axes at the panels that show the axes' numbers."""
+        for axes, y in (pair for row in self.panels for pair in zip(row, ys, strict=True)):
             for axis, label, at in ((axes.xaxis, x, "labelbottom"), (axes.yaxis, y, "labelleft")):
                 short = ticks.inches(axis) * 16.2 < len(label)
-                said = "\n".join(label.rsplit(" ", 1)) if short else label
-                axis.set_label_text(said * axis.get_tick_params()[at])
+                text = "\n".join(label.rsplit(" ", 1)) if short else label
+                axis.set_label_text(text * axis.get_tick_params()[at])
 
 
-#: What a phase runs, for titles.
+#: The words for a phase in titles.
 PHASES = {
     "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
     "decode": "a decoding step",
@@ -154,8 +156,8 @@ class Series:
 
     def within(self, shown: Records) -> "Series":
         """Return the part of the curve that a facet of these records shows."""
-        its = set(map(id, shown))
-        return replace(self, records=tuple(r for r in self.records if id(r) in its))
+        ids = set(map(id, shown))
+        return replace(self, records=tuple(r for r in self.records if id(r) in ids))
 
 
 def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Series]:
@@ -168,11 +170,11 @@ def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Se
         names = settings[record.mechanism] if by_params else ()
         words = [f"{key}={record.params[key]}" for key in names if key in record.params]
         groups.setdefault(", ".join([record.mechanism, *words]), []).append(record)
-    looks = style.looks({label: its[0].mechanism for label, its in groups.items()})
+    looks = style.looks({label: group[0].mechanism for label, group in groups.items()})
     return [
-        Series(its[0].mechanism, label, looks[label],
-               tuple(sorted(its, key=lambda record: getattr(record, axis))))
-        for label, its in groups.items()
+        Series(group[0].mechanism, label, looks[label],
+               tuple(sorted(group, key=lambda record: getattr(record, axis))))
+        for label, group in groups.items()
     ]  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def varying_params(records: Records) -> dict[str, list[str]]:
         for name, value in record.params.items():
             of_mechanism.setdefault(name, set()).add(str(value))
     return {
-        name: [k for k, its in of_mechanism.items() if len(its) > 1]
+        name: [key for key, texts in of_mechanism.items() if len(texts) > 1]
         for name, of_mechanism in values.items()
     }
 
@@ -233,16 +235,17 @@ def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 
 class Multiples:
     """Small multiples of curves, a facet for every field that varies and is no axis.
 
-    ``parts`` pairs each facet's part of the curves with its panels; ``how`` is for the panels.
+    ``parts`` pairs each facet's part of the curves with its panels; ``options`` is for the panels.
     """
 
     def __init__(
-        self, records: Records, *axes: str, quantities: int = 1, by_params: bool = True, **how: Any
-    ) -> None:
+        self, records: Records, *axes: str, quantities: int = 1, by_params: bool = True,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.records, shown = records, facets(records, *axes)
         self.curves = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
         less = fewer(records, *axes)
-        self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **how)
+        self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **options)
         inside = ([curve.within(facet) for curve in self.curves] for _, facet in shown)
         self.parts = list(zip(inside, self.grid.panels, strict=True))
 
@@ -257,7 +260,7 @@ class Multiples:
 
 
 def pass_text(records: Records) -> str:
-    """Return what was run, for a title: ``a forward pass``."""
+    """Return the words for the records' phase in a title: ``a forward pass``."""
     phases = {record.phase for record in records}
     return PHASES.get(phases.pop(), "a pass") if len(phases) == 1 else "a pass"
 
@@ -282,13 +285,13 @@ def draw_growth(
             memory.plot(*measured, **{**curve.look, "linestyle": "none"})
         one = next(curve.records[0] for curve in curves if curve.records)
         used = _draw_crossings(
-            time, sorted(its for at, *its in crossings if len(facets([at, one], "seq_len")) == 1)
+            time, sorted(xy for at, *xy in crossings if len(facets([at, one], "seq_len")) == 1)
         )
         ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
         lines = list(map(max, lines, ends))
-    written = (ticks.with_prefix("s"), ticks.plain)
-    for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
-        length_axis(axes, lengths, how, room)
+    labels = (ticks.with_prefix("s"), ticks.plain)
+    for axes, label, room in zip(drawn.grid.panels[0], labels, lines, strict=True):
+        length_axis(axes, lengths, label, room)
     drawn.grid.label("sequence length", "median time", memory_label)
     return drawn.finished(
         "Time and peak memory", "over sequence length",
@@ -306,8 +309,8 @@ def draw_over(
     """Return a panel a field over the axis, a curve a mechanism."""
     drawn, lines = Multiples(records, axis, quantities=len(panels)), [0] * len(panels)
     sizes = [getattr(record, axis) for record in records]
-    for curves, its in drawn.parts:
-        for place, (axes, (field, unit, _)) in enumerate(zip(its, panels.values(), strict=True)):
+    for curves, row in drawn.parts:
+        for place, (axes, (field, unit, _)) in enumerate(zip(row, panels.values(), strict=True)):
             for curve in curves:
                 axes.plot(*curve.points(axis, field, unit), **curve.look)
             if field != "flops_formula":
@@ -321,9 +324,9 @@ def draw_over(
 
 def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
     """Return the unit in bytes for the middle of these fields' values, and the axis' label."""
-    known = [value for r in records for field in fields if (value := getattr(r, field))] or [1]
-    unit, said = ticks.unit_of([4 * math.sqrt(min(known) * max(known))], "B")
-    return unit, f"peak memory {said}"
+    values = [value for r in records for field in fields if (value := getattr(r, field))] or [1]
+    unit, name = ticks.unit_of([4 * math.sqrt(min(values) * max(values))], "B")
+    return unit, f"peak memory {name}"
 
 
 def _draw_times(axes: style.Axes, curve: Series) -> None:
@@ -342,10 +345,10 @@ def _draw_crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     lengths = list(dict.fromkeys(f"{n:,.0f}" for n, _ in points))
     if not points:
         return 0
-    said = f"○ N = {', '.join(lengths)}"
-    if style.in_lines(said, letters(axes)).count("\n") > 1:
-        said = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
-    return note(axes, said)
+    text = f"○ N = {', '.join(lengths)}"
+    if style.in_lines(text, letters(axes)).count("\n") > 1:
+        text = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
+    return note(axes, text)
 
 
 def letters(axes: style.Axes) -> int:
@@ -355,10 +358,10 @@ def letters(axes: style.Axes) -> int:
 
 def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) -> int:
     """Write a text at the top of a panel, ``line`` lines down; return the lines that it takes."""
-    how: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
-    said, how["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
-    style.write_beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
-    return 1 + said.count("\n")
+    look: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
+    text, look["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
+    style.write_beside(axes, text, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **look)
+    return 1 + text.count("\n")
 
 
 def rug(
@@ -383,7 +386,7 @@ def rug(
         name = name if len(name) <= most else f"{name[:most]}…"
         text = figure_text(f"{name}: {'OOM' if says_memory else 'no result'}")
         line += note(axes, text, line, curve.look["color"]) - 1
-        # beside each other where there is room
+        # on the same line where there is room
         reach = (len(text) + 2) / letters(axes)
         line += (math.log(min(places)) - low) / (high - low) < reach
         down = ScaledTranslation(0, -(line + 0.5) * LINE / 72, figure.dpi_scale_trans)

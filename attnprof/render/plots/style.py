@@ -1,4 +1,8 @@
-"""The style of every figure, and writing one to a file: completely or not at all, reproducibly."""
+"""The style of every figure, and writing one to a file: completely or not at all, reproducibly.
+
+:func:`plot` draws in the house style and writes. Panels, legends, captions and notes are placed by
+the functions before it, so that texts fold and the figure grows with them.
+"""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,12 +125,12 @@ def check_rows(rows: int, low: float, less: str) -> None:
         raise RequestError(f"no page holds {rows} rows of panels: ask for less, like {less}{wider}")
 
 
-def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Axes]:
+def split(figure: Figure, count: int, least: float = 2.0, **options: Any) -> list[Axes]:
     """Return panels in reading order, each at least so wide; ``figure`` is as high as one row."""
     columns = abreast(count, least)
     rows = -(-count // columns)
     figure.set_figheight(figure.get_figheight() * rows)
-    panels = list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
     return panels[:count]
@@ -142,8 +146,8 @@ def looks(
     mechanisms = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
     shades, looks_by_name = dict[str, str](), dict[str, dict[str, Any]]()
     for name in dict.fromkeys(mechanisms.values()):
-        its, used = COLOURS.get(name, ""), list(shades.values())
-        shades[name] = its if its and its not in used else min(PALETTE, key=used.count)
+        shade, used = COLOURS.get(name, ""), list(shades.values())
+        shades[name] = shade if shade and shade not in used else min(PALETTE, key=used.count)
     for place, (name, mechanism) in enumerate(mechanisms.items()):
         line = {"linestyle": DASHES[place % 5]} if len(set(kinds)) < 2 else {}
         marker = {"marker": MARKERS[place % 9], "markersize": 3}
@@ -195,7 +199,7 @@ def sources_of(records: Sequence[Any]) -> str:
 
 
 def caption(figure: Figure, *parts: str) -> None:
-    """Write what the figure shows and its sources below it; empty parts are left out.
+    """Write the caption below a figure: its conditions and sources; empty parts are left out.
 
     Call it last: it limits the figure to the height of a page.
     """
@@ -232,21 +236,21 @@ def grow(figure: Figure, lines: int) -> None:
     figure.set_figheight(figure.get_figheight() + 0.14 * lines)
 
 
-def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -> None:
+def legend(figure: Figure, looks: Sequence[Look], title: str = "", **options: Any) -> None:
     """Write the title and one legend above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
     room = int(figure.get_figwidth() * 17)
     labels = [in_lines(str(look.get("label", "")), room - 9) for look in looks]
-    marks = [Line2D([], [], **{**look, "label": its})
-             for look, its in zip(looks, labels, strict=True)]  # fmt: skip
-    # beside an entry's letters stand its line and the gap between columns
-    letters = [max(map(len, its.split("\n"))) + 9 for its in labels]
-    how["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
-    grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
+    marks = [Line2D([], [], **{**look, "label": label})
+             for look, label in zip(looks, labels, strict=True)]  # fmt: skip
+    # besides its letters an entry has its line and the gap between columns
+    letters = [max(map(len, label.split("\n"))) + 9 for label in labels]
+    options["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
+    grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // options["ncols"]))
     if title:
-        how |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
-    drawn = figure.legend(handles=marks, loc="outside upper center", **how)
+        options |= {"title": _folded_text(figure, title, 15), "title_fontsize": NORMAL}
+    drawn = figure.legend(handles=marks, loc="outside upper center", **options)
     drawn.get_title().set_multialignment("center")
 
 

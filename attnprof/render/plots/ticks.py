@@ -20,8 +20,8 @@ _FEW = 3
 
 def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
     """Return the divisor that gives an axis short numbers, and its name: ``(2**20, "[MiB]")``."""
-    largest, known = max(filter(None, values), default=1.0), UNITS.get(unit, UNITS[""])
-    return next((pair for pair in known if largest >= pair[0]), known[-1])
+    largest, units = max(filter(None, values), default=1.0), UNITS.get(unit, UNITS[""])
+    return next((pair for pair in units if largest >= pair[0]), units[-1])
 
 
 def round_numbers(
@@ -29,7 +29,7 @@ def round_numbers(
 ) -> list[float]:
     """Return round numbers of a range: 1, 2 and 5 in every decade, or every few decades.
 
-    The most that fit; evenly spaced ones if the range holds fewer than three of those.
+    The most that fit; evenly spaced ones if the range holds fewer than three round ones.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -92,8 +92,10 @@ def short_size(size: int) -> str:
     """Return a size for a tick: ``512``, ``4096``, ``16k`` (of 1,024), ``2M``."""
     if size < 10_000:
         return str(size)
-    known = ((2**20, "M"), (2**10, "k"))
-    return next((f"{size // of}{letter}" for of, letter in known if size % of == 0), f"{size:,}")
+    for unit, letter in ((2**20, "M"), (2**10, "k")):
+        if size % unit == 0:
+            return f"{size // unit}{letter}"
+    return f"{size:,}"
 
 
 def mark_sizes(axis: Any, sizes: Iterable[int]) -> None:

@@ -15,14 +15,7 @@ from attnprof.record import BaselineRecord, HistoryRecord, Report, SelfTestRecor
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import (
-    Cell,
-    FittedTable,
-    Hanging,
-    quantity_value,
-    record_table,
-    shown_value,
-)
+from attnprof.render.terminal import FittedTable, Hanging, quantity_value, record_table, shown_value
 from attnprof.units import plural
 
 #: Columns of ``--verbose``; of a self-test; of the page's changes by metric.
@@ -36,7 +29,7 @@ DETAILS = ("case", "metric", "baseline", "current", "ratio", "verdict", "why", "
 MARKER = "<!-- attnprof-check -->"
 #: Characters GitHub takes in a comment, and the rows of a table above which a page would pass them.
 LIMIT, MOST_ROWS = 65_536, 100
-#: Causes on the terminal; letters of a reason: what is longer is in the JSON.
+#: Causes on the terminal; letters of a reason. The JSON has the rest.
 MOST_CAUSES, MOST_LETTERS = 8, 300
 
 
@@ -55,14 +48,14 @@ def check_tables(report: Report, *, verbose: bool = False) -> Iterator[Renderabl
     yield Text(gate.headline(report), "bold")
     causes, cases = gate.causes_of(report), gate.outcomes(report)
     if any(rules.TIME in cause.metrics for cause in causes if cause.verdict == rules.REGRESSED):
-        causes = [cause for cause in causes if cause.verdict != rules.INCONCLUSIVE]  # time is told
+        causes = [cause for cause in causes if cause.verdict != rules.INCONCLUSIVE]
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
     wide = max((len(cause.verdict) for cause in causes[:MOST_CAUSES]), default=0) + 1
     for cause in causes[:MOST_CAUSES]:
         where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
         verdict = (f"{cause.verdict:{wide}}", gate.OUTCOMES[cause.verdict].style)
-        said = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
-        yield Hanging(Text.assemble(verdict, said), wide)
+        text = f"{rules.cause_text(cause)}{f', in {where}' * bool(where)}"
+        yield Hanging(Text.assemble(verdict, text), wide)
     if (left := len(causes) - MOST_CAUSES) > 0:
         yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
@@ -87,11 +80,11 @@ def check_page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    named = {name: rules.without_repeats(gate.named(rows, report)) for name, rows in cases.items()}
-    changed = [record for rows in named.values() for record in rows]
+    shown = {name: rules.without_repeats(gate.shown(rows, report)) for name, rows in cases.items()}
+    changed = [record for rows in shown.values() for record in rows]
     quiet = [
         [markdown_code(name), "".join(rules.time_text(r) for r in rows if r.metric == rules.TIME)]
-        for name, rows in cases.items() if not named[name]
+        for name, rows in cases.items() if not shown[name]
     ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)][:MOST_ROWS]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
@@ -146,17 +139,17 @@ def baseline_tables(report: Report) -> Iterator[RenderableType]:
         groups.setdefault(code if ":" in code else "", []).append(record)
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
     for code, records in groups.items():
-        # what all cases of a module say is told once, above them; the phase is in every row
-        said = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
-        several = code and len(said) > 1
-        same = [word for word in said[0][1:] if several and all(word in its for its in said[1:])]
+        # words that all cases of a module share stand once, above them; the phase is in every row
+        names = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
+        several = code and len(names) > 1
+        same = [word for word in names[0][1:] if several and all(word in x for x in names[1:])]
         rows = (
             _row(record, " ".join(word for word in words if word not in same) if code else "")
-            for record, words in zip(records, said, strict=True) if not record.error
+            for record, words in zip(records, names, strict=True) if not record.error
         )  # fmt: skip
         title = f"{code}[… {' '.join(same)}]" if same else code or "built-in mechanisms"
         yield FittedTable("case", *numbers, rows=rows, title=title, right=numbers)
-        yield from (Hanging(f"{its.case}: {its.error}") for its in records if its.error)
+        yield from (Hanging(f"{r.case}: {r.error}") for r in records if r.error)
     yield Text("Times are processor time of a call, the median of several processes.", "dim")
 
 
@@ -181,15 +174,15 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(sentence if rows else f"Nothing changed: {sentence}", "bold")
     yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
-    columns: dict[str, Cell] = {
-        "metric": lambda r: f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
-        "since": lambda r: r.at[:16].replace("T", " "), "commit": lambda r: r.commit or r.file,
-        "level": lambda r: shown_value(r.level, {"s": "time", "B": "bytes"}.get(r.unit, "count")),
-        "ratio": "ratio",
-    }  # fmt: skip
+    names, formats = ("metric", "since", "commit", "level", "ratio"), {"s": "time", "B": "bytes"}
     for case in dict.fromkeys(row.case for row in rows):
-        some = [row for row in rows if row.case == case]
-        yield record_table(some, columns, right=["level"], title=case)
+        cells = (
+            [f"{r.metric}, {r.machine}" if several and r.machine else r.metric,
+             r.at[:16].replace("T", " "), r.commit or r.file,
+             shown_value(r.level, formats.get(r.unit, "count")), shown_value(r.ratio, "ratio")]
+            for r in rows if r.case == case
+        )  # fmt: skip
+        yield FittedTable(*names, rows=cells, title=case, right=("level", "ratio"))
 
 
 def history_page(report: Report, **_how: object) -> str:

@@ -1,4 +1,7 @@
-"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``."""
+"""Tables of costs by closed forms: ``compare``, ``cost``, ``heads``, ``heatmap`` and ``list``.
+
+``NAME_tables(report)`` is the entry point of each; :mod:`attnprof.render.formats` calls it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -55,7 +58,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
 
 
 def _compared_cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
-    """Return a value, marked if it is the lowest and differs from the others as shown."""
+    """Return a value, marked if it is the lowest and the shown values differ."""
     text = quantity_value(getattr(row, name), name)
     others = {quantity_value(getattr(r, name), name) for r in rows}
     won = name in row.wins.split(",") and len(others) > 1
@@ -68,11 +71,8 @@ USUAL = {
     "flops": ("flops", "matmul_flops", "bytes_moved", "peak_bytes"),
     "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
 }
-TITLES = {
-    "peak_bytes": "held",
-    "peak_entries": "held (entries)",
-    "state_entries": "decoding state (entries)",
-}
+TITLES = {"peak_bytes": "held", "peak_entries": "held (entries)",
+          "state_entries": "decoding state (entries)"}  # fmt: skip
 RULES = {
     "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
     "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
@@ -83,13 +83,9 @@ RULES = {
 
 
 def cost_tables(
-    report: Report,
-    quantities: Sequence[str] = (),
-    *,
-    symbolic: bool = False,
-    domain: Callable[[CostRecord], str] | None = None,
-    latex: bool = False,
-) -> Iterator[RenderableType]:
+    report: Report, quantities: Sequence[str] = (), *, symbolic: bool = False,
+    domain: Callable[[CostRecord], str] | None = None, latex: bool = False,
+) -> Iterator[RenderableType]:  # fmt: skip
     """Yield one block a mechanism and length: stages, then totals and published forms."""
     if report.command == "cost --ranks":
         yield from _ranks(report, symbolic=symbolic)
@@ -122,7 +118,7 @@ SENT = (
 
 
 def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
-    """Yield a table a workload and number of ranks, or the closed forms; then what is counted."""
+    """Yield a table a workload and number of ranks, or the closed forms; then their meaning."""
     link = report.summary
     columns = ["sent", "steps", *(("time", "tokens for overlap") if link else ())]
     for _, group in groupby(
@@ -159,6 +155,7 @@ def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
 def _numbers(
     rows: list[CostRecord], quantities: Sequence[str], convention: str
 ) -> Iterator[RenderableType]:
+    """Yield a table of stages, one of totals, and a line a printed formula."""
     counted = [row for row in rows if row.kind == "formula"]
     stages = [row for row in counted if row.stage != TOTAL]
     if any(row.stage != TOTAL for row in rows):
@@ -170,7 +167,7 @@ def _numbers(
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
                  for r in totals)  # fmt: skip
         yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
-    # a printed formula's value, with what it counts: not comparable with ours
+    # a printed formula's value, with its convention: not comparable with ours
     for row in rows:
         if row.source:
             value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
@@ -178,6 +175,7 @@ def _numbers(
 
 
 def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
+    """Return a row a stage, a column a quantity; with a heading for each of several parts."""
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings)
     several = len({row.part for row in rows}) > 1
@@ -201,7 +199,7 @@ def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
-            several = len({its.part for its in rows if its.part}) > 1
+            several = len({r.part for r in rows if r.part}) > 1
             stage = f"{row.part}: {row.stage}" if row.part and several else row.stage
             name = quantity_text(row.quantity) + (f"\n({row.source})" if row.source else "")
             form = FormulaText(row.expression or "no closed form")
@@ -231,8 +229,8 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     yield from answer_line(report)
     rows = report.of(HeadsRecord)
     for quantity in dict.fromkeys(row.quantity for row in rows):
-        some = [row for row in rows if row.quantity == quantity]
-        yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", some)
+        counted = [row for row in rows if row.quantity == quantity]
+        yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
     yield _optima(report)
     optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
     if optima:
@@ -374,13 +372,13 @@ def _exponent(record: GrowthRecord) -> str:
 
 
 def _notes(name: str, records: dict[str, GrowthRecord]) -> Iterator[str]:
-    """Yield why a mechanism grows faster, and how far and where torch counts otherwise."""
+    """Yield notes on a mechanism that grows faster, or that torch counts otherwise or in part."""
     for record in records.values():
         if record.verdict == "grows faster":
-            known = "" if record.expected else " (and does not say so)"
+            hidden = "" if record.expected else " (and does not say so)"
             because = f": {record.reason}" if record.reason else ""
-            what = f"{name}, {quantity_text(record.quantity)}"
-            yield f"{what}: grows faster than claimed{known}{because}"
+            quantity = quantity_text(record.quantity)
+            yield f"{name}, {quantity}: grows faster than claimed{hidden}{because}"
     counted = records["matmul_flops"]
     if counted.equals_formula is False:
         yield f"{name}: torch counts other products than the closed form"

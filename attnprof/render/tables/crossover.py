@@ -1,4 +1,8 @@
-"""The table of ``attnprof crossover``, with closed forms and remarks below it."""
+"""The table of ``attnprof crossover`` (:func:`crossover_tables`), with remarks below it.
+
+A row is a fixed size (head width or length), a metric and a kind. Words that all rows share stand
+once, above.
+"""
 
 from collections.abc import Iterator
 
@@ -81,11 +85,6 @@ def _sizes(row: CrossoverRecord) -> list[str]:
     return [*batch, sizes, f"over {NAMES.get(row.over, row.over)}"]
 
 
-def _fixed_size_text(row: CrossoverRecord) -> str:
-    """Return a row's fixed size for remarks and closed forms: ``d=64``, or ``N=1024``."""
-    return f"{'d' if row.over == 'seq' else 'N'}={row.given}"
-
-
 def _sides_sentence(rows: list[CrossoverRecord]) -> str:
     """Return who is cheaper below and above, if it is the same in every row; else ""."""
     pairs = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
@@ -101,9 +100,11 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
+    """Return the cells of a row of the table."""
     unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
+    given = str(row.given) if row.over == "seq" else format_count(row.given)
     if row.skipped:
-        return [_fixed_size_cell(row), unit, row.kind, "skipped", *[MISSING] * 3]
+        return [given, unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
     if row.crossover_value is not None:
@@ -112,11 +113,7 @@ def _cells(row: CrossoverRecord) -> list[str]:
             at = _interval_text(row)
     first = MISSING if row.first_value is None else format_count(row.first_value)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
-    return [_fixed_size_cell(row), unit, row.kind, at, first, *sides]
-
-
-def _fixed_size_cell(row: CrossoverRecord) -> str:
-    return str(row.given) if row.over == "seq" else format_count(row.given)
+    return [given, unit, row.kind, at, first, *sides]
 
 
 def _interval_text(row: CrossoverRecord) -> str:
@@ -137,8 +134,8 @@ def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
     widths: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.closed_form:
-            what = (row.metric, row.kind, row.closed_form)
-            widths.setdefault(what, []).append(str(row.given))
+            form = (row.metric, row.kind, row.closed_form)
+            widths.setdefault(form, []).append(str(row.given))
     count = len({row.given for row in rows})
     letter = "d" if rows[0].over == "seq" else "N"
     return [
@@ -154,11 +151,11 @@ def _searched_text(row: CrossoverRecord) -> str:
 
     ``never between 64 and 4,096 tokens, in steps of 64``
     """
-    crosses = row.verdict not in ("never", "always")  # there the first length is that it names
+    crosses = row.verdict not in ("never", "always")
     whole = [[1, None], [2, None]] if crosses else [[1, None]]
     if not row.searched or (row.searched_step == 1 and row.searched[0] in whole):
         return ""
-    what = row.verdict if row.verdict in ("never", "always") else "searched"
+    word = "searched" if crosses else row.verdict
     steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""
     ends = (
         f"from {amount(row.over, low)} on" if high is None else f"between {_span(row, low, high)}"
@@ -166,7 +163,7 @@ def _searched_text(row: CrossoverRecord) -> str:
         if low is not None
     )
     known = ", where both costs are known" * (row.over == "seq")
-    return f"{what} {' and '.join(ends)}{steps}{known}"
+    return f"{word} {' and '.join(ends)}{steps}{known}"
 
 
 def _span(row: CrossoverRecord, low: int, high: int) -> str:
@@ -177,35 +174,36 @@ def _span(row: CrossoverRecord, low: int, high: int) -> str:
 
 
 def _timed_text(row: CrossoverRecord) -> str:
-    """Return which lengths a row of times rests on, and how many calls."""
+    """Return the number and range of lengths that were timed or predicted, and the calls."""
     noun, unit = ("length", " tokens") if row.over == "seq" else ("value", "")
     ends = f"{plural(len(row.lengths), noun)} from {row.lengths[0]:,} to {row.lengths[-1]:,}"
-    how = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
-    what = f"{row.verdict}; " if row.verdict in ("never", "always") else ""
+    calls = f" by {plural(row.timed_calls, 'call')}" if row.timed_calls else ""
+    verdict = f"{row.verdict}; " if row.verdict in ("never", "always") else ""
     longer = "longer one" if row.over == "seq" else "larger one"
     why = f"; no {longer} was: {row.bound}" if row.bound else ""
-    done = "predicted" if row.kind == "predicted" else "timed"
-    return f"{what}{ends}{unit} {done}{how}{why}"
+    verb = "predicted" if row.kind == "predicted" else "timed"
+    return f"{verdict}{ends}{unit} {verb}{calls}{why}"
 
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
-    """Return what a row has no column for: several crossings, refusals, formulas' sources."""
+    """Return remarks below the table: several crossings, refusals, ranges, formulas' sources."""
     remarks, ranges = [], dict[str, list[str]]()
     for row in rows:
-        what = f"{_fixed_size_text(row)} {_metric_label(row.metric, row.kind)}"
+        letter = "d" if row.over == "seq" else "N"
+        name = f"{letter}={row.given} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
-            remarks.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
+            remarks.append(f"{name}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
-            remarks.append(f"{what} skipped: {row.skipped}")
+            remarks.append(f"{name} skipped: {row.skipped}")
         elif row.unit == "s":
-            remarks.append(f"{what}: {_timed_text(row)}")
-        elif said := _searched_text(row):
-            ranges.setdefault(said, []).append(what)
+            remarks.append(f"{name}: {_timed_text(row)}")
+        elif text := _searched_text(row):
+            ranges.setdefault(text, []).append(name)
         if row.bound and row.unit != "s":
-            remarks.append(f"{what}: {row.bound}")
-    remarks += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
+            remarks.append(f"{name}: {row.bound}")
+    remarks += [f"{', '.join(names)}: {text}" for text, names in ranges.items()]
     searched = dict.fromkeys(
         _metric_label(r.metric, r.kind) for r in rows if r.method == "searched"
     )

@@ -29,7 +29,7 @@ def derive_tables(
     """Yield one block a phase: formulas, domain, method, then where costs arise."""
     for phase, fields in report.summary["phases"].items():
         rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
-        # without what is 0, unless that is all there is
+        # without quantities that are 0, unless all are
         costs = [row for row in rows if row.expression != "0"]
         title = f"{report.summary['name']}: {phase}"
         domain = "; ".join(fields["domain"]) or "all sizes"
@@ -116,6 +116,7 @@ METHODS = {
 
 
 def _method_lines(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a phase's method, verified shapes, uncounted operations, notes and peak."""
     checked = verified_text(fields["verified_at"])
     runs = f"; runs agree at {checked}" if checked and fields["method"] != "counted" else ""
     yield f"method: {METHODS.get(fields['method'], fields['method'])}{runs}"
@@ -131,9 +132,9 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         return
     place = f" ({peak['line']})" if peak["line"] else ""
     wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
-    of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
+    where = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
     size = f"{floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
-    yield f"peak: {size} during {peak['operation']}{place}{of}"
+    yield f"peak: {size} during {peak['operation']}{place}{where}"
     if cuda := peak.get("cuda"):
         sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
         yield (
@@ -144,6 +145,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _places_table(rows: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
+    """Return a row a line or operation, the costly ones by name."""
     values = ["value"] * any(row["flops_value"] is not None for row in rows)
     table = FittedTable(
         by, "calls", "FLOPs", *values, title=f"by {by}", right=["calls", *values],
@@ -160,7 +162,7 @@ def _places_table(rows: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
 
 
 def _modules_table(rows: Sequence[Mapping[str, Any]]) -> FittedTable:
-    """Return a row a submodule, with FLOPs as a formula; at a shape the others as numbers."""
+    """Return a row a submodule, FLOPs as a formula; at a shape parameters and peak as numbers."""
     values = any(row["flops_value"] is not None for row in rows)
     headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
     right = headings[1:] if values else []
@@ -295,6 +297,7 @@ def _short_formula(formula: str | None, most: int = READABLE) -> FormulaText:
 
 
 def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
+    """Return a row a formula: where it is printed, both formulas in brief, the verdict."""
     placed = any(record.place for record in records)
     several = ["quantity"] * (len({record.quantity for record in records}) > 1)
     names = ["row", "place" if placed else "of", *several, "printed", "ours", "verdict"]

@@ -37,13 +37,10 @@ PEAK = "peak over what was live before the call"
 #: Memory columns that only some phases or devices have, with a note for the caption.
 PARTS = {
     "activations_bytes": "activations: what the forward pass leaves, its output included",
-    "gradients_bytes": "",
-    "optimizer_bytes": "AdamW's moments by arithmetic, no part of the peak",
-    "kv_cache_bytes": "decoding state with its caches' room to grow",
-    "state_bytes": "",
-    "reserved_bytes": "",
-    "workspace_bytes": "",
-}
+    "gradients_bytes": "", "optimizer_bytes": "AdamW's moments by arithmetic, no part of the peak",
+    "kv_cache_bytes": "decoding state with its caches' room to grow", "state_bytes": "",
+    "reserved_bytes": "", "workspace_bytes": "",
+}  # fmt: skip
 TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensity")
 ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
@@ -75,14 +72,14 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
-    """Return the conditions that all points share; the others have columns."""
+    """Return the conditions that all points share; conditions that vary have columns."""
     first, where, columns = records[0], report.environment, varying(records)
-    of_module = first.d_model is None and first.num_heads is None
+    unknown_sizes = first.d_model is None and first.num_heads is None
     texts = {
         "phase": first.phase, "causal": "causal" * first.causal,
         "compiled": "compiled" * first.compiled, "scope": f"scope {first.scope}",
         "batch_size": f"batch {first.batch_size}",
-        "d_model": "sizes of its own" if of_module else f"d_model {first.d_model}",
+        "d_model": "sizes of its own" if unknown_sizes else f"d_model {first.d_model}",
         "num_heads": "" if first.num_heads is None else f"{first.num_heads} heads",
         "dtype": first.dtype, "device": f"on {first.device}",
     }  # fmt: skip
@@ -91,10 +88,10 @@ def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
     return f"{same} ({machine}, torch {where.get('torch')})"
 
 
-def _ceilings(known: Mapping[str, Any]) -> str:
-    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
-    moved = format_rate(known["bytes_per_s"], "B/s")
-    return f"{known['device']}: {rates}, {moved} ({known['source']})"
+def _ceilings(roofline: Mapping[str, Any]) -> str:
+    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in roofline["flops_per_s"].items())
+    moved = format_rate(roofline["bytes_per_s"], "B/s")
+    return f"{roofline['device']}: {rates}, {moved} ({roofline['source']})"
 
 
 def _grouped_texts(pairs: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
@@ -104,10 +101,10 @@ def _grouped_texts(pairs: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
         lengths = by_text.setdefault(text, {}).setdefault(record.mechanism, {})
         lengths[f"{record.seq_len:,}"] = None
     for text, by_name in by_text.items():
-        at: dict[str, list[str]] = {}
+        by_lengths: dict[str, list[str]] = {}
         for name, lengths in by_name.items():
-            at.setdefault(" and ".join(lengths), []).append(name)
-        places = (f"{', '.join(names)} at {lengths} tokens" for lengths, names in at.items())
+            by_lengths.setdefault(" and ".join(lengths), []).append(name)
+        places = (f"{', '.join(x)} at {lengths} tokens" for lengths, x in by_lengths.items())
         yield f"{'; '.join(places)}: {text}"
 
 
@@ -156,6 +153,7 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _operations(records: Sequence[PredictRecord]) -> RenderableType:
+    """Return a row for each of the slowest operations of every point."""
     most = SHOWN if len(records) == 1 else FEW
     cells = (
         [record.mechanism, format_count(record.seq_len), row["name"],
@@ -171,7 +169,7 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
 
 
 def recommend_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the mechanisms that fit by rank, what each gives up, and why others do not."""
+    """Yield the mechanisms that fit by rank, what each gives up, and the rest with reasons."""
     rows = report.of(RecommendRecord)
     one, ranked = rows[0], [row for row in rows if row.rank is not None]
     yield from answer_line(report)
@@ -187,10 +185,10 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
     }  # fmt: skip
     title, caption = f"Predicted\n{where}", report.summary["interval"]
     yield record_table(ranked, columns, title=title, keys=2, caption=caption)
-    alike: dict[str, list[str]] = {}
+    by_loss: dict[str, list[str]] = {}
     for row in ranked:
-        alike.setdefault(row.gives_up, []).append(row.mechanism)
-    yield from (Hanging(f"{', '.join(names)}: {what}") for what, names in alike.items() if what)
+        by_loss.setdefault(row.gives_up, []).append(row.mechanism)
+    yield from (Hanging(f"{', '.join(names)}: {loss}") for loss, names in by_loss.items() if loss)
     yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
     for span in report.summary["fastest"]:
         fastest, exact = span["fastest"], span["exact"]
@@ -223,8 +221,8 @@ def doctor_tables(report: Report) -> list[RenderableType]:
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
     columns: dict[str, Cell] = {
-        "check": "check", "status": lambda its: Text(its.status, STYLES.get(its.status, "red")),
-        "found": lambda its: its.found + (f" → {its.advice}" if its.advice else ""),
+        "check": "check", "status": lambda r: Text(r.status, STYLES.get(r.status, "red")),
+        "found": lambda r: r.found + (f" → {r.advice}" if r.advice else ""),
     }  # fmt: skip
     return [record_table(report.of(DoctorRecord), columns, caption=verdict)]
 
@@ -247,7 +245,7 @@ MEANING = (
 
 
 def tradeoff_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield a table an input, nearest first; then skipped candidates, and what errors mean."""
+    """Yield a table an input, nearest first; then skipped candidates, and the columns' meaning."""
     if report.command != "tradeoff":
         yield from _distill_tables(report)
         return
@@ -270,6 +268,7 @@ def tradeoff_page(report: Report, **_how: object) -> str:
 
 
 def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
+    """Return the table of one input, the smallest error first."""
     done, first = named_results(rows), rows[0]
     norms = f", norms: {first.norms}" if first.norms else ""
     sizes = f"batch {first.batch_size}, seq {first.seq_len:,}, {plural(first.num_heads, 'head')} "
@@ -310,16 +309,16 @@ def _error(value: float | None) -> str:
 
 
 def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
-    """Yield each reason once, with the mechanisms, and the inputs unless it is all of them."""
+    """Yield each reason once, with the mechanisms, and with the inputs if it is not for all."""
     inputs = {(row.input, row.norms) for row in records}
     reasons: dict[str, list[TradeoffRecord]] = {}
     for row in records:
         if row.skipped:
             reasons.setdefault(row.skipped.removeprefix(f"{row.mechanism} "), []).append(row)
     for reason, rows in reasons.items():
-        of = {(row.input, row.norms) for row in rows}
-        some = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in of)
-        where = f" ({joined(some)})" if len(of) < len(inputs) else ""
+        skipped = {(row.input, row.norms) for row in rows}
+        names = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in skipped)
+        where = f" ({joined(names)})" if len(skipped) < len(inputs) else ""
         yield f"not compared{where}: {joined(dict.fromkeys(r.mechanism for r in rows))}: {reason}"
 
 

@@ -1,4 +1,8 @@
-"""Tables of whole models: ``model`` by phase, its ``--compare`` and ``--mfu``, and ``fit``."""
+"""Tables of whole models: ``model`` by phase, its ``--compare`` and ``--mfu``, and ``fit``.
+
+:func:`model_tables` and :func:`fit_tables` are the entry points, :func:`formula_tables` that of
+``verify-formula --model``.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,7 +46,7 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
     view = summary.get("view", "torch")
     how = "by definition" if view == "definition" else f"as {view} runs it"
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, {how}", style="bold")
-    yield from map(Hanging, _facts(summary))
+    yield from map(Hanging, _model_lines(summary))
     yield ""
     rows = report.of(ModelRecord)
     for phase, fields in summary["phases"].items():
@@ -67,7 +71,7 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def model_headline(report: Report) -> str:
-    """Return what a model's page begins with: parameters, and FLOPs of the first phase."""
+    """Return the headline of a model's page: parameters, and FLOPs of the first phase."""
     summary = report.summary
     whole = (r for r in report.of(ModelRecord) if (r.part, r.quantity) == ("total", "flops"))
     first = next(whole, None)
@@ -81,7 +85,8 @@ def model_headline(report: Report) -> str:
     return f"{parameters} parameters, {flops} ({first.phase}) at {at}{rest}"
 
 
-def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
+def _model_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield parameters and layers, the length at which attention is half, and the notes."""
     parameters, active = summary["parameters"], summary["active_parameters"]
     some = f", of which a token meets {active:,}" if active != parameters else ""
     layers = ", ".join(f"{count} × {name}" for name, count in summary["layers"].items())
@@ -97,6 +102,7 @@ def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
+    """Return a row a part and kind of layer, with its share of the FLOPs."""
     numbers = [*map(quantity_text, _SHOWN), "share of FLOPs"]
     table = FittedTable("layers", "part", *numbers, title=phase, right=numbers, keys=2)
     by_key = {(row.layer_kind, row.part, row.quantity): row for row in rows}
@@ -149,6 +155,7 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[st
 
 
 def _method_lines(fields: Mapping[str, Any], view: str) -> Iterator[str]:
+    """Yield a phase's domain, uncounted operations, least traffic and notes."""
     if "missing" in fields:
         yield f"no formulas: {fields['missing']}"
     else:
@@ -274,7 +281,7 @@ def _terms(report: Report, names: list[str]) -> FittedTable:
 
 
 def formula_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the verdict on a formula, and the terms in which it differs from what is executed."""
+    """Yield the verdict on a formula, and the terms that differ from the executed FLOPs."""
     yield from answer_line(report)
     summary, rows = report.summary, report.of(FormulaTermRecord)
     yield Text(f"{summary['name']}, {summary['phase']}: {summary['formula']}", style="bold")
@@ -323,6 +330,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _limits(summary: Mapping[str, Any]) -> FittedTable:
+    """Return the longest context, the largest batch, and the bytes that decide them."""
     bytes_of = ("cache_bytes_per_token", "bytes_sent_per_step")
     table = FittedTable("quantity", "value", title="what fits", right=["value"])
     for name, label in {

@@ -1,4 +1,8 @@
-"""A replay in words: its claims, tables and figures on the terminal and as a Markdown page."""
+"""A replay in words: its claims, tables and figures on the terminal and as a Markdown page.
+
+:func:`reproduce_tables` and :func:`reproduce_page` are the entry points; the HTML page
+(:mod:`attnprof.render.reproduction`) uses the same texts.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +24,7 @@ from attnprof.units import MISSING, format_number
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
 #: Their colours.
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
-#: Headings of what a document says of a figure; colours of whether ours agrees.
+#: Headings of a document's statements on a figure; colours of their verdicts.
 DESCRIBED, AGREES = ("what", "in the document", "ours", ""), {"agrees": "green", "differs": "red"}
 #: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
@@ -28,10 +32,10 @@ COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
 def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
     """Return the counts of claims by verdict, a row a document; of several, the sums last."""
-    rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
-            for n, its in documents.items()]  # fmt: skip
+    rows = [[f"{number} {counts['title']}", *(str(counts[key]) for key in keys)]
+            for number, counts in documents.items()]  # fmt: skip
     if len(rows) > 1:
-        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
+        rows.append(["all", *(str(sum(x[key] for x in documents.values())) for key in keys)])
     return rows
 
 
@@ -44,7 +48,7 @@ def value_text(value: Any, *, inside: bool = False) -> str:
     if isinstance(value, (int, float)):
         return format_number(value)
     if isinstance(value, Mapping):
-        text = ", ".join(f"{name}: {value_text(its, inside=True)}" for name, its in value.items())
+        text = ", ".join(f"{name}: {value_text(item, inside=True)}" for name, item in value.items())
         return f"{{{text}}}" if inside else text
     if isinstance(value, (list, tuple)):
         text = ", ".join(value_text(item, inside=True) for item in value) or "none"
@@ -67,7 +71,7 @@ def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
 
 
 def differing_parts(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return both values without what they share; whole if they are equal or no mappings."""
+    """Return both mappings without equal entries; values that are equal or no mappings whole."""
     if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
         pairs = {name: differing_parts(a[name], b[name]) for name in a if a[name] != b[name]}
         theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
@@ -142,26 +146,26 @@ def reproduce_tables(
     report: Report, *, everything: bool = False, in_full: bool = False, by_name: bool = False
 ) -> Iterator[RenderableType]:
     """Yield the table or figure asked for, whole answers, every claim, or a summary."""
-    records, asked = report.of(ReproduceRecord), report.summary
-    amiss = [record for record in records if record.verdict != "match"]
+    records, summary = report.of(ReproduceRecord), report.summary
+    differing = [record for record in records if record.verdict != "match"]
     if everything:
-        yield from _counts(asked)
+        yield from _counts(summary)
         yield _Listed("Claims", records, verdicts=True)
-    elif "table" in asked or "figure" in asked:
-        if "table" in asked:
-            yield from _recomputed_table(asked["table"])
-        if "figure" in asked:
-            yield from _figure_table(asked["figure"])
-        yield from _answers(amiss)
+    elif "table" in summary or "figure" in summary:
+        if "table" in summary:
+            yield from _recomputed_table(summary["table"])
+        if "figure" in summary:
+            yield from _figure_table(summary["figure"])
+        yield from _answers(differing)
         if matches := [record.claim for record in records if record.verdict == "match"]:
             yield Text(f"match: {', '.join(matches)}", style="green")
     elif by_name:
         yield from _answers(records)
-    elif in_full:  # where something is not as printed, or what was filtered for
-        yield from _counts(asked)
-        yield from _answers(amiss or records)
+    elif in_full:  # claims that differ; if none does, the ones that were filtered
+        yield from _counts(summary)
+        yield from _answers(differing or records)
     else:
-        yield from _counts(asked)
+        yield from _counts(summary)
         yield from _errata(records)
 
 
@@ -226,7 +230,7 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
 
 
 def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield a document's statements on a figure beside those of our data."""
+    """Yield a document's statements on a figure, and the same of our data."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
     table = FittedTable(*DESCRIBED)
     for *texts, verdict in described_rows(figure):
@@ -257,7 +261,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def printed_of(cell: Any) -> Any:
-    """Return what the document has in a cell of a recomputed table."""
+    """Return the document's value in a cell of a recomputed table."""
     return cell["printed"] if isinstance(cell, Mapping) else cell
 
 
@@ -278,7 +282,7 @@ def reproduce_page(
     """
     filters = {
         "table": lambda rows, *heads: _table(heads, rows), "row": _row,
-        "counts": lambda its: _table(["document", *COUNTED.values()], count_rows(its, COUNTED)),
+        "counts": lambda x: _table(["document", *COUNTED.values()], count_rows(x, COUNTED)),
         "read": lambda record: [
             f"`{record.claim}`", place_text(record.place), WORDS[record.verdict],
             ". ".join(dict.fromkeys((record.how, record.why))),
@@ -302,11 +306,11 @@ def _row(record: ReproduceRecord) -> list[str]:
 
 
 def _reasons(left_out: Mapping[str, str]) -> str:
-    """Return a list of what was left out, grouped by reason."""
-    names: dict[str, list[str]] = {}
+    """Return a list of tables and figures that were left out, grouped by reason."""
+    by_reason: dict[str, list[str]] = {}
     for name, why in left_out.items():
-        names.setdefault(why, []).append(name)
-    return "\n".join(f"- {', '.join(those)}: {_escaped(why)}" for why, those in names.items())
+        by_reason.setdefault(why, []).append(name)
+    return "\n".join(f"- {', '.join(names)}: {_escaped(why)}" for why, names in by_reason.items())
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -333,15 +337,15 @@ def _table_page(values: Mapping[str, Any]) -> str:
 
 
 def described_rows(values: Mapping[str, Any]) -> list[list[str]]:
-    """Return what the document says of a figure beside ours, and whether they agree."""
+    """Return a row a statement on a figure: the document's, ours, and whether they agree."""
     return [
-        [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
-        for its in values["described"]
+        [row["what"], row["printed"], row["ours"], "agrees" if row["agrees"] else "differs"]
+        for row in values["described"]
     ]
 
 
 def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
-    """Return a figure's title, its image if it was drawn, and what the document says of it."""
+    """Return a figure's title, its image if it was drawn, and the document's statements on it."""
     drawn = f"![{_escaped(values['title'])}]({image})\n\n" if image else ""
     rows = described_rows(values)
     table = _table(DESCRIBED, rows) if rows else ""

@@ -8,7 +8,7 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const $ = id => document.getElementById(id);
 const boxes = [...document.querySelectorAll("#subjects input")];
 const subjects = Object.fromEntries(PAGE.subjects.map(one => [one.name, one]));
-let plot = null, state = null, timer = 0, frame = 0, told = false;
+let plot = null, state = null, timer = 0, frame = 0, announced = false;
 
 // -- numbers ---------------------------------------------------------------------------
 const ITEMS = {float64: 8, float32: 4, bfloat16: 2, float16: 2};
@@ -16,8 +16,8 @@ const ITEMS = {float64: 8, float32: 4, bfloat16: 2, float16: 2};
 function formOf(subject, quantity, at) {
   const forms = subject.forms[quantity] || {};
   const item = ITEMS[at.dtype];
-  const found = forms[`${at.phase} ${at.causal ? 1 : 0} ${item}`] ?? forms[`${at.phase} ${item}`] ?? forms[at.phase];
-  return found == null ? null : FORMS[found];
+  const index = forms[`${at.phase} ${at.causal ? 1 : 0} ${item}`] ?? forms[`${at.phase} ${item}`] ?? forms[at.phase];
+  return index == null ? null : FORMS[index];
 }
 
 // The value of a quantity of a subject at sizes; null where there is no formula.
@@ -59,15 +59,15 @@ function shown(value, quantity) {
 
 // -- state -----------------------------------------------------------------------------
 function read() {
-  const typed = new URLSearchParams(location.hash.slice(1)), found = {...PAGE.start};
+  const typed = new URLSearchParams(location.hash.slice(1)), at = {...PAGE.start};
   for (const [name, value] of typed) {
     const field = $(name);
-    if (name === "a") found.a = value.split(",").filter(one => subjects[one]);
-    else if (name === "causal") found.causal = value === "1";
-    else if (SIZES.includes(name)) found[name] = whole(value, Number(field.max)) ?? found[name];
-    else if (field?.tagName === "SELECT" && [...field.options].some(one => one.value === value)) found[name] = value;
+    if (name === "a") at.a = value.split(",").filter(one => subjects[one]);
+    else if (name === "causal") at.causal = value === "1";
+    else if (SIZES.includes(name)) at[name] = whole(value, Number(field.max)) ?? at[name];
+    else if (field?.tagName === "SELECT" && [...field.options].some(one => one.value === value)) at[name] = value;
   }
-  return found;
+  return at;
 }
 
 function whole(text, most) {
@@ -122,7 +122,7 @@ function crossings(first, second, quantity, at) {
     const values = [first, second].map(one => valueOf(one, quantity, {...at, N}));
     return values.includes(null) ? NaN : Math.sign(values[0] - values[1]);
   };
-  const found = [];
+  const points = [];
   let before = sign(LENGTHS[0]), low = LENGTHS[0];
   for (const high of LENGTHS.slice(1)) {
     const now = sign(high);
@@ -132,30 +132,30 @@ function crossings(first, second, quantity, at) {
         const middle = Math.floor((a + b) / 2);
         if (sign(middle) === before) a = middle; else b = middle;
       }
-      found.push({N: b, above: now < 0 ? first : second, below: now < 0 ? second : first});
+      points.push({N: b, above: now < 0 ? first : second, below: now < 0 ? second : first});
     }
     if (now || Number.isNaN(now)) [before, low] = [now, high];
   }
-  return found;
+  return points;
 }
 
 function allCrossings(chosen, quantity, at) {
-  const found = [];
-  chosen.forEach((one, i) => chosen.slice(i + 1).forEach(other => found.push(...crossings(one, other, quantity, at))));
-  return found.sort((a, b) => a.N - b.N);
+  const points = [];
+  chosen.forEach((one, i) => chosen.slice(i + 1).forEach(other => points.push(...crossings(one, other, quantity, at))));
+  return points.sort((a, b) => a.N - b.N);
 }
 
-function tell(found, chosen, quantity) {
+function describe(points, chosen, quantity) {
   const what = {flops: "fewer FLOPs", bytes_moved: "less memory traffic", peak_bytes: "less memory", state_bytes: "less cache", time_s: "less time"}[quantity];
-  const lines = found.slice(0, 8).map(one =>
+  const lines = points.slice(0, 8).map(one =>
     `From ${one.N.toLocaleString("en")} tokens on ${one.above.name} takes ${what} than ${one.below.name}.`);
-  if (found.length > 8) lines.push(`${found.length - 8} more crossovers are marked on the curves.`);
+  if (points.length > 8) lines.push(`${points.length - 8} more crossovers are marked on the curves.`);
   if (!lines.length) lines.push(chosen.length > 1 ? `No curves cross between ${FIRST} and ${LAST.toLocaleString("en")} tokens.` : "Choose two or more to see where they cross.");
   const list = document.createElement("ul");
   list.append(...lines.map(text => Object.assign(document.createElement("li"), {textContent: text})));
   clearTimeout(timer);  // a screen reader is told once, when dragging has ended
-  timer = setTimeout(() => { if ($("crossovers").textContent !== list.textContent) $("crossovers").replaceChildren(list); }, told ? 250 : 0);
-  told = true;
+  timer = setTimeout(() => { if ($("crossovers").textContent !== list.textContent) $("crossovers").replaceChildren(list); }, announced ? 250 : 0);
+  announced = true;
 }
 
 // -- drawing ------------------------------------------------------------------------------
@@ -164,20 +164,20 @@ const title = quantity => PAGE.quantities.find(([value]) => value === quantity)[
 
 function draw() {
   const at = state, quantity = at.q, chosen = at.a.map(name => subjects[name]);
-  const found = allCrossings(chosen, quantity, at);
+  const points = allCrossings(chosen, quantity, at);
   $("curves").textContent = `${title(quantity)[0].toUpperCase()}${title(quantity).slice(1)} over tokens`;
   boxes.forEach(box => {
     const i = at.a.indexOf(box.value);
     box.parentElement.querySelector(".key").style.background = i < 0 ? "" : `var(--c${i % 8})`;
   });
-  curves(chosen, quantity, at, found);
-  tell(found, chosen, quantity);
+  curves(chosen, quantity, at, points);
+  describe(points, chosen, quantity);
   table(chosen, at);
   $("command").textContent = commands(chosen, at).join("\n");
   if (!performance.getEntriesByName("drawn").length) performance.mark("drawn");
 }
 
-function curves(chosen, quantity, at, found) {
+function curves(chosen, quantity, at, points) {
   const values = chosen.map(one => LENGTHS.map(N => valueOf(one, quantity, {...at, N}) || null));
   plot?.destroy();
   plot = null;
@@ -195,7 +195,7 @@ function curves(chosen, quantity, at, found) {
     ctx.strokeStyle = colour("--mark"); ctx.fillStyle = colour("--mark"); ctx.lineWidth = ratio;
     const x = u.valToPos(Math.min(Math.max(at.N, FIRST), LAST), "x", true);
     ctx.setLineDash([4 * ratio, 4 * ratio]); ctx.beginPath(); ctx.moveTo(x, top); ctx.lineTo(x, top + height); ctx.stroke();
-    for (const one of found) {
+    for (const one of points) {
       const y = valueOf(one.above, quantity, {...at, N: one.N});
       ctx.beginPath();
       ctx.arc(Math.min(u.valToPos(one.N, "x", true), left + width), u.valToPos(y, "y", true), 4 * ratio, 0, 2 * Math.PI);

@@ -1,8 +1,8 @@
 """Curves of a derivation's formulas over the length, for the figure of its page.
 
 A formula holds in a domain, so lengths outside of it are left out. Lengths are the asked one,
-halved and doubled: where a block's length divides the asked one, it divides most of them. Where a
-formula is that of a shorter last block, lengths just below are taken.
+halved and doubled: a block length that divides the asked one divides most of them. A formula for a
+shorter last block does not hold at whole blocks, so lengths just below are taken for it.
 """
 
 from typing import Any
@@ -28,28 +28,28 @@ def curves_of(derivation: Derivation) -> list[dict[str, Any]]:
             expression = forms.formulas[quantity].expression
             if expression is not None:
                 values = [float(evaluate(expression, {**sizes, "N": n})) for n in lengths]
-                its = {"phase": phase, "quantity": quantity, "sizes": sizes}
-                curves.append({**its, "seq_len": lengths, "value": values})
+                curve = {"phase": phase, "quantity": quantity, "sizes": sizes}
+                curves.append({**curve, "seq_len": lengths, "value": values})
     return curves
 
 
 def _sizes(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str, int], list[int]]:
-    """Return sizes of the symbols beside N, and lengths at which the formulas hold with them.
+    """Return sizes for the symbols other than N, and lengths at which the formulas hold with them.
 
-    They are those asked for, else usual ones, else those of a run that agreed with the formulas.
+    The sizes are the asked ones, else usual ones, else the sizes of a run that agreed.
     """
     names = [name for name in derivation.symbols if name != "N"]
     middle = derivation.asked.get("N", MIDDLE)
     lengths = {int(middle * 2.0**n): None for n in range(-DOUBLINGS, DOUBLINGS + 1)}
     verified = forms.verified_at[-1] if forms.verified_at else {}
     usual = {**verified, **LARGE}
-    for known in ({**usual, **derivation.asked}, usual, verified):
-        sizes = {name: known[name] for name in names if name in known}
+    for choice in ({**usual, **derivation.asked}, usual, verified):
+        sizes = {name: choice[name] for name in names if name in choice}
         if len(sizes) < len(names):
             continue
         near = (range(n, max(0, n - BELOW), -1) for n in lengths)
-        held = (next((m for m in some if forms.holds({**sizes, "N": m})), None) for some in near)
-        there = list(dict.fromkeys(n for n in held if n is not None))
-        if len(there) > 1:
-            return sizes, there
+        inside = (next((m for m in some if forms.holds({**sizes, "N": m})), 0) for some in near)
+        distinct = list(dict.fromkeys(filter(None, inside)))
+        if len(distinct) > 1:
+            return sizes, distinct
     return {}, []

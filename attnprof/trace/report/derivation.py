@@ -125,10 +125,10 @@ class Derivation:
         if missing:
             raise RequestError(f"{quantity} depends on {', '.join(missing)}: give a value for each")
         forms = self.phases[phase]
-        known = {name: sizes[name] for name in self.symbols if name in sizes}
-        unseen = len(known) == len(self.symbols) and known not in forms.verified_at
-        if expression is None or (unseen and not forms.holds(known)):
-            return forms.counted(known)[quantity]
+        shape = {name: sizes[name] for name in self.symbols if name in sizes}
+        unseen = len(shape) == len(self.symbols) and shape not in forms.verified_at
+        if expression is None or (unseen and not forms.holds(shape)):
+            return forms.counted(shape)[quantity]
         return evaluate(expression, sizes)
 
     def submodules(self, phase: str = "forward") -> list[Submodule]:
@@ -139,10 +139,10 @@ class Derivation:
         """
         self._formula("flops", phase)
         forms = self.phases[phase]
-        gone = {name for name, formula in forms.formulas.items() if formula.withheld}
+        withheld = {name for name, formula in forms.formulas.items() if formula.withheld}
         fields = {"flops": ("flops", "flops_itself"), "peak_bytes": ("peak_bytes",)}
-        without: dict[str, Any] = {part: None for name in gone for part in fields.get(name, ())}
-        return [replace(part, **without) for part in submodules(forms.trace, phase)]
+        blank: dict[str, Any] = {part: None for name in withheld for part in fields.get(name, ())}
+        return [replace(part, **blank) for part in submodules(forms.trace, phase)]
 
     def report(self) -> Report:
         """Return a record for each quantity and phase; the summary says where costs arise."""
@@ -180,7 +180,7 @@ class Derivation:
 
 # -- costs of each submodule ------------------------------------------------------------
 def submodules(trace: Trace, phase: str) -> list[Submodule]:
-    """Return the costs of each submodule, ordered by ``named_modules``; alike siblings as one."""
+    """Return the costs of each submodule, ordered by ``named_modules``; equal siblings as one."""
     calls = grouped(trace.part(phase), lambda call: call.module)
     names = dict.fromkeys(above for x in ("", *trace.modules, *calls) for above in _path(x))
     inside: dict[str, list[str]] = {name: [] for name in names}
@@ -188,14 +188,14 @@ def submodules(trace: Trace, phase: str) -> list[Submodule]:
         inside[name.rpartition(".")[0]].append(name)
     shown = {name: name for name in names}
 
-    def of(name: str) -> Submodule:
-        parts = [of(part) for part in inside[name]]
+    def costs_of(name: str) -> Submodule:
+        parts = [costs_of(part) for part in inside[name]]
         itself = flops_of(calls.get(name, []))
         flops = added([itself, *(part.flops for part in parts)])
         entries = added([trace.modules.get(name, 0), *(part.parameters for part in parts)])
-        return Submodule(name, 1, flops, itself, entries, None, tuple(_alike_as_one(parts, shown)))
+        return Submodule(name, 1, flops, itself, entries, None, tuple(_equal_as_one(parts, shown)))
 
-    ordered = list(of("").all())
+    ordered = list(costs_of("").all())
     peaks = _peaks(trace, phase, shown)
     return [replace(part, peak_bytes=peaks.get(part.name)) for part in ordered]
 
@@ -206,7 +206,7 @@ def _path(name: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
-def _alike_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
+def _equal_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
     """Yield siblings; neighbours with numbers and equal costs as one (``layers.0-11``).
 
     ``shown`` has each module's name in the result, and is changed to the joint one.
@@ -241,21 +241,24 @@ def _merged(same: list[Submodule], name: str) -> Submodule:
 
 
 def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
-    """Return the most bytes that each submodule holds of what it made; {} without storages."""
+    """Return the peak bytes of the storages that each submodule made; {} for a trace without any.
+
+    ``shown`` has each module's name in the result.
+    """
     start: dict[str, list[Size]] = {name: [] for name in shown.values()}
     steps: dict[str, list[tuple[Size, Size, Size]]] = {name: [] for name in start}
     made: dict[int, tuple[list[str], Size]] = {}
     for call in trace.calls:
         names, before = _path(shown[call.module]), phase == "backward" and call.part == "forward"
-        died = [(name, -size) for number in call.died for name in made[number][0]
-                for size in made[number][1:]]  # fmt: skip
+        freed = [(name, -size) for owners, size in map(made.__getitem__, call.died)
+                 for name in owners]  # fmt: skip
         made |= {number: (names, size) for number, size in call.born}
-        for name, size in [*died, *((name, call.takes) for name in names if before)]:
+        for name, size in [*freed, *((name, call.takes) for name in names if before)]:
             if before:
                 start[name].append(size)
             else:
                 steps[name].append((size, 0, 0))
         for name in names if not before else ():
             steps[name].append((call.takes, call.workspace, 0))
-    known = {name: (added(start[name]), steps[name]) for name in start if steps[name]}
-    return {name: running_maximum(*how) for name, how in known.items()} if made else {}
+    active = [name for name in start if made and steps[name]]
+    return {name: running_maximum(added(start[name]), steps[name]) for name in active}

@@ -43,7 +43,7 @@ def report_of(
         phases[phase] = {
             "answer": _headline(forms) if "N" in derivation.symbols else "",
             **_method_fields(derivation, forms),
-            "notes": [*forms.notes, *apart(forms, derivation.phases.values())],
+            "notes": [*forms.notes, *disjoint_lengths(forms, derivation.phases.values())],
             "peak": {
                 "bound": forms.bound("peak_bytes"),
                 **_peak(forms.formulas["peak_bytes"], *how),
@@ -114,8 +114,8 @@ def _value(formula: Formula, sizes: Sizes) -> Any:
 def value_at(expression: Any, sizes: Sizes) -> Any:
     """Return an expression's value if every symbol of it has a size, else None."""
     names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
-    known = expression is not None and sizes and names <= set(sizes)
-    return evaluate(expression, sizes) if known else None
+    has_value = expression is not None and sizes and names <= set(sizes)
+    return evaluate(expression, sizes) if has_value else None
 
 
 def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
@@ -197,10 +197,10 @@ _PARTS = {
 def _without_withheld(rows: list[dict[str, Any]], forms: PhaseForms) -> list[dict[str, Any]]:
     """Return the rows without costs of a quantity whose formula was withheld."""
     names = [name for name, formula in forms.formulas.items() if formula.withheld]
-    gone = {part for name in names for part in _PARTS.get(name, (name,))}
-    without = {part: None if "value" in part else "no formula" for part in gone}
+    parts = {part for name in names for part in _PARTS.get(name, (name,))}
+    blank = {part: None if "value" in part else "no formula" for part in parts}
     return [
-        {**row, **{part: without[part] for part in gone & row.keys() if row[part] not in ("0", 0)}}
+        {**row, **{part: blank[part] for part in parts & row.keys() if row[part] not in ("0", 0)}}
         for row in rows
     ]
 
@@ -295,8 +295,8 @@ def _growth(
         return least if floor else f"{what} {does} not depend on N"
     least = "at least " * floor
     where = "for long inputs" if sizes is None else f"at N = {sizes['N']}"
-    known = about and (sizes is None or _is_close(about, expression, sizes))
-    amount = f", {least}about {about}{unit} {where}" if known else ""
+    is_close = about and (sizes is None or _is_close(about, expression, sizes))
+    amount = f", {least}about {about}{unit} {where}" if is_close else ""
     return f"{what} {grows} {least}with {order}{amount}"
 
 
@@ -326,8 +326,8 @@ def _is_close(about: Any, expression: Any, sizes: Mapping[str, Any]) -> bool:
     return bool(abs(evaluate(about, sizes) - value) <= value / 4)
 
 
-def apart(forms: PhaseForms, phases: Iterable[PhaseForms]) -> Iterator[str]:
-    """Yield a note for every other phase whose formulas hold at none of the same lengths."""
+def disjoint_lengths(forms: PhaseForms, phases: Iterable[PhaseForms]) -> Iterator[str]:
+    """Yield a note for every other phase whose formulas share no length with these."""
     first, last = lengths_of(forms.domain)
     for other in phases:
         low, high = lengths_of(other.domain)
@@ -347,7 +347,7 @@ def _span(forms: PhaseForms) -> str:
 
 
 def ends_of(domain: Iterable[str]) -> list[str]:
-    """Return conditions that bound N from above; of those that are numbers, the smallest."""
+    """Return conditions that bound N from above; of several numbers the smallest."""
     ends = [condition for condition in domain if _ENDS.fullmatch(condition)]
     return [end for end in ends if lengths_of([end])[1] in (inf, lengths_of(ends)[1])]
 

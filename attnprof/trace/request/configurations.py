@@ -63,31 +63,31 @@ class Configuration(Sized):
         try:
             return self.kind(**values)  # some take more than they say
         except TypeError:
-            taken = inspect.signature(self.kind).parameters
-            later = {name: values.pop(name) for name in {*values} - {*taken}}
+            parameters = inspect.signature(self.kind).parameters
+            later = {name: values.pop(name) for name in {*values} - {*parameters}}
             if not later:
                 raise
-        made = self.kind(**values)
+        config = self.kind(**values)
         for name, value in later.items():
-            setattr(made, name, value)
-        return made
+            setattr(config, name, value)
+        return config
 
 
-def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
+def config_parameter(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
     """Return the parameter that takes a configuration, with its class (or Fields); else None."""
     for name, item in parameters.items():
-        called = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
+        is_named = bool(_CONFIG_NAMES.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
         kinds = [
             kind
             for kind in _classes(item.annotation, names_around(owner))
             if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
             if kind.__name__.lower() != _BASE_CLASS
-            if called or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
+            if is_named or (is_required(item) and _CONFIG_CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
-            kinds += [kind for kind in [_best_class(owner, name)] if kind and called]
+            kinds += [kind for kind in [_best_class(owner, name)] if kind and is_named]
             return name, max(kinds, key=lambda kind: _fit(kind, owner, name))
-        if called:
+        if is_named:
             config_class = getattr(owner, "config_class", None) or _best_class(owner, name)
             if config_class or is_required(item):
                 return name, config_class or Fields
@@ -143,7 +143,7 @@ def _best_class(owner: Any, parameter: str) -> Any:
 
 
 def _fit(kind: Any, owner: Any, parameter: str) -> tuple[bool, bool, int]:
-    """Return how well a class fits: has it all fields that the owner reads, a width, how many."""
+    """Return how well a class fits: it has all fields that are read; it has a width; how many."""
     fields = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
     read = {*_fields_read(parameter, owner)}
     return read <= fields, not fields.isdisjoint(WIDTHS), len(fields & read)
@@ -155,7 +155,7 @@ def _fields_read(parameter: str, code: Any) -> list[str]:
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
-    """Return the fields that a configuration takes; of an unknown one, what the file reads."""
+    """Return the fields that a configuration takes; of an unknown class, those the file reads."""
     if kind is Fields:
         read = _fields_read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
@@ -170,16 +170,16 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
 def all_parameters(owner: Any) -> dict[str, Parameter]:
     """Return the parameters of a class, with fields of its configuration as ``config.width``."""
     parameters = parameters_of(owner, "")
-    name, kind = taken_by(owner, parameters) or ("", None)
+    name, kind = config_parameter(owner, parameters) or ("", None)
     fields = fields_of(kind, owner, name) if name else {}
     return parameters | {f"{name}.{field}": item for field, item in fields.items()}
 
 
 def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
-    """Return the shapes of position embeddings as an input: those of the file's rotary class.
+    """Return the text of an input for position embeddings, as the file's rotary class makes them.
 
     ``(B, N, d), (B, N, d)`` for cosines and sines of whole heads. The class is run at two head
-    widths to see what share of a head it turns, or if it gives complex numbers.
+    widths, which show the share of a head that it turns, and whether its numbers are complex.
     """
     import torch
 
@@ -193,8 +193,8 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
         sizes = {**dict.fromkeys(config.names, 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
-            given = kinds[0](config.at(sizes))(x, positions)
-            turns = given if isinstance(given, torch.Tensor) else given[0]
+            embeddings = kinds[0](config.at(sizes))(x, positions)
+            turns = embeddings if isinstance(embeddings, torch.Tensor) else embeddings[0]
             widths.append((turns.shape[-1], at(as_size(head), sizes)))
         except Exception:  # noqa: BLE001 - somebody's code may raise anything
             return pair
@@ -221,8 +221,8 @@ def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> d
     for name, item in fields.items():
         size, required = REQUIRED.get(name.lower()), is_required(item)
         number = type(item.default) is int
-        few = size == FEW and number and item.default <= int(FEW)
-        if name in given or few or not (required or (size and number)):
+        is_few = size == FEW and number and item.default <= int(FEW)
+        if name in given or is_few or not (required or (size and number)):
             continue
         if size and (required or size not in ("N", "1000")):
             guesses[name] = as_size(size)
@@ -246,8 +246,8 @@ def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
         if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
             sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
-            more = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
-            sizes |= {name: more[name] for name in more if name in {*fields} - {*given}}
+            extra = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
+            sizes |= {name: extra[name] for name in extra if name in {*fields} - {*given}}
     return sizes
 
 
@@ -259,9 +259,9 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     if not kinds or kinds[0] is nn.Module:
         return None
     fields = parameters_of_class(kinds[0], item.name)
-    more = {"batch_first": True, "depth": 2}
-    more = {name: value for name, value in more.items() if name in fields}
-    return Configuration(kinds[0], guessed_fields(fields, more, item.name) | more)
+    settings = {"batch_first": True, "depth": 2}
+    settings = {name: value for name, value in settings.items() if name in fields}
+    return Configuration(kinds[0], guessed_fields(fields, settings, item.name) | settings)
 
 
 def compared(name: str, owner: Any) -> str:

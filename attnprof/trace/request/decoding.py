@@ -44,8 +44,8 @@ def _with_cache(
 ) -> Target:
     """Return the target with a step on the last token, whose argument ``name`` is the cache.
 
-    The cache of earlier tokens is extrapolated from those after two and three tokens: a size that
-    differs grows with N.
+    The cache of earlier tokens is extrapolated from the caches after two and three tokens: a size
+    that differs grows with N.
     """
     inputs = tuple(item for item in target.inputs if item.name != name)
     source = replace(target, inputs=inputs, keywords=target.keywords - {name})
@@ -114,7 +114,7 @@ def _of_one_token(item: Input, length: str = "N") -> Input:
 
 
 def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
-    """Return the cache after ``tokens`` tokens, extrapolated from those after two and three."""
+    """Return the cache after ``tokens`` tokens, from the caches after two and three tokens."""
     import torch
 
     if isinstance(two, torch.Tensor):
@@ -139,8 +139,8 @@ def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
 def _empty_cache(module: Any, scope: Mapping[str, Any], *, states: bool) -> Any:
     """Return an empty cache of transformers if the code imports that class, else None.
 
-    It is of the class that the code defines, if it defines one. With ``states``, layers keep these
-    beside keys and values; a whole model's are those of its configuration.
+    It is of the class that the code defines, if it defines one. With ``states``, layers keep states
+    besides keys and values; the layers of a whole model are those of its configuration.
     """
     if not {"Cache", "DynamicCache"} & set(scope):
         return None

@@ -71,8 +71,8 @@ class Failed:
     @property
     def left_out(self) -> signatures.Parameters:
         """Parameters of the constructor and its configuration that were not typed."""
-        every = all_parameters(self.subject)
-        return {name: item for name, item in every.items() if name not in self.request.args}
+        available = all_parameters(self.subject)
+        return {name: item for name, item in available.items() if name not in self.request.args}
 
     @property
     def guessed_numbers(self) -> dict[str, int]:
@@ -82,8 +82,8 @@ class Failed:
     @property
     def guessed_inputs(self) -> dict[str, Input]:
         """Inputs that were guessed."""
-        given = {*map(base_of, self.request.inputs)}
-        return {x.name: x for x in self.target.inputs if base_of(x.name) not in given}
+        typed = {*map(base_of, self.request.inputs)}
+        return {x.name: x for x in self.target.inputs if base_of(x.name) not in typed}
 
     @property
     def floats(self) -> list[Input]:

@@ -18,13 +18,13 @@ from attnprof.trace.request import signatures, texts
 from attnprof.trace.request.configurations import (
     Configuration,
     compared,
+    config_parameter,
     fields_of,
     guessed_fields,
     may_be_none,
     module_of,
     read_file,
     rotary_input,
-    taken_by,
 )
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.signatures import (
@@ -109,7 +109,7 @@ class Request:
         function.
         """
         named = self.call(what, forward, _with_grid(arguments, forward, sizes))
-        inputs, by_name = tuple(named.values()), signatures.by_name(named, forward)
+        inputs, by_name = tuple(named.values()), signatures.passed_by_name(named, forward)
         if guesses := self.guessed:
             listed = ", ".join(text for every in guesses.values() for text in every)
             flags = " and ".join(guesses)
@@ -155,7 +155,7 @@ class Request:
         if isinstance(given.get("config"), str):
             file = read_file(given.pop("config"))
         given = folded(given)
-        parameter = taken_by(owner, parameters)
+        parameter = config_parameter(owner, parameters)
         if parameter is None:
             return file | given
         name, kind = parameter
@@ -174,7 +174,7 @@ class Request:
         return given | {name: Configuration(kind, config | more)}
 
     def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Record these values of arguments as guessed, and return them."""
+        """Record values of arguments as guessed, and return them."""
         self.guessed_args |= values
         return dict(values)
 
@@ -233,7 +233,7 @@ class Request:
         return inputs
 
     def pass_values(self, values: Mapping[str, Any]) -> None:
-        """Pass these plain values or sizes as inputs of the call."""
+        """Pass plain values or sizes as inputs of the call."""
         self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
 
     def place_causal(self, parameters: Parameters, forward: Parameters) -> None:
@@ -258,9 +258,9 @@ class Request:
         tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
         if tensors or signatures.takes_any(parameters):
             return False
-        known = {*self.args, *(taken_by(function, parameters) or ())[:1]}
+        provided = {*self.args, *(config_parameter(function, parameters) or ())[:1]}
         required = [name for name, item in parameters.items() if signatures.is_required(item)]
-        return all(name in known or name.lower() in ARGUMENTS for name in required)
+        return all(name in provided or name.lower() in ARGUMENTS for name in required)
 
 
 def _guessed_value(item: Parameter, owner: Any) -> tuple[Any, ...]:
@@ -336,7 +336,7 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
 
 
 def of_factory(build: Any, request: Request) -> Target:
-    """Return the target of a function that makes a module, called once to see what that takes."""
+    """Return the target of a function that makes a module; one call shows the module's inputs."""
     from torch import nn
 
     from attnprof.trace.run.worlds import fake_world

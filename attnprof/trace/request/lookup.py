@@ -127,12 +127,12 @@ def mechanism_target(
     def make(sizes: Sizes) -> Any:
         n, h, d = (sizes[name] for name in "Nhd")
         if all(isinstance(size, int) for size in (n, h, d)):
-            made = core.checked_sizes(spec, h * d, h, n)
+            layer_sizes = core.checked_sizes(spec, h * d, h, n)
         else:  # a symbol cannot be compared and is taken as it is
-            made = LayerSizes(h, d, spec.kv_heads or h, d, n)
+            layer_sizes = LayerSizes(h, d, spec.kv_heads or h, d, n)
         if scope == "layer":
-            return core.build_layer(spec, source, made)
-        return source.CORES[spec.name](spec, made)
+            return core.build_layer(spec, source, layer_sizes)
+        return source.CORES[spec.name](spec, layer_sizes)
 
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
@@ -140,7 +140,7 @@ def mechanism_target(
     is_ours = type(spec).__module__.startswith("attnprof.")
     target = Target(
         spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
-        mode=RunMode(own=is_ours, in_blocks=is_ours),
+        mode=RunMode(trusted=is_ours, loops_in_blocks=is_ours),
     )  # fmt: skip
     return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
 
@@ -190,7 +190,7 @@ def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
     try:
         return _repaired(build, request, subject)
     except UnguessedError:
-        if target := _as_model_calls_it(build, request, subject, set(), have=True):
+        if target := _as_model_calls_it(build, request, subject, set(), have_all=True):
             return target
         raise
 
@@ -209,16 +209,16 @@ def _with_first_guesses(build: Build, request: Request) -> Target:
 
 
 def _as_model_calls_it(
-    build: Build, request: Request, subject: Any, free: set[str], *, have: bool
+    build: Build, request: Request, subject: Any, symbols: set[str], *, have_all: bool
 ) -> Target | None:
     """Return a target that runs as a model of the same file calls the class, or None.
 
-    ``free`` are the symbols of the first guesses. If ``have``, only models that have all of them as
-    symbols, too, are asked; else only the others.
+    ``symbols`` are those of the first guesses. With ``have_all`` only models that have all of them
+    are run, else only the others.
     """
     if not isinstance(subject, type):
         return None
-    for model, repair in uses(subject, request, free, have=have):
+    for model, repair in uses(subject, request, symbols, have_all=have_all):
         changed = request.with_guesses(repair.args, parse_inputs(repair.inputs))
         with suppress(AttnprofError):
             target = build(changed)
@@ -230,26 +230,26 @@ def _as_model_calls_it(
 
 
 def _repaired(build: Build, request: Request, subject: Any) -> Target:
-    """Return the target of the first guesses, or of others if it fails with those."""
+    """Return the target of the first guesses, or of other guesses if the first ones fail."""
     target = build(request)
     error = failure(target) if request.guessed else None
     if error is None:
         return target
-    free = {*target.symbols}
-    if used := _as_model_calls_it(build, request, subject, free, have=True):
+    symbols = {*target.symbols}
+    if used := _as_model_calls_it(build, request, subject, symbols, have_all=True):
         return used
     tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
     if repaired := tries.until_one_runs(target, error):
         first = "; ".join(target.spelled_inputs) or "no input"
         note = f"tried first: {first}: {error_text(error)}"
         return replace(repaired, notes=(*repaired.notes, note))
-    if used := _as_model_calls_it(build, request, subject, free, have=False):
+    if used := _as_model_calls_it(build, request, subject, symbols, have_all=False):
         return used
     return replace(target, advice=advice(subject, request, target, tries.seen, error))
 
 
 def failure(target: Target, *, longer: bool = False) -> Exception | None:
-    """Return what a forward pass raises first, or None if it runs at one of a few lengths.
+    """Return the first error of a forward pass, or None if it runs at one of a few lengths.
 
     An operation that needs values of tensors is no failure: the code runs. With ``longer``, 1,024
     tokens are tried, too.
@@ -260,9 +260,9 @@ def failure(target: Target, *, longer: bool = False) -> Exception | None:
     for length in lengths if "N" in sizes else (0,):
         shape = {**sizes, "N": length} if length else sizes
         failed = outcome(target, shape, training=False, most=_OPERATIONS)
-        inside = type(failed).__module__.startswith("torch.")
-        inside = inside or isinstance(failed, UnsupportedTensorError)
-        if not isinstance(failed, Exception) or isinstance(failed, TooLongError) or inside:
+        needs_values = type(failed).__module__.startswith("torch.")
+        refused = isinstance(failed, TooLongError | UnsupportedTensorError)
+        if not isinstance(failed, Exception) or needs_values or refused:
             return None
         first_error = first_error or failed
     return first_error

@@ -23,9 +23,9 @@ from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import (
     Configuration,
+    config_parameter,
     names_around,
     source_of,
-    taken_by,
 )
 from attnprof.trace.request.failures import Repair
 from attnprof.trace.request.guesses import Request, of_class
@@ -71,19 +71,19 @@ class _UnlikeCallsError(Exception):
 
 
 def uses(
-    owner: Any, request: Request, free: set[str], *, have: bool
+    owner: Any, request: Request, symbols: set[str], *, have_all: bool
 ) -> Iterator[tuple[str, Repair]]:
     """Yield guesses for a class as a model of its file calls it, with that model's name.
 
-    Only models that have all the symbols ``free`` if ``have``, else only the others; each is run at
-    a few lengths.
+    With ``have_all`` only models that have all of the ``symbols`` are run, else only the others;
+    each is run at a few lengths.
     """
     end = time.process_time() + _SECONDS
     for model in _models(owner):
         with suppress(AttnprofError):
             of_model = _request_for(model, request)
             target = of_class(model, of_model)
-            if (free <= {*target.symbols}) == have:
+            if (symbols <= {*target.symbols}) == have_all:
                 for call in _calls_at_lengths(owner, _reach_module(owner, model, of_model, target)):
                     yield model.__name__, _repair(owner, request, call)
         if time.process_time() > end:
@@ -91,10 +91,10 @@ def uses(
 
 
 def _request_for(model: Any, request: Request) -> Request:
-    """Return the request for a model, with the typed arguments of its part that it takes, too."""
-    taken = signatures.parameters_of_class(model, model.__name__)
-    given = {name: x for name, x in request.args.items() if re.split(r"[.\[]", name)[0] in taken}
-    return Request(model.__name__, given, {}, causal=False, dtype=request.dtype)
+    """Return the request for a model, with the typed arguments that it takes, too."""
+    parameters = signatures.parameters_of_class(model, model.__name__)
+    args = {n: x for n, x in request.args.items() if re.split(r"[.\[]", n)[0] in parameters}
+    return Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
 
 
 def _models(owner: Any) -> list[Any]:
@@ -126,7 +126,7 @@ def _names_used(owner: Any) -> dict[str, set[str]]:
 
 def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
     """Yield the module's first call in a model at each length, with expressions for sizes."""
-    known = list[Use]()
+    distinct = list[Use]()
     for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
         base = _base(target, length)
         others = [{**base, name: 2 * size} for name, size in base.items()]
@@ -138,8 +138,8 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
                 _fitted_each(base, first.arguments, [call.arguments for call in calls]),
                 _fitted_each(base, first.inputs, [call.inputs for call in calls]),
             )
-            if use not in known:
-                known.append(use)
+            if use not in distinct:
+                distinct.append(use)
                 yield use
 
 
@@ -227,16 +227,16 @@ def _arguments_by_name(function: Any, module: Any, args: Any, named: Any) -> dic
     except TypeError:
         return {}
     _self, *names = bound
-    taken: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in names:
         item, value = signature.parameters[name], bound[name]
         if item.kind is item.VAR_KEYWORD:
-            taken |= {n: x for n, x in value.items() if isinstance(x, torch.Tensor)}
+            arguments |= {n: x for n, x in value.items() if isinstance(x, torch.Tensor)}
         elif isinstance(value, torch.Tensor) or (
             value is not item.default and value != item.default
         ):
-            taken[name] = value
-    return taken
+            arguments[name] = value
+    return arguments
 
 
 def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,8 +249,8 @@ def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, torch.Tensor):
             usual = value.dtype == torch.get_default_dtype()
             leaf = Shape(tuple(value.shape), "" if usual else str(value.dtype)[6:])
-        elif isinstance(value, torch.nn.Module) and (given := value.__dict__.get(_ARGUMENTS)):
-            leaf = Configuration(type(value), _leaves(given))
+        elif isinstance(value, torch.nn.Module) and (args := value.__dict__.get(_ARGUMENTS)):
+            leaf = Configuration(type(value), _leaves(args))
         elif type(value) is tuple:
             parts = {f"{path}.{at}": x for at, x in enumerate(value)}
         elif isinstance(value, list):
@@ -325,10 +325,10 @@ def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
 def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
     if len(lines) == 1:  # a line is shown as one
         name, offset = lines[0]
-        more = share * offset
-        if more.denominator != 1:
+        constant = share * offset
+        if constant.denominator != 1:
             raise _UnlikeCallsError
-        return _times(share, [name]) + _signed(more)
+        return _times(share, [name]) + _signed(constant)
     if any(offset.denominator != 1 for _, offset in lines):
         raise _UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
@@ -347,11 +347,11 @@ def _times(share: Fraction, factors: list[str]) -> str:
 def _repair(owner: Any, request: Request, use: Use) -> Repair:
     """Return a call as guesses for all that was not typed."""
     parameters = signatures.parameters_of_class(owner, owner.__name__)
-    config = (taken_by(owner, parameters) or ("",))[0]
-    given = {*map(base_of, request.args), config}
-    args = {n: _as_argument(x) for n, x in folded(use.arguments).items() if n not in given}
-    kept = {*map(base_of, request.inputs)}
-    inputs = {n: _as_input(x) for n, x in use.inputs.items() if base_of(n) not in kept}
+    config = (config_parameter(owner, parameters) or ("",))[0]
+    typed = {*map(base_of, request.args), config}
+    args = {n: _as_argument(x) for n, x in folded(use.arguments).items() if n not in typed}
+    typed = {*map(base_of, request.inputs)}
+    inputs = {n: _as_input(x) for n, x in use.inputs.items() if base_of(n) not in typed}
     return Repair(args, {name: text for name, text in inputs.items() if text})
 
 

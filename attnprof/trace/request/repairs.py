@@ -51,10 +51,10 @@ def _named(failed: Failed) -> Iterator[Repair]:
     """Yield values for optional arguments that the message names as missing."""
     names = re.findall(r"[`'](\w+)[`']", failed.text)
     names = [name for name in names if name not in failed.request.args]
-    taken = failed.parameters
-    known = {name: REQUIRED.get(name.lower()) for name in names}
-    plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
-    values = {name: as_size(size) for name, size in known.items() if size}
+    parameters = failed.parameters
+    sizes = {name: REQUIRED.get(name.lower()) for name in names}
+    plain = {n: plain_value(n, parameters[n]) for n in names if n in parameters and not sizes[n]}
+    values = {name: as_size(size) for name, size in sizes.items() if size}
     values |= {name: value[0] for name, value in plain.items() if value}
     yield Repair(values)
     yield from (Repair({name: value}) for name, value in values.items() if len(values) > 1)
@@ -77,9 +77,10 @@ def _lists(failed: Failed) -> Iterator[Repair]:
 
 
 def _numbers_of_configurations(failed: Failed) -> Iterator[Repair]:
-    """Yield defaults of a configuration that takes some fields as they are alone."""
-    every = {n: x.default for n, x in failed.left_out.items() if n in failed.request.guessed_args}
-    numbers = {n: default for n, default in every.items() if type(default) is int}
+    """Yield the defaults of guessed fields: a configuration may take no other values."""
+    guessed = failed.request.guessed_args
+    defaults = {n: x.default for n, x in failed.left_out.items() if n in guessed}
+    numbers = {n: default for n, default in defaults.items() if type(default) is int}
     for name in sorted(numbers, key=lambda name: str(numbers[name]) not in failed.text):
         yield Repair({name: numbers[name]})
 
@@ -132,9 +133,9 @@ def _plain_sizes(failed: Failed) -> Iterator[Repair]:
 
 def _twos(failed: Failed) -> Iterator[Repair]:
     """Yield 2 for arguments that are 1 by default, as scales: some code needs several."""
-    given = failed.request.args
+    typed = failed.request.args
     ones = [name for name, item in failed.parameters.items()
-            if item.default == 1 and type(item.default) is int and name not in given]  # fmt: skip
+            if item.default == 1 and type(item.default) is int and name not in typed]  # fmt: skip
     for name in sorted(ones, key=lambda name: name not in failed.line):
         yield Repair({name: 2})
 
@@ -143,18 +144,18 @@ def _twos(failed: Failed) -> Iterator[Repair]:
 
 
 def _missing(failed: Failed) -> Iterator[Repair]:
-    """Yield tensors for inputs that are None, those that the failing line names first."""
-    taken = failed.called_with
-    named = set(re.findall(r"\w+", failed.text)) & {*taken} - {"input", "mask", "x"}
+    """Yield tensors for inputs that are None; inputs that the failing line names come first."""
+    inputs = failed.called_with
+    named = set(re.findall(r"\w+", failed.text)) & {*inputs} - {"input", "mask", "x"}
     if not (named or UNSET.search(failed.text) or "missing" in failed.text):
         return
-    given = {*map(base_of, failed.request.inputs)}
+    typed = {*map(base_of, failed.request.inputs)}
     made = {base_of(item.name) for item in failed.target.inputs if not item.literal}
-    open_ones = [name for name in taken if name not in given | made and name != "self"]
+    open_ones = [name for name in inputs if name not in typed | made and name != "self"]
     line = failed.line | named
     for name in sorted(open_ones, key=lambda name: name not in line):
         usual = input_text(name, failed.width, "d")
-        if not usual and name in named and taken[name].default is None:
+        if not usual and name in named and inputs[name].default is None:
             usual = f"B, N, {failed.width}"
         usual = _of_another_width(failed, name, usual)
         if usual not in ("None", ""):
@@ -165,10 +166,10 @@ def _missing(failed: Failed) -> Iterator[Repair]:
 
 def _unnamed(failed: Failed) -> Iterator[Repair]:
     """Yield (B, N, width) for optional tensors whose names say nothing."""
-    taken = failed.called_with
-    given = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
-    for name, item in taken.items():
-        if item.default is None and name not in given and "Tensor" in str(item.annotation):
+    inputs = failed.called_with
+    typed = {*map(base_of, (*failed.request.inputs, *failed.guessed_inputs))}
+    for name, item in inputs.items():
+        if item.default is None and name not in typed and "Tensor" in str(item.annotation):
             usual = input_text(name, failed.width, "d")
             if not usual or usual == f"B, N, {failed.width}":
                 yield Repair(inputs={name: f"B, N, {failed.width}"})
@@ -271,8 +272,8 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     bodies = {name: item.spelled.partition(": ")[2]
               for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
     width, seen = at(as_size(failed.width), failed.sizes), failed.seen
-    said = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
-    for number in [n for n in said if 4 < n < 5000 and n not in seen][:4]:
+    numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
+    for number in [n for n in numbers if 4 < n < 5000 and n not in seen][:4]:
         of_width = in_widths(number, failed.width, width)
         for old, news in ("N", [str(number)]), (failed.width, of_width):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
@@ -315,9 +316,9 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
 
 def repairs_of(failed: Failed) -> Iterator[Repair]:
     """Yield changes of the guesses, likelier ones first."""
-    for said, proposed in REPAIRS:
-        if re.search(said, failed.text):
-            yield from filter(len, proposed(failed))  # some of nothing
+    for pattern, proposed in REPAIRS:
+        if re.search(pattern, failed.text):
+            yield from filter(len, proposed(failed))  # without empty ones
 
 
 @dataclass
@@ -362,7 +363,7 @@ class Tries:
         return None
 
     def _run(self, change: Repair, first: Target) -> Target | Failed | None:
-        """Return the target of a change, as one that failed if it does; None if none is built."""
+        """Return a change's target, or its failure if it does not run; None if none is built."""
         try:
             target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
         except AttnprofError:

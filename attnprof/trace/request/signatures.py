@@ -196,7 +196,7 @@ def form_of_several(item: Parameter) -> str:
 
 
 def input_text(name: str, width: str, head: str, tokens: str = "N") -> str:
-    """Return what an input of this name usually is, like ``B, N, h*d``; "" for an unknown one.
+    """Return the usual text of an input of this name, like ``B, N, h*d``; "" for an unknown name.
 
     Without ``width`` q, k and v are (B, h, N, d), as a function takes them.
     """
@@ -352,7 +352,7 @@ def _picture(values: Mapping[str, Any]) -> str:
     return ", ".join(["B", *texts]) if all(texts) and channels in _CHANNELS else ""
 
 
-def by_name(inputs: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
+def passed_by_name(inputs: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
     """Return the inputs to pass by name: keyword-only ones, and those after a gap.
 
     A callable with ``*args`` gets its tensors in order.

@@ -149,7 +149,7 @@ def divided_hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[st
     return {**usual, **asked}
 
 
-def largest(name: str, hint: int = 0) -> int:
+def largest(name: str, hint: int) -> int:
     """Return the largest number to try for a size: at least twice its hint."""
     return max(FURTHEST.get(name, 4096), 2 * hint)
 
@@ -223,19 +223,19 @@ def base_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class RunMode:
-    """How a target is run, apart from what is asked.
+    """How a target is run.
 
-    ``real``: on real tensors, as it does something else on fake ones; ``own``: it is attnprof's
-    code, which is alike on both; ``in_blocks``: it has mechanisms of attnprof, which loop over
-    blocks of tokens; ``routed``: experts are taken to be chosen evenly; ``data``: floating inputs
-    have no gradients.
+    ``real``: on real tensors, as it does something else on fake ones; ``trusted``: it does the same
+    on both, as attnprof's own code; ``loops_in_blocks``: it has mechanisms of attnprof, which loop
+    over blocks of tokens; ``routed``: experts are taken to be chosen evenly; ``ungraded_inputs``:
+    floating inputs have no gradients.
     """
 
     real: bool = False
-    own: bool = False
-    in_blocks: bool = False
+    trusted: bool = False
+    loops_in_blocks: bool = False
     routed: bool = False
-    data: bool = False
+    ungraded_inputs: bool = False
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRu
 
 
 def _tokens_first(count: Callable[..., Counts]) -> OperationRule:
-    """Return a rule for kernels on (batch, tokens, heads, width), inside torch's others.
+    """Return a rule for kernels on (batch, tokens, heads, width), which others of torch's call.
 
     Calls with a window, or with lengths in a tensor (``unknown``), stay uncounted.
     """
@@ -227,14 +227,14 @@ def _mask_pairs(args: Sequence[Any]) -> Size | None:
 
 
 def _band(mask_mod: Any, size: int) -> Band | None:
-    """Return the band of blocks that a mask keeps; None if it keeps others, or needs values."""
-    known = _BANDS.setdefault(mask_mod, {})
-    if size not in known:
+    """Return the band of blocks that a mask keeps; None for another shape or if it needs values."""
+    bands = _BANDS.setdefault(mask_mod, {})
+    if size not in bands:
         try:
-            known[size] = _measured_band(mask_mod, size)
+            bands[size] = _measured_band(mask_mod, size)
         except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
-            known[size] = None
-    return known[size]
+            bands[size] = None
+    return bands[size]
 
 
 def _measured_band(mask_mod: Any, size: int) -> Band | None:

@@ -85,7 +85,7 @@ def _forward(_out: Any, call: Any) -> Counts:
 
 
 def _backward(_out: Any, call: Any) -> Counts:
-    """Count five products on each pair, and what a cap and a sink add.
+    """Count five products on each pair, and the parts of a cap and a sink.
 
     The definition has the weights, so it computes no scores again: four products.
     """
@@ -96,10 +96,10 @@ def _backward(_out: Any, call: Any) -> Counts:
 def _of_view(
     call: Any, count: Callable[..., Counts], cap: Counts, sink: Counts, again: Counts
 ) -> Counts:
-    """Return the counts, with a cap's for a pair and a sink's for a row.
+    """Return the counts, with those of a cap for each pair and of a sink for each row.
 
-    In the definition's view they are without what only a kernel does for a pair (``again``). Beside
-    them stands what other views count more: of all pairs, of the cache that is copied.
+    The definition's view leaves out the counts for a pair that only a kernel has (``again``).
+    Further keys say how much more other views count: of all pairs, of a copied cache.
     """
     width, n, m, start = _sizes(call)
     heads = product(call.query.shape[:2])
@@ -139,7 +139,7 @@ def played(
     kind: str, shapes: Shapes, rows: int, form: str,
     needs: tuple[bool, ...] = (),
 ) -> Counts:  # fmt: skip
-    """Return what a mixer's text executes on operands of these shapes.
+    """Return the counts of a mixer's text on operands of these shapes.
 
     A kernel computes whole chunks, the last one padded; the ``recurrent`` form goes token by token
     in both directions. With ``needs``, operands that get a gradient, it is the backward pass.
@@ -166,14 +166,14 @@ def played(
 
 
 def _of_length(shapes: Shapes, axis: int, tokens: Size) -> Shapes:
-    """Return the shapes with so many tokens, which all operands but those of heads have."""
+    """Return the shapes with so many tokens; operands of one or two dimensions have none."""
     return tuple(x if len(x) <= 2 else (*x[:axis], tokens, *x[axis + 1 :]) for x in shapes)
 
 
 def _at_chunks(
     kind: str, shapes: Shapes, rows: int, needs: tuple[bool, ...], chunks: Size
 ) -> Counts:
-    """Return the counts at a symbolic number of chunks: what one takes, and the first beside it."""
+    """Return the counts of a symbolic number of chunks, from those of one chunk and of two."""
     axis = MIXERS[kind].tokens
     one, two = (
         played(kind, _of_length(shapes, axis, rows * n), rows, "chunkwise", needs) for n in (1, 2)
@@ -186,7 +186,7 @@ def _shapes(call: Any) -> Shapes:
 
 
 def _prompt(_out: Any, call: Any) -> Counts:
-    """Count a prompt's forward or backward pass; beside it what the other form counts more."""
+    """Count a prompt's forward or backward pass, and how much more the other form counts."""
     shapes, needs = _shapes(call), tuple(getattr(call, "needs", ()))
     counts = played(call.kind, shapes, call.rows, call.form, needs)
     if not all(isinstance(size, int) for shape in shapes for size in shape):

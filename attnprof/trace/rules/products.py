@@ -61,7 +61,7 @@ def _linear_backward(_out: Any, call: Any) -> Counts:
 
 @rule("_trilinear")
 def _trilinear(out: Any, call: Any) -> Counts:
-    """Count two products: the first with the second, summed over what the third does not have."""
+    """Count two products: the first with the second, summed over dimensions the third lacks."""
     one, two, three = map(list, (call.i1.shape, call.i2.shape, call.i3.shape))
     expanded = (call.expand1, call.expand2, call.expand3)
     for sizes, places in zip((one, two, three), expanded, strict=True):
@@ -145,7 +145,7 @@ def _real(tensor: Any, dim: int) -> Counts:
 
 
 def _to_spectrum(out: Any, call: Any) -> Counts:
-    """Count the last dimension from real points, the others over the spectrum computed."""
+    """Count the last dimension from real points, the others over its spectrum."""
     *others, last = call.dim
     shape = list(out.shape)
     if not call.onesided:

@@ -1,9 +1,9 @@
 """What runs in place of an operation: its parts, or a result that fake tensors can have.
 
 Torch composes some operations of others below the level that a dispatch mode sees. Each of these is
-written here as its kernel does it, so that its parts are recorded (:func:`expansion_of`). Others
-fake tensors cannot run, or run with another layout than the CPU (:func:`result_of`): shapes and
-strides are those of CPU kernels. Sources: torch's aten/src/ATen/native:
+written here as its kernel does it, so that its parts are recorded (:func:`expansion_of`). Fake
+tensors cannot run some operations, or give results another layout than the CPU does
+(:func:`result_of` gives the CPU's shapes and strides). Sources: torch's aten/src/ATen/native:
 transformers/{attention,transformer}.cpp, {ReduceOps,SoftMax,Dropout,Distance}.cpp,
 {layer_norm,Normalization,Loss,Activation,GroupedMMUtils}.cpp.
 """
@@ -153,7 +153,7 @@ def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Replacement | None:
     """
     if isinstance(func, HigherOrderOperator):
         if func._name == "cond" and isinstance(args[0], torch.SymBool):
-            return _branch  # which sizes choose
+            return _branch
         whole = func._name != "flex_attention" or is_sparse(args)
     else:
         whole = registered(func._schema.name) is not None
@@ -161,7 +161,7 @@ def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Replacement | None:
 
 
 def _branch(chosen: Any, yes: Any, no: Any, operands: Any) -> Any:
-    """Run the branch of ``torch.cond``, as torch does where it is no tensor that chooses."""
+    """Run the branch of ``torch.cond`` that sizes choose, as torch does without a tensor."""
     return (yes if chosen else no)(*operands)
 
 
@@ -239,9 +239,9 @@ def _as_a_product(*args: Any, **_kwargs: Any) -> Any:
 
 
 def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) -> Replacement:
-    """Return an operation whose results are those of contiguous operands, as CPU kernels make them.
+    """Return an operation whose results lie as for contiguous operands, as CPU kernels make them.
 
-    Or of operands in the memory format that is chosen for each.
+    ``memory_format`` chooses another layout for each operand.
     """
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -320,7 +320,7 @@ def _write_to_out(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwar
 
 @cache
 def _plain_of(func: Any) -> Any:
-    """Return the overload that returns what this one writes to ``out``; None if there is none."""
+    """Return the overload whose result this one writes to ``out``; None if there is none."""
     schema = getattr(func, "_schema", None)  # an operation of higher order has none
     if schema is None or [item.name for item in schema.arguments if item.is_out] != ["out"]:
         return None
@@ -331,7 +331,7 @@ def _plain_of(func: Any) -> Any:
 
 
 def _inputs_of(func: Any) -> list[tuple[str, str]]:
-    """Return the arguments of an operation, by name and type, without those it writes to."""
+    """Return name and type of an operation's arguments, but for ``out``."""
     return [(item.name, str(item.type)) for item in func._schema.arguments if not item.is_out]
 
 

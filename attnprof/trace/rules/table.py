@@ -143,7 +143,7 @@ def cost_of(
     func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], choices: Any = None,
     **fields: Any,
 ) -> Call:  # fmt: skip
-    """Return a dispatched operation with what it costs; ``fields`` are further fields of the call.
+    """Return the record of a dispatched operation: costs, and further ``fields`` of the call.
 
     ``choices`` know how many of the experts each row chose, in models that route tokens.
     """
@@ -151,7 +151,7 @@ def cost_of(
     fields = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **fields}
     workspace: Size = 0
     counts: Counts | None = None
-    known = False
+    scratch_known = False
     if full in HIGHER:
         counts, moved = HIGHER[full](args, out)
     elif isinstance(func, HigherOrderOperator):
@@ -165,24 +165,25 @@ def cost_of(
         call = bound(func, args, passed)
         moved = _moved(name, base, out, args, passed, choices)
         moved = moved - _unpicked_bytes(name, base, out, call)
-        workspace, known = workspace_of(base, out, call)
+        workspace, scratch_known = workspace_of(base, out, call)
         if by_user:
             values = registered.counts_of(func._schema.name, vars(call), out)
             counts = Counts({kind: values[kind] for kind in KINDS if kind in values})
             moved = values.get("bytes_moved", moved)
-            workspace, known = values.get("workspace_bytes", workspace), "workspace_bytes" in values
+            workspace = values.get("workspace_bytes", workspace)
+            scratch_known = "workspace_bytes" in values
         else:
             counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, call)
     if counts is None:
         fields |= {"uncounted": full, "touched": moved}
     return Call(
         counts=counts or {}, bytes_moved=moved, workspace=workspace,
-        scratch="" if known else full, **fields,
+        scratch="" if scratch_known else full, **fields,
     )  # fmt: skip
 
 
 def _moved(name: str, base: str, out: Any, args: Any, passed: Any, choices: Any) -> Size:
-    """Return the bytes an operation reads and writes; of experts only those that tokens meet."""
+    """Return the bytes an operation reads and writes; of experts only the chosen ones."""
     if base in _PRODUCTS and numel(out) == 0:  # of an expert that no row meets: nothing is read
         return 0
     # every operand is read once, every result written once; rows left alone are not
@@ -259,9 +260,9 @@ def check_registered() -> None:
     """
     for name in registered.names():
         library, _, op = name.partition("::")
-        known = [x.partition("::")[2] for x in torch._C._dispatch_get_all_op_names()
-                 if x.startswith(f"{library}::")]  # fmt: skip
-        defined = sorted({x.partition(".")[0] for x in known})
+        overloads = [x.partition("::")[2] for x in torch._C._dispatch_get_all_op_names()
+                     if x.startswith(f"{library}::")]  # fmt: skip
+        defined = sorted({x.partition(".")[0] for x in overloads})
         if defined and op not in defined:
             hint = closest(op, defined)
             raise RequestError(f"there is a rule for {name}, but {library} has no '{op}': {hint}")

@@ -25,7 +25,7 @@ class Counts(dict[str, Size]):
 
 
 NOTHING = Counts()
-#: Keys for what other views of a model would count more for a kernel's call: FLOPs on all pairs
+#: Keys for how much more other views of a model count for a kernel's call: FLOPs on all pairs
 #: (causal masks apart), FLOPs by definition or by a kernel instead, bytes of a copied cache.
 DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED = "dense", "dense causal", "other form", "copied"
 #: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products

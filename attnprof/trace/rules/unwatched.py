@@ -1,4 +1,4 @@
-"""Operations as autograd runs them without a dispatch mode, which makes torch take other ways.
+"""Record operations as autograd runs them without a dispatch mode, which changes some of them.
 
 Backward formulas, sums of gradients that meet, and some composed functions ask whether any tensor
 "looks like a subclass"; under a mode all do, and they work out of place. :class:`Watch` gives the
@@ -65,7 +65,7 @@ class Watch:
     def __init__(self) -> None:
         self._zeros: Any = 0
         self._node: Any = None
-        self._own = set[Any]()
+        self._node_storages = set[Any]()
         key = torch._C.DispatchKey.PythonDispatcher
         dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(key)
         self._engine_only = _engine_only(type(torch.zeros(0)), bool(dispatcher))
@@ -99,15 +99,15 @@ class Watch:
             self._node = None
             return False
         if node is not self._node:
-            self._node, self._own = node, set()
-        return func in _STEPS and args[0].untyped_storage()._cdata in self._own
+            self._node, self._node_storages = node, set()
+        return func in _STEPS and args[0].untyped_storage()._cdata in self._node_storages
 
     def ran(self, func: Any, out: Any) -> None:
         """Remember zeros that an operation made: the next one may write into them."""
         if func in _ZEROS:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
-            self._own |= {x.untyped_storage()._cdata for x in tensors_in(out)}
+            self._node_storages |= {x.untyped_storage()._cdata for x in tensors_in(out)}
 
 
 def _node_name() -> str:
@@ -127,7 +127,7 @@ def _holders(tensor: Any) -> tuple[int, int]:
 
 @cache
 def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
-    """Return how often a tensor is held, under a mode, of which only autograd's engine knows."""
+    """Return how often a tensor is held that only autograd's engine holds, under a mode."""
     seen: list[tuple[int, int]] = []
 
     class Look(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -291,7 +291,7 @@ _SELECTING = "MaskedFillBackward1"
 
 
 def depends_on_values(nodes: list[Any]) -> list[str]:
-    """Return a note if the gradient of one of the nodes takes longer for some values."""
+    """Return a note if the gradient of a node takes longer for some values."""
     if not any(node.name() in _OF_PRODUCTS for node in nodes):
         return []
     note = "the backward pass of prod and cumprod is that of entries none of which is zero"
@@ -315,7 +315,7 @@ def selects(node: Any) -> str:
 
 
 def gradients_of(node: Any, gradients: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    """Return a node's gradients as without a mode; ``gradients`` are those under the mode."""
+    """Return a node's gradients as without a mode; ``gradients`` are its gradients under one."""
     if selects(node):  # what is picked out is not known
         return (None if gradients[0] is None else grad.clone(), *gradients[1:])
     saved = (node._raw_saved_self, node._raw_saved_result)

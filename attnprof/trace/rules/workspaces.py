@@ -161,22 +161,22 @@ def _promoted(_out: Any, call: Any) -> Size:
     return sum((numel(x) * common.itemsize for x in other), start=0)
 
 
-def _middle(_out: Any, call: Any) -> Size:
+def _partitioned_copy(_out: Any, call: Any) -> Size:
     """Return bytes of a copy that is partitioned; 0 along a dimension that lies in order."""
     a, dim = call.self, getattr(call, "dim", None)
     in_order = dim is not None and (not a.dim() or same(layout(a)[dim][1], 1))
     return 0 if in_order else nbytes(a)
 
 
-def _means(_out: Any, call: Any) -> Size:
-    """Raise for a mean, which takes numbers of entries and quotients; return 0 for others."""
+def _except_means(_out: Any, call: Any) -> Size:
+    """Return 0; raise for a mean, which takes numbers of entries and quotients."""
     if call.reduce == "mean":
         raise UnknownWorkspaceError
     return 0
 
 
 def _distances(_out: Any, call: Any) -> Size:
-    """Return bytes of two factors with two columns more, as long lists of points multiply."""
+    """Return bytes of two factors with two columns more; short lists of points need none."""
     both = (call.x1, call.x2)
     few = all(x.shape[-2] <= 25 for x in both)
     if getattr(call, "p", 2) != 2 or getattr(call, "compute_mode", None) == 2 or few:
@@ -298,12 +298,12 @@ workspaces(
             copied(c.self) if isinstance(c.self, torch.Tensor) else 0
         ),
         "repeat_interleave": lambda _, c: nbytes(c.repeats) if hasattr(c, "repeats") else 0,
-        "scatter_reduce": _means,
+        "scatter_reduce": _except_means,
         # one line of positions
         "sort": lambda _, c: 8 * size_of(c.self.shape[c.dim]) if c.self.dim() else 0,
         # a copy that is partitioned, and its positions
         "kthvalue": lambda _, c: nbytes(c.self) + 8 * numel(c.self),
-        "median nanmedian": _middle,
+        "median nanmedian": _partitioned_copy,
         # one dimension after the other
         "roll": lambda out, c: nbytes(out) * max(0, len(c.shifts) - 1),
         # dimension 1 has a kernel of its own, for tensors that lie in order

@@ -51,7 +51,7 @@ class Calls:
             self._compare(first, number, most)
 
     def _left_tensors(self) -> list[Any]:
-        """Return the tensors that the calls so far have left, gradients apart."""
+        """Return the tensors that earlier calls have left, without gradients."""
         for tensor in self.grown:
             tensor.grad = None
         return self.recorder.left(lambda: [*held_by(self.subject), *self.surroundings.tensors()])
@@ -81,7 +81,7 @@ class Calls:
         return not is_other
 
     def _compare(self, first: Any, number: int, most: int) -> None:
-        """Add sentences on what the first call and the next one cost otherwise to the trace.
+        """Note in the trace how the first and the next call differ in cost from the recorded one.
 
         If every call changes some state, the next ones are compared, up to ``most`` calls in all.
         """
@@ -131,7 +131,7 @@ class Calls:
 
 
 def _differences(expected: Any, counted: Any) -> str:
-    """Return in words what a call costs otherwise than expected, FLOPs and bytes before others."""
+    """Return in words where a call's costs are not the expected ones, FLOPs and bytes first."""
     sentences = [
         f"{counted.get(part, {}).get(name, 0)} {part} {name.replace('_', ' ')}, not {value}"
         for part, quantities in expected.items()

@@ -1,6 +1,7 @@
-"""Hide from code that its tensors are fake, so that it does what it does on real ones.
+"""Hide from code that its tensors are fake, so that it takes the path of real ones.
 
-Asking for fake tensors finds none, copies stay in their mode, what is compiled runs uncompiled.
+Questions about fake tensors get the answers for real ones, copies of tensors stay in their mode,
+and compiled code runs uncompiled.
 """
 
 import copy
@@ -32,7 +33,7 @@ class _Stranger(torch.Tensor):
     """Stands for ``FakeTensor`` in code outside of torch: no tensor is an instance of it."""
 
 
-#: What code outside of torch finds under these names: the answers for real tensors.
+#: Names as code outside of torch sees them: the answers for real tensors.
 _ANSWERS: dict[str, Any] = {
     "FakeTensor": _Stranger,
     "is_fake": lambda *_: False,
@@ -47,8 +48,8 @@ def _attribute(name: str) -> property:
     def answer(place: ModuleType) -> Any:
         if name not in vars(place):
             raise AttributeError(f"module '{place.__name__}' has no attribute '{name}'")
-        asking = sys._getframe(1).f_globals.get("__name__", "")
-        return vars(place)[name] if _is_inside(asking) else _ANSWERS[name]
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return vars(place)[name] if _is_inside(caller) else _ANSWERS[name]
 
     return property(answer)
 
@@ -66,10 +67,10 @@ def disguised() -> Iterator[None]:
 
     A copy of a fake tensor, also by way of pickle, belongs to the mode of the first.
     """
-    held: dict[int, Any] = {}
+    pickled: dict[int, Any] = {}
 
     def reduced(tensor: Any, _protocol: Any) -> Any:
-        held[id(tensor)] = tensor
+        pickled[id(tensor)] = tensor
         return _unpickled, (id(tensor),)
 
     mode: dict[str, Any] = {"__deepcopy__": lambda mode, *_: mode, "__copy__": lambda mode: mode}
@@ -85,7 +86,7 @@ def disguised() -> Iterator[None]:
         for module in foreign_modules():  # names that were imported earlier
             if vars(module).get("FakeTensor") is FakeTensor and not _is_inside(module.__name__):
                 stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
-        stack.callback(_PICKLED.reset, _PICKLED.set(held))
+        stack.callback(_PICKLED.reset, _PICKLED.set(pickled))
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
         stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
         # guards on a copied size count, as guards on the size itself
@@ -120,7 +121,7 @@ def _as_leaf_like(tensor: Any, made: Any) -> Any:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Run what is or was compiled as it was written; ``notes_of_compiling`` say so."""
+    """Run compiled code inside as it was written; ``notes_of_compiling`` say so."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     with ExitStack() as stack:
         stack.callback(_COMPILED.reset, _COMPILED.set([]))
@@ -147,7 +148,7 @@ def _as_written(model: Any = None, **_settings: Any) -> Any:
     """Return the model as it is: a ``torch.compile`` that does not compile, and notes that."""
     if model is None:
         return _as_written
-    asking = sys._getframe(1).f_globals.get("__name__", "")
-    if not _is_inside(asking) or asking == "torch.nn.modules.module":
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    if not _is_inside(caller) or caller == "torch.nn.modules.module":
         _COMPILED.get().append(EAGER)
     return model

@@ -1,10 +1,9 @@
 """Even routing: sizes that depend on which experts tokens choose, if they choose them evenly.
 
 In a routed run the places of the largest among real numbers (``topk``, ``argmax``, ``max``,
-``sort``) are taken to be spread: row t chooses t·k, t·k + 1, … modulo the number of experts. On
-fake tensors the values of what is made of these places alone are computed beside them, so that the
-numbers and sizes that code takes from them are known; under symbolic sizes a number of rows is
-named by what it is there: a multiple of the rows of one expert.
+``sort``) are taken to be spread: row t chooses t·k, t·k + 1, … modulo the number of experts. Fake
+tensors made of such places alone carry their values, so that numbers and sizes read from them are
+known. Under symbolic sizes such a number of rows is a multiple of the rows of one expert.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +55,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownValues:
     """The values of a fake tensor, and the choice that they were made of, if any."""
 
     values: Any
@@ -74,11 +73,11 @@ class Routing:
         """Return the fake result of an operation that depends on known values; else None."""
         answer = _ANSWERS.get(name_of(func).removeprefix("aten."))
         masks = [x for x in tensors_in(args) if is_mask(x)]
-        asked = masks if answer in (_indexed, _selected) else tensors_in((args, kwargs))
-        known = [_known(x) for x in asked]
-        if answer is None or not asked or None in known or not isinstance(asked[0], FakeTensor):
+        deciding = masks if answer in (_indexed, _selected) else tensors_in((args, kwargs))
+        values = [_values_of(x) for x in deciding]
+        if not (answer and deciding) or None in values or not isinstance(deciding[0], FakeTensor):
             return None
-        route = next((one.route for one in known if one and one.route), None)
+        route = next((one.route for one in values if one and one.route), None)
         self.use(route)
         return answer(func, args, kwargs, lambda n: _as_rows(n, route))
 
@@ -102,7 +101,7 @@ class Routing:
         setattr(places, _ROWS, route)
         if not isinstance(places, FakeTensor):
             return places.copy_(values), route
-        setattr(places, _KEY, _Known(values, route))
+        setattr(places, _KEY, _KnownValues(values, route))
         return None
 
 
@@ -111,28 +110,28 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
     if not any(isinstance(x, FakeTensor) for x in results):
         return
     operands = tensors_in((args, kwargs))
-    known = [_known(x) for x in operands]
+    known = [_values_of(x) for x in operands]
     if name == "rand":
         setattr(results[0], _UNIT, True)
     if name == "lt" and hasattr(args[0], _UNIT) and args[1] <= 0:  # as layers that are not dropped
-        setattr(results[0], _KEY, _Known(_blank("zeros", results[0]), None))
+        setattr(results[0], _KEY, _KnownValues(_blank("zeros", results[0]), None))
         return
-    made = name.removesuffix("_") in _MADE
-    follows = made or (operands and None not in known)
+    from_nothing = name.removesuffix("_") in _MADE
+    follows = from_nothing or (operands and None not in known)
     if follows and all(prod(map(_as_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
         route = next((one.route for one in known if one and one.route), None)
         for result, value in zip(results, tensors_in(values), strict=True):
-            setattr(result, _KEY, _Known(value, route))
+            setattr(result, _KEY, _KnownValues(value, route))
     elif name.endswith("_") and operands and hasattr(operands[0], _KEY):
         delattr(operands[0], _KEY)
 
 
-def _known(tensor: Any) -> _Known | None:
+def _values_of(tensor: Any) -> _KnownValues | None:
     if not isinstance(tensor, FakeTensor):
-        return _Known(tensor, None)
+        return _KnownValues(tensor, None)
     if tensor.constant is not None:
-        return _Known(tensor.constant, None)
+        return _KnownValues(tensor.constant, None)
     return getattr(tensor, _KEY, None)
 
 
@@ -143,7 +142,7 @@ def _as_number(size: Any) -> Any:
 
 def _plain_arguments(value: Any) -> Any:
     """Return arguments with values for tensors and numbers for sizes."""
-    of_tensor = tree_map_only(torch.Tensor, lambda x: _known(x).values, value)  # type: ignore[union-attr]
+    of_tensor = tree_map_only(torch.Tensor, lambda x: _values_of(x).values, value)  # type: ignore[union-attr]
     return tree_map_only(_SYMBOLIC, _as_number, of_tensor)
 
 
@@ -163,22 +162,22 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     if name not in _CHOICES or not args or not args[0].is_floating_point():
         return None
     first, results = args[0], tensors_in(out)
-    given = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
+    positional = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
     default = None if name in ("argmax", "max") else -1
-    dim = kwargs.get("dim", given[0] if given else default)
+    dim = kwargs.get("dim", positional[0] if positional else default)
     if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
         return None
     places, dim = results[-1], dim % first.dim()
     experts, shape = first.shape[dim], list(map(_as_number, places.shape))
-    kept = places.dim() == first.dim()
-    each = shape.pop(dim) if kept else 1
+    keeps_dim = places.dim() == first.dim()
+    each = shape.pop(dim) if keeps_dim else 1
     selects_keys = _as_number(experts) > MOST_EXPERTS
     if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
         return None
     with unset_fake_temporarily():
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
         rows = (steps.unsqueeze(-1) + torch.arange(each)) % _as_number(experts)
-        values = rows.movedim(-1, dim) if kept else rows.squeeze(-1)
+        values = rows.movedim(-1, dim) if keeps_dim else rows.squeeze(-1)
     return places, Route(prod(places.shape), experts, each), values.contiguous()
 
 
@@ -197,7 +196,7 @@ def _as_rows(number: int, route: Route | None) -> Any:
     return number
 
 
-# -- results whose sizes, or which, depend on values ----------------------------------------
+# -- results that known values decide, or whose sizes they decide ----------------------------
 Name = Callable[[int], Any]
 
 
@@ -218,14 +217,14 @@ def _places(mask: Any, name: Name) -> Any:
     values = _computed(torch.ops.aten.nonzero.default, (mask,), {})
     count = name(len(values))
     places = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
-    setattr(places, _KEY, _Known(values, None))
+    setattr(places, _KEY, _KnownValues(values, None))
     return places
 
 
 def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
     shape = list(map(_as_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
     with unset_fake_temporarily():
-        count = int(_known(args[1]).values.expand(shape).count_nonzero())  # type: ignore[union-attr]
+        count = int(_values_of(args[1]).values.expand(shape).count_nonzero())  # type: ignore[union-attr]
     return args[0].new_empty((name(count),))
 
 
@@ -253,7 +252,7 @@ def as_with_values(routing: Routing) -> Iterator[None]:
     one_hot, as_list = _one_hot(), FakeTensor.tolist
 
     def tolist(tensor: Any) -> Any:
-        known = _known(tensor)
+        known = _values_of(tensor)
         if known is None:
             return as_list(tensor)
         routing.use(known.route)
@@ -264,7 +263,7 @@ def as_with_values(routing: Routing) -> Iterator[None]:
         yield
 
 
-def _as_list(known: _Known) -> Any:
+def _as_list(known: _KnownValues) -> Any:
     """Return values as a list of Python numbers; torch runs no operation for it."""
     with unset_fake_temporarily():
         values = known.values.tolist()
@@ -311,7 +310,7 @@ _PICKS = words("""
 
 
 def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
-    """Mark results that are made of chosen places, or of rows that these picked."""
+    """Mark results that are made of chosen places, or of rows that such places picked."""
     marked = [x for x in operands if hasattr(x, _ROWS)]
     if not marked:
         return

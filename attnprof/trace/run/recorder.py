@@ -49,17 +49,17 @@ _CONSTANT = torch.ops.aten.lift_fresh.default
 _DEVICE = torch.ops.prim.device.default
 
 
-class _Held:
+class _LiveStorage:
     """A storage, followed without keeping it alive; if the run made it, with number and bytes."""
 
-    def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
+    def __init__(self, tensor: Any, number: int = 0, size: Size = 0) -> None:
         self.key = key_of(tensor)
-        self.storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self.weak = self.storage.cdata
+        self.reference: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.pointer = self.reference.cdata
         self.number = number
-        self.bytes = held
+        self.bytes = size
         self.counted: CountedOff | None = None
-        self.given = False  # it was there before the run
+        self.was_given = False  # it was there before the run
 
 
 class Recorder(EagerMode):
@@ -80,17 +80,18 @@ class Recorder(EagerMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._parts = parts or Submodules(None)
-        self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
+        decisions = values.decisions if values else []
+        self.trace = Trace(decisions=decisions, modules=self._parts.entries)
         self._values = values
         self._routing, self.choices = routing, Choices(routed=routing is not None)
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
-        self._known: dict[int, _Held] = {}
-        self._alive: dict[int, _Held] = {}
+        self._followed: dict[int, _LiveStorage] = {}
+        self._alive: dict[int, _LiveStorage] = {}
         self._places: dict[int, tuple[str, str]] = {}
         self._made = 0
-        self._unshown: list[_Held] = []
+        self._unshown: list[_LiveStorage] = []
         self._watch = Watch()
         self._replays = _Replays()
         self._node: Any = None
@@ -100,10 +101,10 @@ class Recorder(EagerMode):
     def given(self, tensors: Any, *, replaceable: bool = False) -> None:
         """Follow tensors made before the run; the run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
-            held = _Held(tensor, 0, storage_bytes(tensor) if replaceable else 0)
-            held.given = True
-            self._known[held.key] = held
-            self._alive.update({held.weak: held} if replaceable else {})
+            storage = _LiveStorage(tensor, 0, storage_bytes(tensor) if replaceable else 0)
+            storage.was_given = True
+            self._followed[storage.key] = storage
+            self._alive.update({storage.pointer: storage} if replaceable else {})
 
     def made(self, tensor: Any) -> None:
         """Add a tensor that no operation made: it counts as made by the next operation."""
@@ -112,17 +113,17 @@ class Recorder(EagerMode):
     def left(self, values: Callable[[], Iterable[Any]]) -> list[Any]:
         """Return the tensors among ``values()`` that this run made and that are still alive."""
         self._died_storages()
-        made = {held.key for held in self._alive.values() if not held.given}
-        kept = values() if made else ()
-        return [x for x in kept if isinstance(x, torch.Tensor) and key_of(x) in made]
+        new = {storage.key for storage in self._alive.values() if not storage.was_given}
+        tensors = values() if new else ()
+        return [x for x in tensors if isinstance(x, torch.Tensor) and key_of(x) in new]
 
     def restart_for_next_call(self, tensors: Iterable[Any]) -> Trace:
-        """Restart for the next call, with ``tensors`` as given before; return what was recorded."""
+        """Restart for the next call, with ``tensors`` as given before; return the trace so far."""
         keys = set(map(key_of, tensors))
         self._died_storages()
-        for held in self._alive.values():
-            held.number *= held.key not in keys
-        self._alive = {weak: held for weak, held in self._alive.items() if not held.number}
+        for storage in self._alive.values():
+            storage.number *= storage.key not in keys
+        self._alive = {key: storage for key, storage in self._alive.items() if not storage.number}
         first = replace(self.trace, calls=[*self.trace.calls], notes=[*self.trace.notes])
         self.trace.before = len(first.calls)
         self.trace.calls.clear()
@@ -161,7 +162,7 @@ class Recorder(EagerMode):
         def after(node: Any, gradients: Any, grads: Any) -> Any:
             self._paused, self._node = False, node
             try:
-                if op := selects(node):  # which takes as much as the values say
+                if op := selects(node):  # which takes as much memory as the values say
                     (line, module), name = self._place(sys._getframe()), f"aten.{op}"
                     self.trace.calls.append(Call(
                         op, {}, 0, self.part, line, module=module, uncounted=name, scratch=name
@@ -209,14 +210,14 @@ class Recorder(EagerMode):
             died = []
         func, args = self._watch.unwatched(func, args, frame)
         if self._values is None:
-            refuse_outside(func, args, self._known)
+            refuse_outside(func, args, self._followed)
         out = self._result(func, args, kwargs, place[0])
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
-            if key_of(tensor) not in self._known:
-                self._known[key_of(tensor)] = _Held(tensor)
+            if key_of(tensor) not in self._followed:
+                self._followed[key_of(tensor)] = _LiveStorage(tensor)
         born = self._new_storages(tensors_in(out))
         if born and self._values is None and "alpha" not in kwargs:
-            born[0].counted = counted_off(func, out, args, self._known)
+            born[0].counted = counted_off(func, out, args, self._followed)
         self._add(func, out, args, kwargs, place, [*born, *self._unshown], died)
         self._unshown = []
         self._replays.note(func, args, frame)
@@ -224,16 +225,16 @@ class Recorder(EagerMode):
 
     def _add(
         self, func: Any, out: Any, args: Any, kwargs: Any, place: tuple[str, str],
-        born: list[_Held], died: list[_Held],
+        born: list[_LiveStorage], died: list[_LiveStorage],
     ) -> None:  # fmt: skip
         """Add an operation to the trace, with storages that it made and that died before it."""
         results, (line, module) = tensors_in(out), place
         call = cost_of(
             func, out, args, kwargs, self.choices, part=self.part, line=line, module=module,
-            takes=sum((held.bytes for held in born), start=0),
-            gives=sum((held.bytes for held in died), start=0),
-            born=tuple((held.number, held.bytes) for held in born),
-            died=tuple(held.number for held in died if held.number),
+            takes=sum((storage.bytes for storage in born), start=0),
+            gives=sum((storage.bytes for storage in died), start=0),
+            born=tuple((storage.number, storage.bytes) for storage in born),
+            died=tuple(storage.number for storage in died if storage.number),
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
         )  # fmt: skip
@@ -253,23 +254,23 @@ class Recorder(EagerMode):
             self._values.spread(*chosen)
         return out
 
-    def _died_storages(self) -> list[_Held]:
+    def _died_storages(self) -> list[_LiveStorage]:
         """Return the storages that died since the operation before, and stop following them."""
         gone = compress(self._alive, map(_expired, self._alive))
-        died = [self._alive[weak] for weak in gone]
-        for held in died:
-            del self._alive[held.weak], self._known[held.key]
+        died = [self._alive[pointer] for pointer in gone]
+        for storage in died:
+            del self._alive[storage.pointer], self._followed[storage.key]
         return died
 
-    def _new_storages(self, results: list[Any]) -> list[_Held]:
+    def _new_storages(self, results: list[Any]) -> list[_LiveStorage]:
         """Return the storages behind results that are new, and follow them from now on."""
-        storages: list[_Held] = []
+        storages: list[_LiveStorage] = []
         for tensor in results:
-            if key_of(tensor) not in self._known:
+            if key_of(tensor) not in self._followed:
                 self._made += 1
-                held = _Held(tensor, self._made, storage_bytes(tensor))
-                self._known[held.key] = self._alive[held.weak] = held
-                storages.append(held)
+                storage = _LiveStorage(tensor, self._made, storage_bytes(tensor))
+                self._followed[storage.key] = self._alive[storage.pointer] = storage
+                storages.append(storage)
         return storages
 
     def _place(self, frame: FrameType) -> tuple[str, str]:
@@ -356,5 +357,5 @@ class _Replays:
 
 
 def _call_place(tensor: Any, frame: FrameType) -> tuple[int, int, int]:
-    """Return what identifies a call: its tensor, and the frame and instruction that made it."""
+    """Return the identity of a call: its tensor, and the frame and instruction that made it."""
     return id(tensor), id(frame), frame.f_lasti

@@ -50,7 +50,7 @@ def node_in_blocks(node: Any) -> Any:
 
 
 def _congruent(number: Any, block: Any) -> Any:
-    """Return a shorter number with the same remainder: without whole blocks, without remainders."""
+    """Return a shorter number with the same remainder, without whole blocks and remainders."""
     inside = {part: part.args[0] for part in number.atoms(*_REMAINDERS) if part.args[1] == block}
     terms = sympy.Add.make_args(sympy.expand(number.xreplace(inside)))
     return sympy.Add(*(term for term in terms if sympy.fraction(term / block)[1] != 1))
@@ -208,9 +208,9 @@ class SizeClasses:
         """Return a value or condition without quotients that are equal for the whole class."""
         if not self.ends or not getattr(value, "free_symbols", set()) & self.ends.keys():
             return value
-        known = {part: number for part in value.atoms(*_DOWN, *_UP, *_REMAINDERS)
-                 if (number := self._number(part)) is not None}  # fmt: skip
-        return self.rounded(value.xreplace(known)) if known else value
+        numbers = {part: number for part in value.atoms(*_DOWN, *_UP, *_REMAINDERS)
+                   if (number := self._number(part)) is not None}  # fmt: skip
+        return self.rounded(value.xreplace(numbers)) if numbers else value
 
     def _number(self, part: Any) -> Any:
         """Return a quotient or remainder as it is in the whole class; None if it varies."""
@@ -293,13 +293,13 @@ def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     """Return an operation on two symbolic sizes that keeps its results for a run."""
 
     def remembered(one: Any, other: Any) -> Any:
-        known = getattr(one.shape_env, "worked_out", None)
-        if known is None:
+        results = getattr(one.shape_env, "arithmetic_results", None)
+        if results is None:
             return operation(one, other)
-        asked = operation, one._expr, other._expr, one.pytype, other.pytype
-        if asked not in known:
-            known[asked] = node_in_blocks(operation(one, other))
-        return known[asked]
+        key = operation, one._expr, other._expr, one.pytype, other.pytype
+        if key not in results:
+            results[key] = node_in_blocks(operation(one, other))
+        return results[key]
 
     return remembered
 
@@ -311,8 +311,8 @@ def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
     """
 
     def answered(node: Any, *place: Any) -> bool:
-        known = node._expr
-        return known is sympy.true or (known is not sympy.false and question(node, *place))
+        condition = node._expr
+        return condition is sympy.true or (condition is not sympy.false and question(node, *place))
 
     return answered
 
@@ -352,9 +352,9 @@ def _following_sizes(plain: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     def method(tensor: Any, other: Any) -> Any:
         made = plain(tensor, other)
-        known = getattr(tensor, "item_memo", None) if _is_size(other) else None
-        if known is not None and isinstance(made, torch.Tensor):
-            made.item_memo = rule(known, other)  # type: ignore[attr-defined]
+        size = getattr(tensor, "item_memo", None) if _is_size(other) else None
+        if size is not None and isinstance(made, torch.Tensor):
+            made.item_memo = rule(size, other)  # type: ignore[attr-defined]
         return made
 
     return method

@@ -67,37 +67,37 @@ class Remembering(EagerMode):
         if kwargs.get("generator") is not None:  # no numbers are drawn
             func, kwargs = _undrawn(func), {k: x for k, x in kwargs.items() if k != "generator"}
         tensors: list[Any] = []
-        asked: Any = None
+        key: Any = None
         if (
             _is_made_again(func)
             and func is not _LINE
             and torch._C._get_dispatch_mode(FAKE) is self._fake
         ):
             with suppress(TypeError):
-                asked = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
-                asked += self._fake is None, torch.get_default_dtype()
-                asked += tuple([_offset(x, func) for x in tensors])
-                hash(asked)
-        if asked in self._made:
-            kind, ways = self._made[asked]
-            made = [way(self, tensors, *how) for way, how in ways]
+                key = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
+                key += self._fake is None, torch.get_default_dtype()
+                key += tuple([_offset(x, func) for x in tensors])
+                hash(key)
+        if key in self._made:
+            kind, makings = self._made[key]
+            made = [make(self, tensors, *arguments) for make, arguments in makings]
             return kind(made) if kind else made[0]
         out = func(*args, **kwargs)
         if self._fake and is_short_line(func, args):
             with unset_fake_temporarily():  # whose numbers code reads, as of layers' rates
                 out.constant = func(*args, **{**kwargs, "device": "cpu"})
             return out
-        if asked and asked[1:3] != (self._layouts(args, []), self._layouts(kwargs, [])):
-            return out  # it wrote to what was of another shape
+        if key and key[1:3] != (self._layouts(args, []), self._layouts(kwargs, [])):
+            return out  # it resized an operand
         results = list(out) if isinstance(out, list | tuple) else [out]
-        if asked is not None and all(isinstance(x, torch.Tensor) for x in results):
-            ways = [way for x in results if (way := self._way(x, tensors))]
-            if len(ways) == len(results) and _share_no_storage(results, tensors):
-                self._made[asked] = None if results[0] is out else type(out), ways
+        if key is not None and all(isinstance(x, torch.Tensor) for x in results):
+            makings = [making for x in results if (making := self._making(x, tensors))]
+            if len(makings) == len(results) and _share_no_storage(results, tensors):
+                self._made[key] = None if results[0] is out else type(out), makings
         return out
 
     def _layouts(self, value: Any, tensors: list[Any]) -> Any:
-        """Return what a result's layout may depend on; raise TypeError where that is unknown."""
+        """Return all that a result's layout depends on; raise TypeError if that is unknown."""
         if type(value) in _SETTINGS:
             return type(value), value
         if isinstance(value, torch.Tensor):
@@ -123,8 +123,8 @@ class Remembering(EagerMode):
         """Return the device that a fake tensor stands for; None for meta tensors."""
         return tensor.fake_device if self._fake else None
 
-    def _way(self, result: Any, tensors: list[Any]) -> Making | None:
-        """Return how such a result is made again; None where that is unknown."""
+    def _making(self, result: Any, tensors: list[Any]) -> Making | None:
+        """Return how a result of this layout is made again; None if that is unknown."""
         for place, tensor in enumerate(tensors):
             if tensor is result:
                 return Remembering._operand, (place,)
@@ -169,20 +169,20 @@ class Remembering(EagerMode):
 
         So the first one of a device is torch's, and its attributes are copied to the others.
         """
-        known = self._attributes.get(device)
-        if known is None:
+        attributes = self._attributes.get(device)
+        if attributes is None:
             fake = FakeTensor(mode, meta, device)
             self._attributes[device] = dict(vars(fake))
             return fake
         fake = torch.Tensor._make_subclass(
             FakeTensor, meta, meta.requires_grad, dispatch_device=True,
-            device_for_backend_keys=known["_fake_device"],
+            device_for_backend_keys=attributes["_fake_device"],
         )  # fmt: skip
         if mode._allow_unsafe_data_ptr_access:
             torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
         else:
             torch._C._set_throw_on_mutable_data_ptr(fake)
-        vars(fake).update(known)
+        vars(fake).update(attributes)
         return fake
 
     @contextmanager
@@ -202,7 +202,7 @@ def is_short_line(func: Any, args: Any) -> bool:
 
 
 def _comparable(size: Any) -> Any:
-    """Return a size's expression, which can be compared without a guard; others as they are."""
+    """Return a size's expression, which compares without a guard; any other value as it is."""
     node = getattr(size, "node", None)
     return size if node is None else node.expr
 

@@ -45,7 +45,7 @@ MOST_BYTES = 2**30
 @with_room_for_calls
 def record(
     target: "Target", sizes: "Sizes", *, training: bool, most: float = inf,
-    environment: Any = None, before_each: Callable[[], None] | None = None, swift: bool = False,
+    environment: Any = None, before_each: Callable[[], None] | None = None, on_meta: bool = False,
     real: bool = False, flipped: int | None = None, once: bool = False, draws: int | None = None,
     calls: int = 1,
 ) -> Trace:  # fmt: skip
@@ -53,22 +53,22 @@ def record(
 
     The gradient of the (first) output is ones, and ``.grad`` is empty before.
     :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each``, called at
-    every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
-    kernels are not those of a device; ``real`` runs on real tensors, where the truth value number
-    ``flipped`` that the code takes from values is inverted. ``once`` runs one of a loop's turns
-    that are alike, as symbolic sizes do. Random numbers begin with ``draws``, see
+    every one, replaces that check. ``on_meta``: on meta tensors, thrice as fast as fake ones, with
+    other kernels than a device's; ``real``: on real tensors, where the truth value number
+    ``flipped`` that the code takes from values is inverted. ``once``: of a loop's turns that are
+    alike one is run, as under symbolic sizes. Random numbers begin with ``draws``, see
     :func:`attnprof.trace.run.values.drawn`. Up to ``calls`` calls of the module are compared with
     the one that is returned.
     """
     real = real or target.mode.real
-    swift = swift and not real and not target.mode.routed
-    world: Any = real_world if real else meta_world if swift else partial(fake_world, environment)
+    on_meta = on_meta and not real and not target.mode.routed
+    world: Any = real_world if real else meta_world if on_meta else partial(fake_world, environment)
     routing = Routing() if target.mode.routed else None
     chosen = as_with_values(routing) if routing else nullcontext()
     everywhere = put_back_after(target.make)
     refusing = refusing_unsupported_tensors(symbolic=environment is not None)
     with everywhere as surroundings, world(target.dtype), adding_in_place(), chosen, refusing:
-        subject, positional, named = _subject_and_inputs(target, sizes, swift=swift)
+        subject, positional, named = _subject_and_inputs(target, sizes, on_meta=on_meta)
         parameters, buffers = _weights(subject)
         if isinstance(subject, torch.nn.Module):
             subject.train(training)
@@ -85,7 +85,7 @@ def record(
                 tensor.normal_()
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
-            graded = [] if target.mode.data else _floating(inputs)
+            graded = [] if target.mode.ungraded_inputs else _floating(inputs)
             call = partial(_train if training else _call, subject, positional, named, graded)
             grown = [*parameters, *inputs]
             with drawn(draws):
@@ -99,12 +99,12 @@ def record(
         return recorder.trace
 
 
-def _subject_and_inputs(target: "Target", sizes: "Sizes", *, swift: bool) -> tuple[Any, Any, Any]:
+def _subject_and_inputs(target: "Target", sizes: "Sizes", *, on_meta: bool) -> tuple[Any, Any, Any]:
     """Return the module or function, with weights, and positional and named inputs of its call."""
     subject = target.make(sizes)
-    positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
+    positional, named = target.call_inputs(sizes, "meta" if on_meta else "cpu")
     settle(subject, positional, named)
-    if swift and not all(tensor.is_meta for held in _weights(subject) for tensor in held):
+    if on_meta and not all(tensor.is_meta for held in _weights(subject) for tensor in held):
         raise RuntimeError("tensors with values in a run without")  # they must not be touched
     return subject, positional, named
 
@@ -114,10 +114,10 @@ def _floating(tensors: Iterable[Any]) -> list[Any]:
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
-    """Return a run's trace, or what it raises: the user's code may raise anything."""
+    """Return a run's trace, or the exception that ends it."""
     try:
         return record(target, sizes, **how)
-    except Exception as error:  # noqa: BLE001 - the same
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         return error
 
 
@@ -150,7 +150,7 @@ def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
 def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Return the bytes of a module's parameters and buffers at concrete sizes, none allocated."""
     with put_back_after(target.make), fake_world(None, target.dtype):
-        subject = _subject_and_inputs(target, sizes, swift=False)[0]
+        subject = _subject_and_inputs(target, sizes, on_meta=False)[0]
         return sum(tensor.nbytes for held in _weights(subject) for tensor in held)
 
 
@@ -191,7 +191,7 @@ def _notes_on_outputs(result: Any, output: Any) -> list[str]:
 
 
 def tensors_of(result: Any) -> list[Any]:
-    """Return the tensors of a result, in order; of a mapping, those among its values."""
+    """Return the tensors of a result, in order; of a mapping, the tensors among its values."""
     values = list(result.values()) if isinstance(result, Mapping) else result
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 

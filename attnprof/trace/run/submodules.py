@@ -16,7 +16,7 @@ from attnprof.trace.sizes import numel
 
 
 class Submodules:
-    """The submodules of a module; ``own`` are the parameter entries that each holds itself."""
+    """The submodules of a module; ``entries``: how many parameter entries each holds itself."""
 
     def __init__(self, subject: Any) -> None:
         is_module = isinstance(subject, nn.Module)
@@ -25,12 +25,12 @@ class Submodules:
         self._kinds = {type(part) for _, part in named}
         self._inside = [""]
         self._named, self._owners = named, dict[int, str]()
-        self.own: dict[str, Size] = {}
-        seen = set[int]()  # what several share belongs to the first, as in ``parameters()``
+        self.entries: dict[str, Size] = {}
+        seen = set[int]()  # shared parameters belong to the first, as in ``parameters()``
         for name, part in named:
-            mine = {id(x): x for x in part.parameters(recurse=False) if id(x) not in seen}
-            seen |= mine.keys()
-            self.own[name] = sum(map(numel, mine.values()), start=0)
+            new = {id(x): x for x in part.parameters(recurse=False) if id(x) not in seen}
+            seen |= new.keys()
+            self.entries[name] = sum(map(numel, new.values()), start=0)
 
     @property
     def running(self) -> str:
@@ -44,9 +44,9 @@ class Submodules:
             yield
             return
         before = self.running
-        mine = ((name, x) for name, part in self._named for x in part.parameters(recurse=False))
+        weights = ((name, x) for name, part in self._named for x in part.parameters(recurse=False))
         inside = f"{before}." if before else ""
-        self._owners = {key_of(x): name for name, x in mine if name.startswith(inside)}
+        self._owners = {key_of(x): name for name, x in weights if name.startswith(inside)}
         self._inside.append(before)
         try:
             yield
@@ -63,7 +63,7 @@ class Submodules:
     def followed(self) -> Iterator[None]:
         """Follow calls of modules inside, and of their decoding steps.
 
-        What a module without a name here does is part of its caller.
+        Operations of a module without a name here are part of its caller.
         """
         with ExitStack() as patches:
             patches.enter_context(patch.object(nn.Module, "__call__", self._naming("__call__")))

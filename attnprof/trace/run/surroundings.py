@@ -24,7 +24,7 @@ import torch
 from attnprof.trace.run.symbols import foreign_modules, may_be_foreign
 from attnprof.user_code import calling_line
 
-#: Where installed packages lie: those that do not know torch hold no tensors.
+#: Where installed packages lie; a package that does not import torch holds no tensors.
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 #: How deep containers in containers, and objects in objects, are followed.
 _DEPTH = 10
@@ -33,11 +33,11 @@ _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
 #: Places that are compared at once.
 _TOGETHER = 64
-#: What can be gone through as it is: no code of a class's own.
+#: Types whose entries are read without running code of a user's class.
 _PLAIN = (list, set, deque)
-#: Places that change.
+#: Types of places.
 _KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
-#: Values that are no state: a module that is imported meanwhile adds some for good.
+#: Types of code, which is no state: a module that is imported during a run adds some for good.
 _TARGET = "attnprof.trace.request.target"
 _CODE = (ModuleType, type, FunctionType, BuiltinFunctionType, classmethod, staticmethod, property)
 
@@ -60,7 +60,7 @@ class Surroundings:
         return [*_of_a_run([*self._new(), *(x for cache in self._caches for x in _results(cache))])]
 
     def tables(self, subject: Any) -> Iterator[Any]:
-        """Yield the dictionaries and sets that were noted, and those of caches and of a module."""
+        """Yield the dictionaries and sets that were noted, and others in caches and in a module."""
         places = (x for before in self._before for group in before.groups for x, _ in group.copies)
         for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
@@ -95,7 +95,7 @@ class Surroundings:
 
 
 class _Contents:
-    """Copies of what places (containers, classes, cells, caches) hold, by groups of places.
+    """Copies of the contents of places (containers, classes, cells, caches), in groups of places.
 
     Modules around torch have thousands, and hardly one changes in a run: groups are left out whole.
     """
@@ -108,11 +108,11 @@ class _Contents:
         self.groups = [_Group(others[start : start + _TOGETHER]) for start in starts]
 
     def changeable(self) -> list[tuple[Any, Any]]:
-        """Return the places, with what they held, among which are all that have changed."""
+        """Return places with their earlier contents: all that have changed, and perhaps more."""
         return [pair for group in self.groups for pair in group.changeable()]
 
     def renewed(self) -> "_Contents":
-        """Return the contents of the places now: these, if none has changed."""
+        """Return the contents of the places now: this object if none has changed."""
         groups = [group.renewed() for group in self.groups]
         if all(map(is_, groups, self.groups)):
             return self
@@ -122,7 +122,7 @@ class _Contents:
 
 
 class _Group:
-    """Copies of what some places hold; plain places are compared at once."""
+    """Copies of the contents of some places; plain places are compared at once."""
 
     def __init__(self, places: list[Any]) -> None:
         self.copies = [(place, _copied(place)) for place in places]
@@ -142,11 +142,11 @@ class _Group:
         )
 
     def changeable(self) -> list[tuple[Any, Any]]:
-        """Return the places, with what they held, among which are all that have changed."""
+        """Return places with their earlier contents: all that have changed, and perhaps more."""
         return self._others if self._is_same() else self.copies
 
     def renewed(self) -> "_Group":
-        """Return the contents of the places now: these, if none has changed."""
+        """Return the contents of the places now: this object if none has changed."""
         if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
             return self
         return _Group([place for place, _ in self.copies])
@@ -154,7 +154,7 @@ class _Group:
 
 @contextmanager
 def put_back_after(root: Any) -> Iterator[Surroundings]:
-    """Undo what code inside changes in the user's modules and in what ``root`` refers to."""
+    """Undo changes by code inside to the user's modules and to objects that ``root`` refers to."""
     surroundings = Surroundings(root)
     with patch.object(torch.SymInt, "__hash__", _hash_of):
         try:
@@ -284,16 +284,16 @@ def _of_a_run(values: Iterable[Any], depth: int = 5) -> Iterator[Any]:
             yield from _of_a_run([*keys, *_parts(value), *held.values()], depth - 1)
 
 
-# -- what a place holds, and held ----------------------------------------------------------
+# -- the contents of a place, now and before -----------------------------------------------
 def _copied(place: Any) -> Any:
-    """Return a copy of what a place holds, which keeps the order."""
+    """Return a copy of a place's contents, which keeps the order."""
     if isinstance(place, dict):
         return dict.copy(place) if type(place) is dict else dict(_kind(place).items(place))
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
 
 
 def _views(place: Any) -> list[Any]:
-    """Return views of what a place holds now that run no code of its class; else none."""
+    """Return views of a place's contents that run no code of its class; none if there are none."""
     if isinstance(place, dict):
         return [_kind(place).keys(place), _kind(place).values(place)]
     if isinstance(place, type):
@@ -372,9 +372,9 @@ def _hash_of(size: Any) -> int:
     """
     node = size.node
     looked_up = getattr(node.shape_env, "looked_up", {})
-    asking = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-    is_known = asking == "attnprof" and node.expr in looked_up
-    if not is_known and (asking in {"attnprof", "einops"} or not may_be_foreign(asking)):
+    caller = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+    is_known = caller == "attnprof" and node.expr in looked_up
+    if not is_known and (caller in {"attnprof", "einops"} or not may_be_foreign(caller)):
         return int(_plain_hash(size))
     looked_up.setdefault(node.expr, calling_line())
     return hash((id(node.shape_env), node.expr))

@@ -114,16 +114,16 @@ def symbolic_sizes(
 
     environment: Any = Environment()
     environment.conversions = Conversions(bend, integers)
-    environment.worked_out, environment.looked_up = {}, {}
+    environment.arithmetic_results, environment.looked_up = {}, {}
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
         symbols = environment.create_symbol(hint, source, DimDynamic.DYNAMIC)
         sizes[name] = environment.create_symintnode(symbols, hint=hint, source=source)
         names[symbols] = symbol(name)
-    owns = {known: symbols for symbols, known in names.items()}
-    environment.classes = SizeClasses(frozenset(owns[symbol(name)] for name in classed))
-    blocks = {owns[symbol(name)]: size.xreplace(owns) for name, size in (below or {}).items()}
+    torchs = {ours: symbols for symbols, ours in names.items()}
+    environment.classes = SizeClasses(frozenset(torchs[symbol(name)] for name in classed))
+    blocks = {torchs[symbol(name)]: size.xreplace(torchs) for name, size in (below or {}).items()}
     for symbols, block in blocks.items():
         if block.is_Integer:
             environment.constrain_symbol_range(symbols, 2, int(block) - 1)
@@ -195,7 +195,7 @@ class _IntegerType(type):
 
 
 class _Integer(int, metaclass=_IntegerType):
-    """``int`` for user code: symbolic sizes are integers, and stay what they are."""
+    """``int`` for user code: symbolic sizes are integers, and stay symbolic."""
 
 
 def _patches() -> Iterator[Any]:
@@ -247,7 +247,7 @@ def foreign_modules() -> list[ModuleType]:
 
 @lru_cache(maxsize=1)
 def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
-    """Return these modules; the arguments, the cache's key, say which modules are imported."""
+    """Return the foreign modules, cached by which are imported (the arguments are the key)."""
     named = [module for name, module in list(sys.modules.items()) if may_be_foreign(name)]
     return [module for module in named if isinstance(module, ModuleType)]
 

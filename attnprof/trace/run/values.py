@@ -52,8 +52,8 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
     name = name_of(func).removeprefix("aten.")
     if name == "arange":
         first, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
-        whole = isinstance(first, int | torch.SymInt) and isinstance(step, int) and step == 1
-        return CountedOff(first) if whole else None
+        by_one = isinstance(first, int | torch.SymInt) and isinstance(step, int) and step == 1
+        return CountedOff(first) if by_one else None
     if name not in (*_KEEP, "add", "sub"):
         return None
     ends = _ends(args[0], held)
@@ -108,15 +108,15 @@ class Values:
         self.on_choices = list[Any]()
         self._flipped = flipped
         self._chosen = dict[int, Any]()
-        self._made_of_them: set[int] = set()
+        self._made_of_inputs: set[int] = set()
 
     def given(self, tensors: Any) -> None:
         """Note tensors as inputs and weights."""
-        self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
+        self._made_of_inputs |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
     def spread(self, places: Any, route: Any) -> None:
         """Note places as chosen evenly: they do not depend on inputs."""
-        self._made_of_them.discard(key_of(places))
+        self._made_of_inputs.discard(key_of(places))
         self._chosen[key_of(places)] = route
 
     def after(
@@ -127,10 +127,10 @@ class Values:
         tags = getattr(func, "tags", ())
         chosen = [key_of(x) for x in tensors_in((args, kwargs)) if key_of(x) in self._chosen]
         # the size of an indexed result depends on masks' values, and on other indices' number
-        asked = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
-        if asked and (_NUMBERS in tags or _SHAPES in tags):
+        deciding = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
+        if deciding and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)
-            depends = self._depends(asked)
+            depends = self._depends(deciding)
             self.on_choices += [] if depends else [self._chosen[key] for key in chosen]
             self.decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
             if truth and len(self.decisions) - 1 == self._flipped:
@@ -143,13 +143,13 @@ class Values:
             if chosen:
                 self._chosen[key_of(tensor)] = self._chosen[chosen[0]]
             if by_values and not blank:
-                self._made_of_them.add(key_of(tensor))
+                self._made_of_inputs.add(key_of(tensor))
             elif blank or not may_alias:
-                self._made_of_them.discard(key_of(tensor))
+                self._made_of_inputs.discard(key_of(tensor))
         return out
 
     def _depends(self, value: Any) -> bool:
-        return any(key_of(tensor) in self._made_of_them for tensor in tensors_in(value))
+        return any(key_of(tensor) in self._made_of_inputs for tensor in tensors_in(value))
 
 
 # -- random numbers, made low or high on purpose, to see whether they decide what runs ----

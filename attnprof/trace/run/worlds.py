@@ -1,7 +1,7 @@
 """The three worlds that runs are made in: fake, meta and real tensors.
 
-In the first two nothing is allocated. Weights are not initialised there: that would only take time,
-and under symbolic sizes it pins symbols.
+In the first two nothing is allocated. Weights are not initialised there: initialisation takes time
+and pins symbolic sizes.
 """
 
 import copy
@@ -174,7 +174,7 @@ class _OnlyMeta(EagerMode):  # type: ignore[no-untyped-call]
 
 
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
-    """Return what ``build`` makes, of fake tensors inside a fake world.
+    """Return the module that ``build`` makes, of fake tensors inside a fake world.
 
     A constructor that fails on fake tensors runs on real ones if sizes are numbers.
     """
@@ -292,7 +292,7 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
 
 
 # -- tensors without one dense storage (nested, sparse, mkldnn), whose cost no rule counts --
-#: By kind, what torch's error says if a recorded run meets such a tensor, or would make one.
+#: By kind, the pattern of torch's error where a recorded run meets such a tensor, or makes one.
 _KINDS = {
     "nested": r"NestedTensorImpl|aten\W+_nested_",
     "sparse": r"Sparse(Csr)?TensorImpl|aten\W+_?(to_)?sparse_",
@@ -318,7 +318,7 @@ def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kinds = [kind for kind, said in _KINDS.items() if re.search(said, str(error))]
+        kinds = [kind for kind, pattern in _KINDS.items() if re.search(pattern, str(error))]
         frames = traceback.extract_tb(error.__traceback__)
         if any("/torch/nested/" in frame.filename for frame in frames):  # jagged ones
             kinds = ["nested"]

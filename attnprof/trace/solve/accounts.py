@@ -181,14 +181,14 @@ def _end_names(place: int, many: int) -> list[int]:
 
 
 def with_sizes(call: Call, sizes: Mapping[Any, Any]) -> Call:
-    """Return a call with these sizes, and with no storages where the sizes have none."""
+    """Return a call with these sizes; its storages are dropped if the sizes do not cover them."""
     born = tuple((number, sizes.get((number, "born"), 0)) for number, _ in call.born)
     held = {name: sizes.get(name, 0) for name in HELD}
     moved = {name: sizes[name] for name in (*MOVED, "times")}
     counts = {kind: sizes[kind] for kind in KINDS if kind in sizes}
-    alone = bool(held["takes"] or held["gives"]) or "takes" in sizes
-    lives = {"born": born, "died": call.died} if alone else {"born": (), "died": ()}
-    return replace(call, counts=counts, shape=(), **moved, **held, **lives)
+    has_storages = bool(held["takes"] or held["gives"]) or "takes" in sizes
+    storages = {"born": born, "died": call.died} if has_storages else {"born": (), "died": ()}
+    return replace(call, counts=counts, shape=(), **moved, **held, **storages)
 
 
 # -- families: moments of several runs that belong together ------------------------------
@@ -228,17 +228,17 @@ def _by_kind(
     held: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
 ) -> Mapping[Any, _Rows]:
     """Return the moments of each kind: held bytes, and place in the run or in a loop's turn."""
-    many: dict[Any, int] = defaultdict(int)
+    counts: dict[Any, int] = defaultdict(int)
     for kind, (place, _), *turn in every:
-        many[kind, *turn] = max(many[kind, *turn], place + 1)
+        counts[kind, *turn] = max(counts[kind, *turn], place + 1)
         if turn:
-            many[kind, turn[0]] = max(many[kind, turn[0]], turn[1] + 1)
+            counts[kind, turn[0]] = max(counts[kind, turn[0]], turn[1] + 1)
     turned = {kind for kind, _, *turn in every if turn}
     rows: dict[Any, _Rows] = defaultdict(set)
     for (kind, (place, _), *turn), value in held.items():
         if place >= 0 and (turn[1] >= 0 if turn else kind not in turned):
-            where = [place, many[kind, *turn]]
-            where += [turn[1], many[kind, turn[0]]] if turn else []
+            where = [place, counts[kind, *turn]]
+            where += [turn[1], counts[kind, turn[0]]] if turn else []
             rows[kind].add((tuple([value.get(x, 0) for x in monomials]), tuple(where)))
     return rows
 
@@ -272,23 +272,23 @@ def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any,
 _POWER = 2
 
 
-class Worst:
+class PeakMoments:
     """Finds moments that can be the peak; ``rests`` gives for each rest the block that it is below.
 
-    Whole blocks are rests of 0, or of the block: moments never at the peak are not there either.
+    Rests from 0 to the block are compared: at whole blocks, too, no other moment is the peak.
     """
 
     def __init__(self, rests: Mapping[Any, Any]) -> None:
         self._rests = rests
-        self._seen: dict[Any, list[tuple[Any, Any]]] = {}
-        self._of: dict[int, tuple[Any, dict[Any, Terms]]] = {}
+        self._parts: dict[Any, list[tuple[Any, Any]]] = {}
+        self._among: dict[int, tuple[Any, dict[Any, Terms]]] = {}
         self._grown: dict[Any, tuple[Any, list[Any]]] = {}
 
-    def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
-        """Return the moments that no other one always exceeds; of equal ones, all."""
-        if id(moments) not in self._of:
-            self._of[id(moments)] = moments, self._undominated(moments)
-        return self._of[id(moments)][1]
+    def among(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+        """Return the moments that no other one always exceeds, and all of equal ones."""
+        if id(moments) not in self._among:
+            self._among[id(moments)] = moments, self._undominated(moments)
+        return self._among[id(moments)][1]
 
     def growing(
         self, before: Mapping[Any, Terms], after: Mapping[Any, Terms], shared: frozenset[Any]
@@ -303,10 +303,10 @@ class Worst:
 
     def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         kept: dict[Any, tuple[Terms, list[Any]]] = {}
-        seen: dict[Any, list[Any]] = {}
+        names_of: dict[Any, list[Any]] = {}
         for name, value in moments.items():
-            seen.setdefault(frozenset(value.items()), []).append(name)
-        for value, names in seen.items():
+            names_of.setdefault(frozenset(value.items()), []).append(name)
+        for value, names in names_of.items():
             compared = self.compared(dict(value))
             if any(dominates(other, compared) for other, _ in kept.values()):
                 continue
@@ -315,7 +315,7 @@ class Worst:
         return {name: moments[name] for _, names in kept.values() for name in names}
 
     def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
-        """Return a function that tells if a value never exceeds one of these, or a mean of two."""
+        """Return a test whether a value never exceeds one of the ``kept``, or a mean of two."""
         same = {frozenset(x.items()): x for x in kept}
         is_covered = covering([self.compared(x) for x in same.values()])
         return lambda value: frozenset(value.items()) in same or is_covered(self.compared(value))
@@ -333,7 +333,7 @@ class Worst:
         return {name: factor for name, factor in compared.items() if factor}
 
     def _nonnegative_parts(self, term: Any) -> list[tuple[Any, Any]]:
-        if term not in self._seen:
+        if term not in self._parts:
             import sympy
 
             parts = [2 * sympy.sympify(term)]
@@ -348,10 +348,10 @@ class Worst:
                         ends = [0, 0, others * block**2]
                     made += ends
                 parts = made
-            self._seen[term] = [
+            self._parts[term] = [
                 ((place, name), factor * times)
                 for place, part in enumerate(parts)
                 for product, factor in terms_of(sympy.sympify(part)).items()
                 for name, times in above(product, 2).items()
             ]
-        return self._seen[term]
+        return self._parts[term]

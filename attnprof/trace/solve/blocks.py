@@ -17,7 +17,7 @@ from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.accounts import key_of, terms
-from attnprof.trace.solve.mixture import Mixture, Solved, turns_of
+from attnprof.trace.solve.mixture import FittedMixture, Mixture, turns_of
 from attnprof.trace.solve.verification import Runs
 
 
@@ -34,7 +34,7 @@ class Blocks:
 
     @property
     def rest(self) -> Any:
-        """The symbol of what is left after the whole blocks, ``N mod 64``."""
+        """The symbol of the remainder after whole blocks, ``N mod 64``."""
         return symbol(f"{self.name} mod {self.block}")
 
     @cached_property
@@ -53,11 +53,8 @@ class Blocks:
         replaced = sympy.sympify(expression).xreplace(self._substitutions[way])
         if isinstance(replaced, sympy.Rel):
             return replaced.func(sympy.expand(replaced.lhs - replaced.rhs), 0)
-        return (
-            replaced
-            if isinstance(replaced, sympy.logic.boolalg.Boolean)
-            else sympy.expand(replaced)
-        )
+        is_condition = isinstance(replaced, sympy.logic.boolalg.Boolean)
+        return replaced if is_condition else sympy.expand(replaced)
 
     def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
         """Return a shape with its number of blocks and rest, counted as ``written`` does.
@@ -69,8 +66,8 @@ class Blocks:
         numbers = {turns_of(name).name: x for name, x in {**sizes, self.name: turns}.items()}
         return {**sizes, **numbers, self.rest.name: size - block * turns}
 
-    def joined(self, between: Any, whole: Any) -> Any:
-        """Return one formula of two: ``between`` for lengths with a rest, ``whole`` for others."""
+    def combined(self, between: Any, whole: Any) -> Any:
+        """Return one formula of two: ``between`` at lengths with a rest, ``whole`` without one."""
         turns, floor = turns_of(self.name), sympy.floor(symbol(self.name) / self.block)
         at_whole = sympy.sympify(between).xreplace({turns: floor - 1, self.rest: self.block})
         more = sympy.sympify(whole).xreplace({turns: floor}) - at_whole
@@ -85,7 +82,7 @@ class Writer:
     Checked by runs of whole blocks at ``shapes``, which decide between the ``ways`` to write them.
     """
 
-    solved: Solved
+    fitted: FittedMixture
     blocks: Blocks
     runs: Runs
     shapes: Sequence[Sizes] = ()
@@ -94,24 +91,24 @@ class Writer:
     def __post_init__(self) -> None:
         ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
         self._traces = [(shape, trace) for shape, trace in ran if trace]
-        mixture, usual = self.solved.mixture, keys_of(self.solved.runs[0].trace)
-        if self.solved.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
+        mixture, usual = self.fitted.mixture, keys_of(self.fitted.runs[0].trace)
+        if self.fitted.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
             mixture.alike = False  # whole blocks do other operations
-            self.solved = Solved(mixture, self.solved.lattice, self.solved.runs)
-        aligned = self.solved.aligned
+            self.fitted = FittedMixture(mixture, self.fitted.lattice, self.fitted.runs)
+        aligned = self.fitted.aligned
         self._seen = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
         for _, account in () if aligned else self._seen:
-            self.solved.examples |= account.example
+            self.fitted.examples |= account.example
             for name in account.sizes:
-                self.solved.sizes.setdefault(name, 0)
+                self.fitted.sizes.setdefault(name, 0)
 
     @cached_property
-    def whole(self) -> Solved:
+    def whole(self) -> FittedMixture:
         """Formulas of whole blocks alone, fitted to runs that have no rest."""
-        mixture = self.solved.mixture
-        alike, start = self.solved.aligned, mixture.base[self.blocks.name] + 1
+        mixture = self.fitted.mixture
+        alike, start = self.fitted.aligned, mixture.base[self.blocks.name] + 1
         whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
-        return whole.solved()
+        return whole.fitted()
 
     @property
     def whole_from(self) -> int:
@@ -126,11 +123,11 @@ class Writer:
             if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
                 return self.blocks.written(expression, way)
         whole = self.whole.sizes.get(name, 0)
-        return None if whole is None else self.blocks.joined(expression, whole)
+        return None if whole is None else self.blocks.combined(expression, whole)
 
     def peak(self, phase: str) -> Any | None:
         """Return the peak of a phase as a formula over the sizes; None if there is none."""
-        sides = self.solved.peaks[phase]
+        sides = self.fitted.peaks[phase]
         if sides is None:
             return None
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
@@ -139,12 +136,12 @@ class Writer:
                 max(evaluate(x, self.blocks.inside(s, way)) for x in sides) == v for s, v in values
             ):
                 return most(self.blocks.written(x, way) for x in sides)
-        others = self.whole.peaks[phase]
-        if others is None:
+        whole = self.whole.peaks[phase]
+        if whole is None:
             return None
         divides = sympy.Eq(sympy.Mod(symbol(self.blocks.name), self.blocks.block), 0)
         return sympy.Piecewise(
-            (most(self.blocks.written(x, "whole") for x in others), divides),
+            (most(self.blocks.written(x, "whole") for x in whole), divides),
             (most(self.blocks.written(x, "ceil") for x in sides), True),
             evaluate=False,
         )
@@ -162,10 +159,10 @@ def most(sides: Any) -> Any:
 
 
 def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
-    """Return a peak without the sides that exceed what a run at a shape held (``seen``).
+    """Return a peak without sides above the bytes that a run at a shape held (``seen``).
 
-    Return it unchanged if one of these sides is the maximum at one of the ``points`` that the peak
-    was fitted to.
+    Return it unchanged if such a side is the maximum at one of the ``points`` that the peak was
+    fitted to.
     """
     sides = peak.args if isinstance(peak, sympy.Max) else ()
     kept = [x for x in sides if evaluate(x, shape) <= seen]

@@ -17,7 +17,7 @@ _SIGNS = {
 
 
 @cache
-def divided(condition: Any) -> tuple[Any, Any, Any] | None:
+def division_in(condition: Any) -> tuple[Any, Any, Any] | None:
     """Return number, divisor and rounded quotient of a condition that one divides the other.
 
     Also of its negation; None for other conditions. ``N = 64*floor(N/64)`` gives N, 64 and
@@ -31,14 +31,14 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
     for floor in difference.atoms(sympy.floor, sympy.ceiling):
         number, divisor = floor.args[0].as_numer_denom()
         quotient = sympy.Dummy()
-        given = difference.xreplace({floor: quotient})
-        factor = -given.coeff(quotient, 1) / divisor
+        with_quotient = difference.xreplace({floor: quotient})
+        factor = -with_quotient.coeff(quotient, 1) / divisor
         if factor.is_nonzero and not factor.has(quotient):
-            whole = sympy.expand(given / factor + divisor * quotient)
-            more = sympy.expand(number - whole)
-            more = more if isinstance(floor, sympy.floor) else -more
-            if more == 0 or _is_rest(more, divisor):
-                return whole, divisor, floor
+            number_side = sympy.expand(with_quotient / factor + divisor * quotient)
+            rest = sympy.expand(number - number_side)
+            rest = rest if isinstance(floor, sympy.floor) else -rest
+            if rest == 0 or _is_rest(rest, divisor):
+                return number_side, divisor, floor
         up = sympy.floor((number + divisor - 1) / divisor)
         if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
             return number, divisor, floor
@@ -47,9 +47,9 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
 def dividing(relations: Iterable[Any], size: str) -> Any:
     """Return the largest number that conditions say divides a size; 1 if none does."""
-    equations = (divided(x) for x in relations if isinstance(x, sympy.Eq))
-    known = [by for number, by, _ in filter(None, equations) if str(number) == size]
-    return max((by for by in known if by.is_Integer), default=sympy.S.One)
+    equations = (division_in(x) for x in relations if isinstance(x, sympy.Eq))
+    divisors = [by for number, by, _ in filter(None, equations) if str(number) == size]
+    return max((by for by in divisors if by.is_Integer), default=sympy.S.One)
 
 
 def _is_rest(number: Any, divisor: Any) -> bool:
@@ -120,7 +120,7 @@ def condition_text(condition: Any) -> str:
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
-    if parts := divided(condition):
+    if parts := division_in(condition):
         number, divisor, _ = parts
         number = -number if number.could_extract_minus_sign() else number
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
@@ -129,7 +129,7 @@ def condition_text(condition: Any) -> str:
 
 
 def _unrounded_bound(condition: Any) -> Any:
-    """Return a bound of one rounded quotient as a bound of its number, others as they are.
+    """Return a bound of one rounded quotient as a bound of its number, else the same condition.
 
     ``ceiling(d*h/16) - 2 >= 0`` is ``d*h > 16``: quotients above 1 are rounded up to at least 2.
     """

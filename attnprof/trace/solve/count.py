@@ -43,13 +43,13 @@ _TURNS = 20_000
 _DECISIONS = 12
 #: Operations after which a run is taken to succeed.
 _SO_FAR = 2_000
-#: The first of these use fake tensors, which take three times as long as meta tensors.
+#: The first of these operations run on fake tensors, which take three times as long as meta ones.
 _AT_FIRST = 300
-_UNHELD = "not held against a run on real tensors"
+_UNCHECKED = "not held against a run on real tensors"
 
 
 class PartedError(Exception):
-    """On real tensors the code does something else; the message says what, and where."""
+    """On real tensors the code does something else; the message has the operation and its line."""
 
 
 class NoBackwardError(RequestError):
@@ -85,7 +85,7 @@ def counted(
         turns = sum(call.times for call in trace.calls)
         trace = trace if turns > _TURNS else outcome(target, sizes, training=training, most=most)
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
-        target = tried(target, sizes, training=training)  # says why, or gives what does run
+        target = runnable(target, sizes, training=training)  # or the reason that none is
         trace = outcome(target, sizes, training=training, most=most)
         if type(trace).__module__.startswith("torch."):  # values are asked for later on
             target = on_real_tensors(target, training=training)
@@ -107,7 +107,7 @@ def counted(
     return trace, target
 
 
-def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
+def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
     """Return the target with settings at which it runs forward (and backward) at one of few shapes.
 
     Powers of two are among these shapes if ``even``. Where values decide what runs, values are
@@ -144,11 +144,11 @@ def tried(target: Target, asked: Sizes, *, training: bool = False, even: bool = 
 
 
 def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
-    """Run a target, or its first operations: of a long run, on meta tensors if it runs on these."""
+    """Run a target on fake tensors; of a long run only its beginning, on meta ones if possible."""
     try:
         record(target, sizes, training=training, most=_AT_FIRST)
     except TooLongError:
-        further = outcome(target, sizes, training=training, most=_SO_FAR, swift=True)
+        further = outcome(target, sizes, training=training, most=_SO_FAR, on_meta=True)
         if isinstance(further, TooLongError):
             raise further from None
         if isinstance(further, Exception):
@@ -173,37 +173,37 @@ def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bo
 
 
 # -- real tensors -------------------------------------------------------------------------
-def held(
+def smallest_real_run(
     target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes],
     flops: Any = 0,
 ) -> tuple[dict[str, int], Trace] | str:  # fmt: skip
     """Return the smallest shape inside a domain that runs, with its run on real tensors; or a note.
 
-    Shapes of too many ``flops``, a formula, are not run. Raises :class:`PartedError` if the run on
-    real tensors differs from that on fake tensors.
+    Small shapes come first, then ``others``; shapes of too many ``flops``, a formula, are not run.
+    Raises :class:`PartedError` if the run on real tensors differs from that on fake tensors.
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*small_shapes(target), *others]):
         if large := _too_many(evaluate(flops, sizes), sizes):
-            return f"{_UNHELD}: {large}"
+            return f"{_UNCHECKED}: {large}"
         fake = outcome(target, sizes, training=training, most=MOST_CALLS)
         if isinstance(fake, TooLongError):
-            return f"{_UNHELD}: at {sizes_text(sizes)} it takes {fake}"
+            return f"{_UNCHECKED}: at {sizes_text(sizes)} it takes {fake}"
         if isinstance(fake, Exception):
             why = f"at {sizes_text(sizes)} it does not run: {error_text(fake)}"
             continue
         real = _run_on_real(target, sizes, training, fake)
         return real if isinstance(real, str) else (dict(sizes), real)
-    return f"{_UNHELD}: {why}"
+    return f"{_UNCHECKED}: {why}"
 
 
 def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[str]:
     """Compare a run with one on real tensors; return a note if no such run is within limits.
 
     It is made at a small shape with the same operations, or at the run's shape if there is none.
-    Raises :class:`PartedError` as :func:`held` does. Code of ours, and real runs, need no check.
+    Raises :class:`PartedError` if the two differ. Trusted code, and real runs, need no check.
     """
-    if target.mode.own or target.mode.real:
+    if target.mode.trusted or target.mode.real:
         return []
     operations = [call.op for call in fake.calls]
     for shape in small_shapes(target):
@@ -218,10 +218,10 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
 def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
     """Return the run on real tensors at a shape, or a note why none; PartedError if it differs."""
     if large := _too_large(target, sizes, fake):
-        return f"{_UNHELD}: {large}"
+        return f"{_UNCHECKED}: {large}"
     real = outcome(target, sizes, training=training, real=True)
     if isinstance(real, Exception):
-        return f"{_UNHELD}: there it raises {error_text(real)}"
+        return f"{_UNCHECKED}: there it raises {error_text(real)}"
     for one, other in zip_longest(fake.calls, real.calls):
         if one is None or other is None or row_of(one) != row_of(other):
             line = (one or other).line or (other or one).line
@@ -276,7 +276,7 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
             if not decision.by_values:
                 continue
             if decision.yes_or_no and place < _DECISIONS:
-                # no matter, where the other outcome makes no difference or is an error
+                # passed over if the other outcome makes no difference or is an error
                 other = outcome(target, sizes, training=training, real=True, flipped=place)
                 if isinstance(other, Exception) or [row_of(call) for call in other.calls] == rows:
                     continue

@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -14,7 +14,7 @@ from typing import Any
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.processes.progress import tell
-from attnprof.trace.events import PHASES, totals, totals_by_phase, trains
+from attnprof.trace.events import PHASES, QUANTITIES, totals, totals_by_phase, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
@@ -22,9 +22,9 @@ from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
 from attnprof.trace.run.values import draws_seen
-from attnprof.trace.solve.count import PartedError, count, on_real_tensors, tried
+from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.small_runs import NotRunningError, explained
+from attnprof.trace.solve.small_runs import NotRunningError, refusing_chance
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
@@ -58,7 +58,7 @@ def derived(
     by_module: bool = False,
     pinned: PinnedError | None = None,
 ) -> Derivation:
-    """Return formulas of a target for phases; they hold at the ``asked`` sizes: of that branch.
+    """Return formulas of a target for phases, of the code's branch at the ``asked`` sizes.
 
     ``runs``: the target is known to run at these sizes. ``by_module``: costs of each module are
     asked for, and no peaks where these take further runs. ``pinned`` ended a symbolic run of the
@@ -78,16 +78,16 @@ def derived(
                 f"use {', '.join(target.symbols) or 'none'}"
             )
     start: Sizes = asked
-    drawn = draws_seen()
+    draws = draws_seen()
     if not runs:
-        target, start = _runnable(target, asked, training=trains(phases))
-    with explained(target, phases, drawn):
+        target, start = _first_run(target, asked, training=trains(phases))
+    with refusing_chance(target, phases, draws):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned))
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
 
-def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
+def _first_run(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
     """Return the target as it runs, and sizes to begin with: a shorter length if no usual one runs.
 
     Lengths within a module's tables come before powers of two, at which sizes cannot be symbols.
@@ -98,7 +98,7 @@ def _runnable(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, 
     failures = []
     for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
         try:
-            return tried(target, sizes, training=training, even=even), sizes
+            return runnable(target, sizes, training=training, even=even), sizes
         except RequestError as error:
             failures.append(error)
     raise failures[len(tries) - 1]
@@ -170,10 +170,10 @@ class _Search:
             return self._first_result(phases, [str(error)])
 
     def _first_result(self, phases: Sequence[str], reasons: list[str]) -> Forms:
-        """Return the result of the first strategy that does not fail, with all sizes free at first.
+        """Return the result of the first strategy that does not fail.
 
-        Then asked sizes of 1 are fixed, and a size in which the cost is no polynomial. If runs
-        contradict some counts and no strategy has all formulas, those of the others are returned.
+        All sizes are free at first; then asked sizes of 1 are fixed, and a size in which the cost
+        is no polynomial. If no strategy has all formulas, the first result with some is returned.
         """
         partial: Forms | None = None
         waiting = list(product(STRATEGIES, self._starts()))
@@ -184,8 +184,8 @@ class _Search:
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             earlier = self._failed.get(key)
-            way = strategy.__name__.replace("_", " ")
-            tell(f"deriving {', '.join(phases)} of {self.target.name} {way}")
+            method = strategy.__name__.replace("_", " ")
+            tell(f"deriving {', '.join(phases)} of {self.target.name} {method}")
             result = earlier or attempt.outcome(strategy)
             if not isinstance(result, FailedPlan):
                 return result
@@ -201,24 +201,34 @@ class _Search:
             first = strategy is by_symbols and not fixed
             if narrowed := first and self._over_fewer_sizes(result, phases, reasons):
                 return narrowed
-            waiting[:0] = self._strategies_with(name, fixed)
-        partial = partial or self._narrowed(phases, reasons)
+            if name:  # next, with a number for this size
+                size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
+                waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
-
-    def _strategies_with(self, name: str, fixed: Sizes) -> Iterator[Any]:
-        """Yield all strategies with a number for the named size; none without a name."""
-        if name:
-            size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
-            yield from product(STRATEGIES, [{**fixed, name: size}])
 
     def _over_fewer_sizes(
         self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
     ) -> Forms | None:
-        """Return formulas with numbers for asked sizes if a condition holds at these alone."""
+        """Return formulas with numbers for all pinned sizes if an asked one is a case of its own.
+
+        The code then pins it without a loop over it, as ``if N == 256``, or a window of 256 tokens.
+        """
         asked = [(symbol(name), size) for name, size in self.asked.items()]
         alone = any(pin.args in asked for pin in failed.pins)
-        alone = alone and not any(self._loops_over(name, failed, phases) for name in _LOOPED)
-        return self._narrowed(phases, reasons) if alone else None
+        if not alone or any(self._loops_over(name, failed, phases) for name in _LOOPED):
+            return None
+        unasked = {"N", "B"} - set(self.asked)
+        pinned = {size.name for pin in failed.pins for size in pin.free_symbols} - unasked
+        usual = {**hints_for(self.target.symbols, {}), **self.asked}
+        fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
+        partial: Forms | None = None
+        for strategy in ON_SYMBOLS if len(fixed) < len(self.target.symbols) else ():
+            result = self._attempt(phases, fixed, reasons).outcome(strategy)
+            if not isinstance(result, FailedPlan):
+                return result
+            reasons += _reasons(strategy, fixed, result)
+            partial = partial or result.forms
+        return partial
 
     def _loops_over(self, name: str, failed: FailedPlan, phases: Sequence[str]) -> bool:
         """Return whether a size is pinned at another number, too, as by ``range(tokens)``."""
@@ -236,7 +246,7 @@ class _Search:
         return False
 
     def _length(self, phases: Sequence[str]) -> Sizes:
-        """Return a length that, fixed, gives formulas in the other sizes: ``{"N": 256}``, or {}."""
+        """Return a length with which the other sizes have formulas: ``{"N": 256}``, or {}."""
         for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(RequestError):
@@ -251,36 +261,16 @@ class _Search:
             return [ones]  # no run at the asked shape could tell that a 1 is another case
         return [{}, ones] if ones else [{}]
 
-    def _narrowed(self, phases: Sequence[str], reasons: list[str]) -> Forms | None:
-        """Return formulas with numbers for the sizes that the symbolic run pinned; else None."""
-        unasked = {"N", "B"} - set(self.asked)
-        pinned = {size.name for pin in self._pins({}) for size in pin.free_symbols} - unasked
-        usual = {**hints_for(self.target.symbols, {}), **self.asked}
-        fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
-        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.mode.real
-        partial: Forms | None = None
-        for strategy in ON_SYMBOLS if tried else ():
-            result = self._attempt(phases, fixed, reasons).outcome(strategy)
-            if not isinstance(result, FailedPlan):
-                return result
-            reasons += _reasons(strategy, fixed, result)
-            partial = partial or result.forms
-        return partial
-
-    def _pins(self, fixed: Sizes) -> Sequence[Any]:
-        """Return the conditions that fixed a size in the symbolic run with these numbers."""
-        failed = self._failed.get((by_symbols.__name__, str(fixed)))
-        return failed.pins if failed else ()
-
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
-        plans, pins = self.plans.setdefault(str(fixed), {}), self._pins(fixed)
-        failed = self._failed.get((by_symbols.__name__, str(fixed)))
-        relations = getattr(failed.error, "relations", ()) if failed else ()
+        plans = self.plans.setdefault(str(fixed), {})
+        failed = self._failed.get((by_symbols.__name__, str(fixed)), FailedPlan(""))
+        relations = getattr(failed.error, "relations", ())
         return Attempt(
-            target, phases, asked, fixed, reasons, plans, pins, relations, by_module=self.by_module
-        )
+            target, phases, asked, fixed, reasons, plans, failed.pins, relations,
+            by_module=self.by_module,
+        )  # fmt: skip
 
 
 def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
@@ -292,7 +282,7 @@ def _raise_if_never_running(failed: FailedPlan, attempt: Attempt) -> None:
 
 
 def _reasons(strategy: Strategy, fixed: Sizes, failed: FailedPlan) -> list[str]:
-    """Return the sentence on why a strategy failed, with numbers for some sizes; none if empty."""
+    """Return the sentence on why a strategy failed; ``fixed`` are sizes that were numbers."""
     start, error = STRATEGIES[strategy], failed.error
     if isinstance(error, NotRunningError) or not failed.why:
         return [failed.why] if failed.why else []
@@ -337,23 +327,20 @@ def _as_options(sizes: Sizes) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
+def at_one_shape(attempt: Attempt, fixed: Sizes) -> Forms:
     """Return numbers at the asked shape; CannotRunError if sizes are missing or the run fails.
 
-    ``given`` are sizes with which there are formulas in the other ones.
+    With numbers for the ``fixed`` sizes there are formulas in the other ones.
     """
     target, asked = attempt.target, attempt.asked
     why = "; ".join(dict.fromkeys(attempt.reasons))
     if not attempt.complete:
-        sizes = {name: {**EVEN, **given, **asked}.get(name, 16) for name in target.symbols}
-        sentence = (
-            [f"type --at {_as_options({**given, **asked})} for formulas in the other sizes"]
-            if given
-            else []
-        )
+        sizes = {name: {**EVEN, **fixed, **asked}.get(name, 16) for name in target.symbols}
+        free = _as_options({**fixed, **asked})
+        advice = [f"type --at {free} for formulas in the other sizes"] if fixed else []
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
-            sentence += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
-        how = "; ".join(sentence or ["give all sizes with --at for numbers at one shape"])
+            advice += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
+        how = "; ".join(advice or ["give all sizes with --at for numbers at one shape"])
         square = "; if N has to be a square, type S**2 for it in --input" * ("sqrt(N)" in why)
         raise CannotRunError(f"{target.name}: no closed form found ({why}){square}; {how}")
     try:
@@ -367,6 +354,7 @@ def at_one_shape(attempt: Attempt, given: Sizes) -> Forms:
         ) from error
     values = totals_by_phase(trace, attempt.phases)
     nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
-    here = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
-    counts = SimpleNamespace(forms=nothing, trace=trace, withheld={}, **here)
+    no_reason = {phase: dict.fromkeys(QUANTITIES, "") for phase in attempt.phases}
+    domain = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
+    counts = SimpleNamespace(forms=nothing, trace=trace, withheld=no_reason, **domain)
     return attempt.phase_forms("counted", counts, [asked], [], values)

@@ -14,7 +14,7 @@ from attnprof.trace.sizes import evaluate, translated
 from attnprof.trace.solve.conditions import (
     as_division,
     condition_text,
-    divided,
+    division_in,
     is_wider,
     octave,
     remainder,
@@ -46,14 +46,14 @@ class SizeConditions:
     @cached_property
     def conditions(self) -> tuple[str, ...]:
         """The conditions in words, the shortest first, without any that the others imply."""
-        wider = {x for x in self.telling for y in self.telling if is_wider(x, y)}
-        return tuple(condition_text(x) for x in self.telling if x not in wider)
+        wider = {x for x in self.essential for y in self.essential if is_wider(x, y)}
+        return tuple(condition_text(x) for x in self.essential if x not in wider)
 
     @cached_property
-    def telling(self) -> list[Any]:
-        """The conditions that exclude a shape which shorter conditions allow.
+    def essential(self) -> list[Any]:
+        """The conditions that exclude a shape which all shorter ones allow, in a large sample.
 
-        Found by a large sample of shapes: torch asks the same in many ways.
+        Torch records one condition in many forms.
         """
         names = sorted({s.name for c in self.relations for s in c.free_symbols})
         shapes = [*self.sample(names), *self._shapes_at_borders(names)]
@@ -63,7 +63,7 @@ class SizeConditions:
             if len(inside) < len(shapes) or not shapes:
                 kept.append(condition)
                 shapes = inside
-                if 0 < len(shapes) < _FEW:  # too few to tell whether they all meet the next
+                if 0 < len(shapes) < _FEW:  # too few to test the next condition
                     shapes = [*shapes, *self._rescaled(shapes[:_FEW], kept)]
         return kept
 
@@ -94,7 +94,7 @@ class SizeConditions:
         return [max(2, size) for size in sorted(sizes)]
 
     def sample(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Yield shapes of these sizes, of all magnitudes; the same in every call."""
+        """Yield shapes of the named sizes, of all magnitudes; the same in every call."""
         blocks = {name: block for name, block in self._rests.items() if name in names}
         others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
         for sizes in of_all_magnitudes(tuple(sorted({*names, *others}))):
@@ -107,9 +107,9 @@ class SizeConditions:
 class Domain(SizeConditions):
     """Guards of a symbolic run, as conditions on the user's symbols.
 
-    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions that do not
-    hold for all sizes; ``pins`` are those that leave a size a single value, so that the formula
-    would be wrong at others. Rounded quotients of sizes in the run's classes may be fixed.
+    Make it inside :func:`attnprof.trace.sizes.user_symbols`. ``relations`` are the conditions that
+    do not hold for all sizes. ``pins`` are conditions that leave a size a single value: the formula
+    would be wrong at other values. Rounded quotients of sizes in the run's classes may be fixed.
     """
 
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
@@ -124,32 +124,32 @@ class Domain(SizeConditions):
             if old.free_symbols - new.free_symbols
         ]
         self._classes = environment.learned_classes().named(translated)
-        given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
-        given = [*self._classes.conditions, *map(self._classes.rounded, given)]
-        equations = [x for x in given if isinstance(x, sympy.Eq)]
+        guards = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
+        guards = [*self._classes.conditions, *map(self._classes.rounded, guards)]
+        equations = [x for x in guards if isinstance(x, sympy.Eq)]
         #: Rounded quotients, and the exact ones by conditions that one size divides another.
         self._whole: dict[Any, Any] = {}
         self._none: dict[Any, Any] = {}
         for _ in range(2):  # one may show in another, and would then not show itself
-            known = filter(None, map(divided, equations))
-            self._whole |= {floor: number / by for number, by, floor in known}
+            divisions = filter(None, map(division_in, equations))
+            self._whole |= {floor: number / by for number, by, floor in divisions}
             equations = [*map(self._canonical, equations)]
-            given += filter(divided, equations)
-        none = dict.fromkeys(filter(None, map(rounds_to_none, given)), sympy.S.Zero)
+            guards += filter(division_in, equations)
+        none = dict.fromkeys(filter(None, map(rounds_to_none, guards)), sympy.S.Zero)
         #: Those that are 0; no quotient in them is ever negative.
         self._none = {x: zero for x, zero in none.items() if self._met(x.args[0] >= 0) == 1}
-        for condition in chain.from_iterable(map(self._unrounded_conditions, given)):
+        for condition in chain.from_iterable(map(self._unrounded_conditions, guards)):
             equal = isinstance(condition, sympy.Eq)
             of_torch = any(number > _BITS for number in condition.atoms(sympy.Integer))
             if of_torch or condition is sympy.true or condition in self.relations:
                 continue
             met = self._met(condition) if equal else 0
             if met == 1:
-                continue  # it asks for nothing
+                continue  # it excludes nothing
             self.relations.append(condition)
             # a remainder, like that of odd sizes, leaves many values
-            left = equal and condition.rhs.is_Integer and remainder(condition)
-            if equal and not left and not (environment.in_blocks and met > _USUAL):
+            leaves_many = equal and condition.rhs.is_Integer and remainder(condition)
+            if equal and not leaves_many and not (environment.loops_in_blocks and met > _USUAL):
                 self.pins.append(condition)
 
     def _met(self, condition: Any) -> float:
@@ -163,8 +163,8 @@ class Domain(SizeConditions):
 
     def simplified(self, value: Any) -> Any:
         """Return a size without roundings of quotients that are whole wherever conditions hold."""
-        known = self._whole or self._none or self._classes.ends
-        if not known or not hasattr(value, "xreplace"):
+        rules = self._whole or self._none or self._classes.ends
+        if not rules or not hasattr(value, "xreplace"):
             return value
         value = self._classes.rounded(value).xreplace(self._none)
         simple = self._unrounded(self._unrounded(value))  # one may be inside another
@@ -184,14 +184,14 @@ class Domain(SizeConditions):
         return self._written[value]
 
     def _without_whole(self, part: Any) -> Any:
-        """Return the quotient in a floor if it is whole (2**n is, as a padded length); else it."""
+        """Return a floor's quotient if it is whole (as 2**n of a padded length), else the floor."""
         powers = {
             power
             for power in part.args[0].atoms(sympy.Pow)
             if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
         }
-        whole = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
-        return part.args[0] if part.args[0].xreplace(whole).is_integer else part
+        integers = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
+        return part.args[0] if part.args[0].xreplace(integers).is_integer else part
 
     def _unrounded(self, value: Any) -> Any:
         """Return a value with whole quotients in place of their roundings.
@@ -199,7 +199,7 @@ class Domain(SizeConditions):
         A whole quotient plus less than one rounds to it: ``floor(d/2 + 1/2)`` is d/2 for even d.
         Multiples of whole quotients are whole, too.
         """
-        whole = {
+        quotients = {
             part: quotient if rest.is_Rational else part.args[0]
             for part in value.atoms(sympy.floor, sympy.ceiling)
             for sign in [1 if isinstance(part, sympy.floor) else -1]
@@ -207,19 +207,19 @@ class Domain(SizeConditions):
             if ((rest := part.args[0] - quotient).is_Rational and 0 <= sign * rest < 1)
             or _is_whole(part.args[0] / quotient)
         }
-        return value.xreplace(whole)
+        return value.xreplace(quotients)
 
     def _unrounded_conditions(self, condition: Any) -> list[Any]:
-        """Return the conditions that one comes to, without roundings of whole quotients."""
-        said = self._canonical(condition)
-        if not isinstance(said, sympy.Eq):
-            return [said]
-        strides = _stride_conditions(said.lhs - said.rhs, self.simplified)
-        return (octave(said) or [said]) if strides is None else strides
+        """Return the conditions that make up this one, without roundings of whole quotients."""
+        canonical = self._canonical(condition)
+        if not isinstance(canonical, sympy.Eq):
+            return [canonical]
+        strides = _stride_conditions(canonical.lhs - canonical.rhs, self.simplified)
+        return (octave(canonical) or [canonical]) if strides is None else strides
 
     def _canonical(self, condition: Any) -> Any:
         """Return "divides" or "does not divide" in canonical form; other conditions simplified."""
-        parts = divided(condition)
+        parts = division_in(condition)
         if (none := rounds_to_none(condition)) in self._none:
             number, by = none.args[0].as_numer_denom()
             return number < by if by.is_Integer else none.args[0] < 1
@@ -237,17 +237,17 @@ class Domain(SizeConditions):
         return condition.func(number - divisor * floor, 0, evaluate=False)
 
 
-def _with_quotients(value: Any, rule: Callable[[Any], Any], known: dict[Any, Any]) -> Any:
+def _with_quotients(value: Any, rule: Callable[[Any], Any], results: dict[Any, Any]) -> Any:
     """Return a value with a rule applied to each rounded quotient, the innermost first.
 
-    Results are kept in ``known``, since expressions of a run share parts.
+    ``results`` are kept, since expressions of a run share parts.
     """
 
     def made(part: Any) -> Any:
-        if part not in known:
-            inside = sympy.floor(_with_quotients(part.args[0], rule, known))
-            known[part] = rule(inside) if isinstance(inside, sympy.floor) else inside
-        return known[part]
+        if part not in results:
+            inside = sympy.floor(_with_quotients(part.args[0], rule, results))
+            results[part] = rule(inside) if isinstance(inside, sympy.floor) else inside
+        return results[part]
 
     return value.xreplace({part: made(part) for part in value.atoms(sympy.floor)})
 
@@ -272,7 +272,7 @@ def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
 
 
 def _conditions(guard: Any) -> list[Any]:
-    """Return a guard as conditions over the user's symbols, without those that always hold."""
+    """Return a guard as conditions over the user's symbols; none if it always holds."""
     if isinstance(guard, sympy.Eq):
         strides = _stride_conditions(sympy.sympify(translated(guard.lhs)) - translated(guard.rhs))
         if strides is not None:
@@ -284,7 +284,7 @@ def _conditions(guard: Any) -> list[Any]:
 def _stride_conditions(
     difference: Any, simplified: Callable[[Any], Any] = sympy.sympify
 ) -> list[Any] | None:
-    """Return the bounds that an equation of strides comes to; None for other equations.
+    """Return an equation of strides as bounds of sizes; None for other equations.
 
     Strides are made of ``max(1, size)``: one that equals the size itself says ``size >= 1``.
     """

@@ -24,14 +24,6 @@ from attnprof.trace.solve.accounts import Terms
 
 Row = tuple[Any, ...]
 Index = tuple[int, ...]
-#: Steps between the numbers of a size, in the order in which they are tried.
-_STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}
-_USUAL = (1, 2, 8)
-
-
-def steps_of(name: str) -> tuple[int, ...]:
-    """Return the steps that are tried along a size."""
-    return _STEPS.get(name, _USUAL)
 
 
 def of_every_kind(sizes: Sequence[int], kinds: Sequence[int]) -> list[int]:
@@ -48,7 +40,7 @@ def rows_of(columns: Sequence[Terms]) -> dict[Any, Row]:
 
 
 @dataclass(frozen=True)
-class Ladder:
+class SampledSizes:
     """Numbers of one size (``xs``) at which runs are made to fit a polynomial in it.
 
     With several ``kinds``, as (0, 0, 1) for layers of which every third is another one, the cost
@@ -59,15 +51,15 @@ class Ladder:
     kinds: tuple[int, ...] = (0,)
 
     @classmethod
-    def minimal(cls, first: int, kinds: tuple[int, ...]) -> "Ladder":
+    def minimal(cls, first: int, kinds: tuple[int, ...]) -> "SampledSizes":
         """Return the fewest numbers from ``first`` on that give each kind a cost, and one more."""
         nodes = cls(tuple(range(first, first + len(kinds) + 2)), kinds).nodes
         more = next(x for x in range(first, nodes[-1] + 2) if x not in nodes)
         return cls(tuple(sorted((*nodes, more))), kinds)
 
     @classmethod
-    def periodic(cls, xs: Sequence[int], period: int) -> "Ladder":
-        """Return a ladder on which each number of a period, from the first on, is another kind."""
+    def periodic(cls, xs: Sequence[int], period: int) -> "SampledSizes":
+        """Return these numbers, each number of a period, from the first on, as another kind."""
         return cls(tuple(xs), tuple((number - xs[0]) % period for number in range(period)))
 
     @cached_property
@@ -99,10 +91,10 @@ class Ladder:
         highest = 0
         for row in rows:
             if any(row[0] != value for value in row):
-                of = self._degree(row)
-                if of is None:
+                power = self._degree(row)
+                if power is None:
                     return None
-                highest = max(highest, of)
+                highest = max(highest, power)
         return highest
 
     def _degree(self, row: Row) -> int | None:
@@ -111,8 +103,8 @@ class Ladder:
         follows = all(sum(w * row[j] for j, w in nodes) == row[i] for i, nodes in self._predictions)
         return max(self.kinds) + 1 if follows else None
 
-    def value(self, size: Any, index: int) -> Any:
-        """Return what the factor of an index is multiplied by: ``size**index``, or a kind's count.
+    def monomial(self, size: Any, index: int) -> Any:
+        """Return the monomial of an index: ``size**index``, or the number of layers of a kind.
 
         The index after all kinds stands for the size itself.
         """
@@ -121,7 +113,7 @@ class Ladder:
         return size if index > max(self.kinds) + 1 else turns(size, self.kinds)[index - 1]
 
     def plainer(self, factors: dict[Index, Fraction], place: int) -> dict[Index, Fraction]:
-        """Return factors with the size itself for the cost that most kinds share.
+        """Return factors in which the size itself has the cost that most kinds share.
 
         Kinds that cost 5, 5 and 9 become 5 times the size, and 4 for each number of the third kind.
         """
@@ -139,13 +131,13 @@ class Ladder:
 
 @dataclass
 class Lattice:
-    """The ``points`` at which runs were made: first one for each of ``indices``, then others."""
+    """The ``points`` at which runs were made: first one for each of ``indices``, then more."""
 
-    axes: Sequence[Ladder]
+    axes: Sequence[SampledSizes]
     indices: Sequence[Index]
     points: Sequence[Sequence[int]]
 
-    def solved(self, rows: set[Row]) -> dict[Row, Mapping[Index, Fraction]]:
+    def fit(self, rows: set[Row]) -> dict[Row, Mapping[Index, Fraction]]:
         """Return the polynomial of each row whose values at the further points confirm it."""
         order = list(rows)
         on_grid = {index: [row[i] for row in order] for i, index in enumerate(self.indices)}
@@ -155,32 +147,31 @@ class Lattice:
         for place, row in enumerate(order):
             factors: dict[Index, Fraction] = {i: x[place] for i, x in table.items() if x[place]}
             if self._follows(factors, row):
-                for axis, ladder in enumerate(self.axes):
-                    factors = ladder.plainer(factors, axis)
+                for axis, sizes in enumerate(self.axes):
+                    factors = sizes.plainer(factors, axis)
                 polynomials[row] = factors
         return polynomials
 
     def _follows(self, factors: Mapping[Index, Fraction], row: Row) -> bool:
         first = len(self.indices)
         return all(
-            sum(x * prod(self.values(point, index)) for index, x in factors.items()) == value
+            sum(x * prod(self.monomials(point, index)) for index, x in factors.items()) == value
             for point, value in zip(self.points[first:], row[first:], strict=True)
         )
 
-    def values(self, sizes: Sequence[Any], index: Index) -> Iterator[Any]:
-        """Yield what the factor of an index is multiplied by, for each size."""
-        return (axis.value(x, i) for axis, x, i in zip(self.axes, sizes, index, strict=True))
+    def monomials(self, sizes: Sequence[Any], index: Index) -> Iterator[Any]:
+        """Yield the monomial of an index in each size; their product belongs to its factor."""
+        return (axis.monomial(x, i) for axis, x, i in zip(self.axes, sizes, index, strict=True))
 
 
-def indices_for(columns: Sequence[tuple[Ladder, Mapping[Any, Row]]]) -> list[Index]:
+def indices_for(columns: Sequence[tuple[SampledSizes, Mapping[Any, Row]]]) -> list[Index]:
     """Return the multi-indices of all monomials that the rows along each axis leave possible."""
     boxes: dict[Any, list[int]] = {}
     axes = len(columns)
-    for axis, (ladder, named) in enumerate(columns):
+    for axis, (sizes, named) in enumerate(columns):
         for name, row in named.items():
-            of = ladder.steepest({row}) or 0
             box = boxes.setdefault(name, [0] * axes)
-            box[axis] = max(box[axis], of)
+            box[axis] = max(box[axis], sizes.steepest({row}) or 0)
     return lower_set([tuple([0] * axes), *map(tuple, boxes.values())])
 
 
@@ -219,7 +210,7 @@ def coefficients(
     how many numbers below the size are of kind i - 1.
     """
     table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
-    ways = [
+    steps = [
         (_to_increments, partial(_to_turns, kinds=along))
         if len(along) > 1
         else (_to_differences, _to_monomials)
@@ -227,7 +218,7 @@ def coefficients(
     ]
     # all differences first: a monomial's factor needs the higher differences of its whole axis
     for second, (axis, xs) in product((False, True), enumerate(nodes)):
-        step = ways[axis][second]
+        step = steps[axis][second]
         fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
         for index in sorted(table):
             fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)

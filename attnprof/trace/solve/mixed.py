@@ -53,7 +53,7 @@ class Mixed(Solution):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
     A number is from ``least`` to ``ends``, by ``strides`` (step and a number on it). A size in
-    blocks of another has at least ``turns`` of these, and its end counts blocks. ``divided``:
+    blocks of another has at least ``turns`` of these, and its end counts blocks. ``whole_only``:
     blocks have to be whole; ``left_out``: remainders that are other cases, 1 and 2 (by which powers
     are products). ``borders`` say where the code branches, ``branches`` from which number on;
     ``kinds`` are those of layers. ``points`` are the numbers of the runs, ``start`` the least ones.
@@ -68,7 +68,7 @@ class Mixed(Solution):
     ends: dict[str, int]
     strides: dict[str, tuple[int, int]]
     turns: int
-    divided: bool = False
+    whole_only: bool = False
     points: Sequence[Sizes] = ()
     left_out: list[int] = field(default_factory=list)
     borders: list[str] = field(default_factory=list)
@@ -94,11 +94,11 @@ class Mixed(Solution):
     def _block_fits(self, sizes: Sizes) -> bool:
         if self.blocks is None:
             return True
-        least = self.turns * self.blocks.at(sizes) + (not self.divided)  # else one block more
+        least = self.turns * self.blocks.at(sizes) + (not self.whole_only)  # else one block more
         if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
             return False
         rest = self._remainder(sizes)
-        return not (self.divided and rest) and rest not in self.left_out
+        return not (self.whole_only and rest) and rest not in self.left_out
 
     def unit(self, name: str, sizes: Sizes) -> int:
         """Return the unit of a size's end: the block, if its length is another size; else 1."""
@@ -110,7 +110,7 @@ class Mixed(Solution):
         self.ends[name] = size // self.unit(name, self.near())
 
     def reach(self, sizes: Sizes) -> None:
-        """Extend ranges to these sizes, at which a run confirms the formulas."""
+        """Extend ranges to sizes at which a run confirms the formulas."""
         for name, end in self.ends.items():
             self.ends[name] = max(end, -(-sizes[name] // self.unit(name, sizes)))
 
@@ -124,11 +124,11 @@ class Mixed(Solution):
         texts = [f"{', '.join(free)} >= 2"] if free else []
         if self.blocks:
             name, block = self.blocks.name, self.blocks.block
-            if self.divided:
+            if self.whole_only:
                 texts.append(f"{block} divides {name}")
             texts += [f"{name} mod {block} != {rest}" for rest in self.left_out]
             if not block.is_Integer and self.turns:
-                texts.append(f"{name} {'>=' if self.divided else '>'} {self.turns * block}")
+                texts.append(f"{name} {'>=' if self.whole_only else '>'} {self.turns * block}")
         texts += [
             f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
             for name, (stride, rest) in self.strides.items()
@@ -152,7 +152,7 @@ class Mixed(Solution):
         )
 
     def held_out(self) -> Iterator[dict[str, int]]:
-        """Yield shapes inside at which a run is short; the same shapes in every call."""
+        """Yield shapes inside at which a run is short: the same ones in every call."""
         hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
         if self.blocks and not self.blocks.block.is_Integer:
             hints[self.blocks.name] = self.blocks.at(hints) * (self.turns + 2)
@@ -163,7 +163,7 @@ class Mixed(Solution):
 
     @cached_property
     def _short(self) -> float:
-        """Operations of a short run: layers have some hundred each."""
+        """Operations of a short run: a layer has some hundred."""
         return max(SHORT, 4 * self.operations(self.near()))
 
     @cached_property
@@ -174,7 +174,7 @@ class Mixed(Solution):
     # -- how far -------------------------------------------------------------------------
     def extend_ranges(self, runs: Runs) -> None:
         """Extend ranges to the smallest and the largest sizes that runs confirm."""
-        if self.blocks and not self.divided:
+        if self.blocks and not self.whole_only:
             self._leave_out_rests(self.blocks, runs)
         self.start = dict(self.least)
         for name in self.plan.blocks:
@@ -211,7 +211,7 @@ class Mixed(Solution):
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
 
     def fits(self, shape: Sizes, runs: Runs) -> bool:
-        """Return whether a run gives what the formulas give; True if the remainder is left out."""
+        """Return whether a run confirms the formulas; True if the remainder is left out."""
         if self._remainder(shape) in self.left_out:
             return True
         trace = runs.run_or_none(shape)
@@ -231,7 +231,7 @@ class Mixed(Solution):
 def extend_upwards(formulas: Mixed, name: str, runs: Runs) -> None:
     """Extend a size's range to the largest number that runs confirm; record a border before it."""
     stride, rest = formulas.strides.get(name, (1, 0))
-    if formulas.blocks and name == formulas.blocks.name and formulas.divided:
+    if formulas.blocks and name == formulas.blocks.name and formulas.whole_only:
         stride, rest = formulas.blocks.at(formulas.near()), 0
     first = low = (least := formulas.near()[name]) + (rest - least) % stride
     high, bad = _furthest(formulas, name, low, stride, runs), None
@@ -301,14 +301,14 @@ def narrow_to_corners(formulas: Mixed, runs: Runs) -> None:
 def _furthest(formulas: Mixed, name: str, low: int, stride: int, runs: Runs) -> int:
     """Return the largest size to try: of layers as many as models have, or as are asked for."""
 
-    def long(size: int, most: float = LONG) -> bool:
+    def is_long(size: int, most: float = LONG) -> bool:
         return formulas.operations(formulas.near(**{name: size})) > most
 
     end = high = formulas.ends[name] - (formulas.ends[name] - low) % stride
     real = formulas.near(**{name: _REAL})
     if high > _REAL > low and formulas.operations(real) <= SHORT and runs.makes_arrays(real):
         high = low + (_REAL - low) // stride * stride
-    while high > low and long(high):
+    while high > low and is_long(high):
         high = low + (high - low) // 2 // stride * stride
     if high == end:
         return high
@@ -316,20 +316,20 @@ def _furthest(formulas: Mixed, name: str, low: int, stride: int, runs: Runs) -> 
     if formulas.blocks and formulas.blocks.name == name:  # in tokens
         fitted *= formulas.blocks.at(formulas.near())
     further = low + _TIMES * fitted // stride * stride
-    if high < further <= end and not long(further, A_LONG_RUN // 2):
+    if high < further <= end and not is_long(further, A_LONG_RUN // 2):
         high = further
     if name in FIRST:
         return high
-    most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
+    most = min(_DEEP * (1 + bool(runs.on_meta)), runs.left / 9)
     deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
-    high = next((x for x in deep if not long(x, most)), high)
-    asked = int(formulas.plan.hints[name])
-    fits = high < asked <= end and (asked - low) % stride == 0
-    return asked if fits and not long(asked, A_LONG_RUN) else high
+    high = next((x for x in deep if not is_long(x, most)), high)
+    hint = int(formulas.plan.hints[name])
+    fits = high < hint <= end and (hint - low) % stride == 0
+    return hint if fits and not is_long(hint, A_LONG_RUN) else high
 
 
 def _shape_with(formulas: Mixed, others: Sizes, name: str, size: int) -> dict[str, int]:
-    """Return a shape with these sizes and small others; a length keeps its number of blocks."""
+    """Return a small shape with the given sizes, in which a length keeps its number of blocks."""
     near = formulas.near(**others)
     usual, unit = formulas.unit(name, formulas.near()), formulas.unit(name, near)
     return {**near, name: size // usual * unit + min(size % usual, unit - 1) if unit > 1 else size}
@@ -341,10 +341,10 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
     few, least, most = _CHECKS
     least = few if longest > LONG else least
     many = max(least, min(most, int(_ALL_CHECKS / max(longest, 1))))
-    telling = telling_sizes(sizes, sizes[0], many)
-    if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
-        telling = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
-    for place, size in enumerate(sorted(telling)):
+    tried = telling_sizes(sizes, sizes[0], many)
+    if name not in FIRST and longest > SHORT:  # layers of every kind
+        tried = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
+    for place, size in enumerate(sorted(tried)):
         shape = _shape_with(formulas, formulas.others[place % len(formulas.others)], name, size)
         if formulas.holds(shape) and not formulas.fits(shape, runs):
             last = max(x for x in sizes if x < size) if size > sizes[0] else 0

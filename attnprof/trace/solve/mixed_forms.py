@@ -15,7 +15,7 @@ from attnprof.trace.request.target import largest
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import Mixed
-from attnprof.trace.solve.mixture import Mixture, Solved
+from attnprof.trace.solve.mixture import FittedMixture, Mixture
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.smaller_sizes import extend_to_fewer_blocks
 from attnprof.trace.solve.verification import NoFormulaError, Runs
@@ -37,16 +37,16 @@ def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     more layers; likewise at lengths beyond a window.
     """
     formulas = _fit_plan(plan, phases, runs)
-    meant = plan.hints if formulas.narrow else {}
+    hints = plan.hints if formulas.narrow else {}
     later = {
-        x: n for x, n in formulas.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
+        x: n for x, n in formulas.branches.items() if n <= (hints.get(x, 0) if x in FIRST else _FEW)
     }
-    # as often as there are layers before the first of another kind, there may be one again
+    # layers of the other kind may recur with a period: as many as come before the first of them
     layers = {x: (*[0] * (n - 1), 1) for x, n in later.items() if x not in FIRST and n > 2}
     for kinds in ([layers] if layers else []) + ([{}] if later else []):
-        begun = replace(plan, base={**plan.base, **later}, kinds=kinds)
+        later_plan = replace(plan, base={**plan.base, **later}, kinds=kinds)
         with suppress(NoFormulaError):
-            again = _fit_plan(begun, phases, runs)
+            again = _fit_plan(later_plan, phases, runs)
             if all(again.ends[x] > 2 * n for x, n in later.items()):
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
@@ -74,54 +74,57 @@ def _refuse_accident(formulas: Mixed, name: str) -> None:
         for what in ("flops", "bytes_moved")
     ]
     if len(numbers) < len(behind) + _MORE or min(costs) < 0:
-        few = f"{name} from {numbers[0]} to {numbers[-1]} alone"
-        raise NoFormulaError(f"the formulas hold for {few}: {'; '.join(formulas.borders)}", name)
+        span = f"{name} from {numbers[0]} to {numbers[-1]} alone"
+        raise NoFormulaError(f"the formulas hold for {span}: {'; '.join(formulas.borders)}", name)
 
 
 def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
-    divided = blocks is not None and plan.whole
+    whole_only = blocks is not None and plan.whole
     try:
-        solved = Mixture(plan, phases, ragged=blocks is not None and not divided).solved()
+        fitted = Mixture(plan, phases, ragged=blocks is not None and not whole_only).fitted()
     except NoFormulaError:
-        if blocks is None or divided:
+        if blocks is None or whole_only:
             raise
-        solved, divided = Mixture(plan, phases, ragged=False).solved(), True
-    write = _writer(solved, blocks, runs, divided=divided) if blocks else None
-    solved = write.solved if write else solved
+        fitted, whole_only = Mixture(plan, phases, ragged=False).fitted(), True
+    write = _writer(fitted, blocks, runs, whole_only=whole_only) if blocks else None
+    fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
-        whole = sympy.sympify(write.size(name, expression) if write else expression)
-        return int(whole) if whole is not None and whole.is_Integer else whole
+        written = sympy.sympify(write.size(name, expression) if write else expression)
+        return int(written) if written is not None and written.is_Integer else written
 
-    trace = solved.trace(size)
+    trace = fitted.trace(size)
     forms = totals_by_phase(trace, phases)
     for phase in phases:
-        sides = solved.peaks[phase]
+        sides = fitted.peaks[phase]
         peak = write.peak(phase) if write else sides and most(sides)
         if peak is None:
             forms[phase].pop("peak_bytes")
         else:
             forms[phase]["peak_bytes"] = sympy.sympify(peak)
-    base = solved.mixture.base
+    base = fitted.mixture.base
     # whole blocks may begin to be alike later
     turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
     first = {**base, blocks.name: turns} if blocks else base
-    least = {name: _least_size(blocks, name, x, divided=divided) for name, x in first.items()}
-    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
+    least = {name: _least_size(blocks, name, x, whole_only=whole_only) for name, x in first.items()}
+    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, fitted.lattice.axes, strict=True)}
     formulas = Mixed(
         plan,
         blocks,
         forms,
         trace,
-        _conditions(solved, blocks),
+        _conditions(fitted, blocks),
         least,
-        {name: _end_of(plan, name, least[name]) for name in base},
+        {  # on real tensors large sizes take real time
+            name: _TIMES_REAL * least[name] if plan.target.mode.real else largest(name, least[name])
+            for name in base
+        },
         {name: (step, base[name]) for name, step in steps.items() if step > 1},
         turns,
-        divided,
-        [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
-        kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
+        whole_only,
+        [dict(zip(fitted.mixture.names, point, strict=True)) for point in fitted.lattice.points],
+        kinds={x: y.kinds for x, y in zip(base, fitted.lattice.axes, strict=True)},
     )
     if plan.by_module:
         formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
@@ -133,12 +136,12 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
 
 def _withhold_curved_peaks(formulas: Mixed) -> None:
     """Withhold peaks that grow faster than a number of layers: the peak may move on."""
-    inside = {
+    in_blocks = {
         x for block in formulas.plan.blocks.values() for x in sympy.sympify(block).free_symbols
     }
     for forms, name in product(formulas.forms.items(), formulas.least):
         phase, quantities = forms
-        if name in FIRST or symbol(name) in inside or "peak_bytes" not in quantities:
+        if name in FIRST or symbol(name) in in_blocks or "peak_bytes" not in quantities:
             continue
         if _is_curved(quantities["peak_bytes"], symbol(name)):
             del quantities["peak_bytes"]
@@ -153,34 +156,29 @@ def _is_curved(peak: Any, size: Any) -> bool:
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-def _writer(solved: Solved, blocks: Blocks, runs: Runs, *, divided: bool) -> Writer:
-    if divided:
-        return Writer(solved, blocks, runs, ways=("whole",))
-    plan, base = solved.mixture.plan, solved.mixture.base
+def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bool) -> Writer:
+    if whole_only:
+        return Writer(fitted, blocks, runs, ways=("whole",))
+    plan, base = fitted.mixture.plan, fitted.mixture.base
     shapes = []
     for more in (1, 2, 4):
         shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
         shape |= base
         block = blocks.at(shape)
         shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
-    return Writer(solved, blocks, runs, shapes)
+    return Writer(fitted, blocks, runs, shapes)
 
 
-def _end_of(plan: SizePlan, name: str, least: int) -> int:
-    """Return the largest number of a size to try; on real tensors large sizes take real time."""
-    return _TIMES_REAL * least if plan.target.mode.real else largest(name, least)
-
-
-def _least_size(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:
+def _least_size(blocks: Blocks | None, name: str, base: int, *, whole_only: bool) -> int:
     if blocks is None or name != blocks.name:
         return base
-    return int(blocks.block) * base + 2 * (not divided) if blocks.block.is_Integer else 2
+    return int(blocks.block) * base + 2 * (not whole_only) if blocks.block.is_Integer else 2
 
 
-def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
+def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
     """Return the conditions that all runs relied on; alike ones become one, over the numbers."""
     alike: dict[Any, list[Any]] = {}
-    for run in solved.runs:
+    for run in fitted.runs:
         for relation in run.guards.relations:
             compares = isinstance(relation, sympy.Rel)
             parts = terms_of(relation.lhs - relation.rhs) if compares else {}
@@ -188,10 +186,10 @@ def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
             alike.setdefault(kind, []).append((relation, parts))
     conditions = []
     for (func, *_), relations in alike.items():
-        whole = None
-        if len(relations) == len(solved.runs) and all(parts for _, parts in relations):
-            whole = solved.expression([parts for _, parts in relations])
-        conditions += [x for x, _ in relations] if whole is None else [func(whole, 0)]
+        joint = None
+        if len(relations) == len(fitted.runs) and all(parts for _, parts in relations):
+            joint = fitted.expression([parts for _, parts in relations])
+        conditions += [x for x, _ in relations] if joint is None else [func(joint, 0)]
     if blocks:
         conditions = [blocks.written(relation, "floor") for relation in conditions]
     return SizeConditions([x for x in dict.fromkeys(conditions) if x != True])  # noqa: E712 - sympy's true

@@ -19,23 +19,15 @@ from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace, unnumbered
 from attnprof.trace.solve.accounts import (
     Account,
+    PeakMoments,
     Terms,
-    Worst,
     account,
     families,
     operation_signature,
     terms,
     with_sizes,
 )
-from attnprof.trace.solve.lattice import (
-    Index,
-    Ladder,
-    Lattice,
-    Row,
-    indices_for,
-    rows_of,
-    steps_of,
-)
+from attnprof.trace.solve.lattice import Index, Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
@@ -44,6 +36,8 @@ from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
 _ALONG, _PATIENCE = 9, 2
 #: Steps beyond the last number at which one more run has to fit; of numbers alone, twice as far.
 _FURTHER = 5
+#: Steps between the numbers of a size, in the order in which they are tried, and of other sizes.
+_STEPS, _USUAL_STEPS = {"d": (1, 8, 16), "N": (1, 2, 4, 16, 64)}, (1, 2, 8)
 #: Steps that are tried last where all sizes are numbers: classes by 3 or 5, and long blocks.
 _RARE_STEPS = 60, 256
 #: Operations of all runs up to which twice as many runs are made in search of peaks that fit.
@@ -52,7 +46,7 @@ _ENOUGH = 6_000
 _PERIOD = 6
 
 #: Numbers of a size at which runs fit, and the rows of values there, by name.
-Axis = tuple[Ladder, Mapping[Any, Row]]
+Axis = tuple[SampledSizes, Mapping[Any, Row]]
 
 
 def turns_of(name: str) -> Any:
@@ -83,7 +77,7 @@ class Mixture:
             for name, place in self.plan.places(self.base, ragged=self.ragged).items()
             if place.rest
         }
-        self.worst = Worst(rests)
+        self.peak_moments = PeakMoments(rests)
 
     @property
     def names(self) -> list[str]:
@@ -96,27 +90,28 @@ class Mixture:
         return run if isinstance(run, SymbolicRun) else None
 
     # -- along one size ------------------------------------------------------------------
-    def fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
-        """Return the axis along these numbers, if all counts fit, and whether peaks fit."""
+    def fit(self, samples: SampledSizes, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
+        """Return the axis along these numbers if all counts fit, and whether peaks fit."""
         accounts = self.accounts(runs)
         rows = {
             (name, monomial): row
             for name in dict.fromkeys(chain(*(x.sizes for x in accounts)))
             for monomial, row in rows_of([x.sizes.get(name, {}) for x in accounts]).items()
         }
-        if ladder.steepest({row for (name, _), row in rows.items() if "times" not in name}) is None:
+        counts = {row for (name, _), row in rows.items() if "times" not in name}
+        if samples.steepest(counts) is None:
             return None, False
         smooth = True
         for phase in () if self.plan.by_module else self.phases:
             for moments in self.moments(accounts, phase):
                 held = {label: rows_of(values) for label, values in moments.items()}
-                fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
+                fit = [x for x, y in held.items() if samples.steepest(set(y.values())) is not None]
                 if self.covering(accounts, phase, [moments[label] for label in fit]):
                     break
             else:
                 smooth = False
             rows |= {((phase, label), x): row for label in fit for x, row in held[label].items()}
-        return (ladder, rows), smooth
+        return (samples, rows), smooth
 
     def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
         """Yield moments that are the peak of a run, or grow the most between two, with their bytes.
@@ -127,13 +122,13 @@ class Mixture:
         if self.plan.concrete:  # numbers do not tell which moment is the worst at other sizes
             yield {name: [x.held[phase][name] for x in accounts] for name in shared}
             return
-        worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
+        worst = dict.fromkeys(chain(*(self.peak_moments.among(x.held[phase]) for x in accounts)))
         for before, now in pairwise(x.held[phase] for x in accounts):
-            worst |= dict.fromkeys(self.worst.growing(before, now, shared))
+            worst |= dict.fromkeys(self.peak_moments.growing(before, now, shared))
         named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
         yield named
         if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
-            alike = families([x.held[phase] for x in accounts], self.worst.of)
+            alike = families([x.held[phase] for x in accounts], self.peak_moments.among)
             yield named | {("alike", place): values for place, values in enumerate(alike)}
 
     def covering(
@@ -141,13 +136,13 @@ class Mixture:
     ) -> bool:
         """Return whether the peak of every run is among these moments."""
         for place, one in enumerate(accounts):
-            covered = self.worst.covering(values[place] for values in moments)
-            if not all(map(covered, self.worst.of(one.held[phase]).values())):
+            covered = self.peak_moments.covering(values[place] for values in moments)
+            if not all(map(covered, self.peak_moments.among(one.held[phase]).values())):
                 return False
         return True
 
     def accounts(self, runs: Sequence[SymbolicRun]) -> list[Account]:
-        """Return accounts of runs: by operation if all do the same ones, else by kind and line."""
+        """Return accounts of runs: by operation if all run the same ones, else by kind and line."""
         orders = [list(map(operation_signature, run.trace.calls)) for run in runs]
         aligned = self.alike and all(order == orders[0] for order in orders)
         for run in runs:
@@ -156,10 +151,10 @@ class Mixture:
         return [self._accounts[id(run), aligned] for run in runs]
 
     def account(self, trace: Trace, *, aligned: bool) -> Account:
-        """Return the account of one run, with what the plan asks for."""
+        """Return the account of one run for the phases of the mixture."""
         return account(trace, self.phases, aligned=aligned, by_module=self.plan.by_module)
 
-    # -- all together --------------------------------------------------------------------
+    # -- along all sizes -----------------------------------------------------------------
     def _axes(self) -> dict[str, Axis]:
         axes = {}
         for name in self.names:
@@ -167,7 +162,7 @@ class Mixture:
             self.base[name] = axes[name][0].xs[0]
         return axes
 
-    def solved(self) -> "Solved":
+    def fitted(self) -> "FittedMixture":
         """Return formulas over symbols, rests and numbers of blocks."""
         axes = self._axes()
         aligned = [any(isinstance(key, int) for (key, _), _ in rows) for _, rows in axes.values()]
@@ -175,28 +170,28 @@ class Mixture:
             self.alike = False
             axes = self._axes()
         self.plan.extend()
-        ladders = {name: ladder for name, (ladder, _) in axes.items()}
-        for name, axis in ladders.items():  # those before the others' bases were known
+        samples = {name: along for name, (along, _) in axes.items()}
+        for name, axis in samples.items():  # earlier axes were made before later bases were known
             if None in [self.run({**self.base, name: x}) for x in axis.xs]:
                 raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
         indices = indices_for(list(axes.values()))
-        nodes = [axis.nodes for axis in ladders.values()]
+        nodes = [axis.nodes for axis in samples.values()]
         points = [tuple(map(getitem, nodes, index)) for index in indices]
         base = tuple(self.base.values())
-        for place, axis in enumerate(ladders.values()):
+        for place, axis in enumerate(samples.values()):
             along = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
             points += [point for point in along if point not in points]
-        tried = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
-        if len(runs := [run for run in tried if run is not None]) < len(points):
+        attempted = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
+        if len(runs := [run for run in attempted if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
-        return Solved(self, Lattice(list(ladders.values()), indices, points), runs)
+        return FittedMixture(self, Lattice(list(samples.values()), indices, points), runs)
 
 
 @dataclass
-class Solved:
+class FittedMixture:
     """The runs of a mixture at a lattice's points, and the polynomials through them.
 
-    ``examples`` are operations that only other runs have, by key.
+    ``examples`` are operations that only runs at whole blocks have, by key.
     """
 
     mixture: Mixture
@@ -215,23 +210,23 @@ class Solved:
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
         every = [rows_of(column) for column in columns.values()]
         self._polynomials: dict[Row, Mapping[Index, Fraction] | None] = {}
-        self._solve({row for rows in every for row in rows.values()})
+        self._fit({row for rows in every for row in rows.values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
         if unknown:
             raise NoFormulaError(f"{unknown[0]} are no polynomial in the numbers of blocks")
         self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
 
-    def _solve(self, rows: set[Row]) -> None:
-        """Fit the rows that are new; None stands for those that are no polynomials."""
+    def _fit(self, rows: set[Row]) -> None:
+        """Fit the rows that are new; None stands for a row that is no polynomial."""
         if new := rows - self._polynomials.keys():
-            self._polynomials |= {**dict.fromkeys(new), **self.lattice.solved(new)}
+            self._polynomials |= {**dict.fromkeys(new), **self.lattice.fit(new)}
 
     def expression(self, column: Sequence[Terms]) -> Any:
-        """Return the formula that has these values in the runs; None if it is no polynomial."""
+        """Return the formula with these values in the runs; None if it is no polynomial."""
         total = []
         rows = rows_of(column)
-        self._solve(set(rows.values()))
+        self._fit(set(rows.values()))
         for monomial, row in rows.items():
             if (factors := self._polynomials[row]) is None:
                 return None
@@ -241,14 +236,14 @@ class Solved:
     def _blocks(self, index: Index) -> Any:
         blocks = self.mixture.plan.blocks
         sizes = [symbol(x) if block == 1 else turns_of(x) for x, block in blocks.items()]
-        return sympy.Mul(*self.lattice.values(sizes, index))
+        return sympy.Mul(*self.lattice.monomials(sizes, index))
 
     def _peak(self, phase: str) -> list[Any] | None:
         """Return the sides whose maximum is the peak; None if a run's peak is none of them."""
         if self.mixture.plan.by_module:
             return None
         for moments in self.mixture.moments(self.accounts, phase):
-            self._solve({row for column in moments.values() for row in rows_of(column).values()})
+            self._fit({row for column in moments.values() for row in rows_of(column).values()})
             expressions = {label: self.expression(column) for label, column in moments.items()}
             kept = {label: x for label, x in expressions.items() if x is not None}
             columns = [moments[label] for label in kept]
@@ -277,7 +272,7 @@ class Solved:
         return Trace(calls, whole["parameters"], notes, modules=modules, routes=self._routes())
 
     def _routes(self) -> list[tuple[Any, Any]]:
-        """Return rows and experts of each choice; raise NoFormulaError if runs have others."""
+        """Return rows and experts of each choice; raise NoFormulaError if runs differ in them."""
         runs = [run.trace.routes for run in self.runs]
         if all(routes == runs[0] for routes in runs):
             return runs[0]
@@ -300,18 +295,18 @@ def axis_of(mixture: Mixture, name: str) -> Axis:
     Raises :class:`NoFormulaError` if there are none.
     """
     if kinds := mixture.plan.kinds.get(name):
-        ladder = Ladder.minimal(mixture.base[name], kinds)
-        runs = [run for x in ladder.xs if (run := mixture.run({**mixture.base, name: x}))]
-        if len(runs) == len(ladder.xs) and (axis := mixture.fit(ladder, runs)[0]):
+        samples = SampledSizes.minimal(mixture.base[name], kinds)
+        runs = [run for x in samples.xs if (run := mixture.run({**mixture.base, name: x}))]
+        if len(runs) == len(samples.xs) and (axis := mixture.fit(samples, runs)[0]):
             return axis
     is_number = mixture.plan.blocks[name] == 1
-    steps = steps_of(name) if is_number else (1,)
+    steps = _STEPS.get(name, _USUAL_STEPS) if is_number else (1,)
     steps += _RARE_STEPS if mixture.plan.concrete else ()
     first = next(filter(None, (_axis_by_step(mixture, name, step) for step in steps)), None)
     if first is None:
-        of = name if mixture.plan.concrete else f"blocks of {name}"
+        variable = name if mixture.plan.concrete else f"blocks of {name}"
         # with a number for this size, the other sizes may be symbols
-        why = f"the cost is no polynomial in {of}"
+        why = f"the cost is no polynomial in {variable}"
         raise NoFormulaError(why, name if mixture.plan.concrete else "")
     checked = name in FIRST or mixture.plan.concrete
     if is_number and checked and not _fits_further(mixture, name, first[0]):
@@ -324,16 +319,16 @@ def axis_of(mixture: Mixture, name: str) -> Axis:
     return first
 
 
-def _fits_further(mixture: Mixture, name: str, ladder: Ladder) -> bool:
+def _fits_further(mixture: Mixture, name: str, samples: SampledSizes) -> bool:
     """Return whether a larger number fits as well; True if the code does not run there."""
-    step = ladder.xs[1] - ladder.xs[0]
-    steps = ladder.xs[0] // step if mixture.plan.concrete else 0  # a number of a class is large
-    far = ladder.xs[-1] + max(_FURTHER, steps) * step
+    step = samples.xs[1] - samples.xs[0]
+    steps = samples.xs[0] // step if mixture.plan.concrete else 0  # a number of a class is large
+    far = samples.xs[-1] + max(_FURTHER, steps) * step
     with suppress(OutOfBudgetError):
-        runs = [mixture.run({**mixture.base, name: x}) for x in (*ladder.xs, far)]
-        known = [run for run in runs if run is not None]
-        longer = Ladder((*ladder.xs, far), ladder.kinds)
-        return len(known) < len(runs) or mixture.fit(longer, known)[0] is not None
+        runs = [mixture.run({**mixture.base, name: x}) for x in (*samples.xs, far)]
+        completed = [run for run in runs if run is not None]
+        longer = SampledSizes((*samples.xs, far), samples.kinds)
+        return len(completed) < len(runs) or mixture.fit(longer, completed)[0] is not None
     return True
 
 
@@ -379,7 +374,7 @@ def _fit_ends(
     best = None
     for first in range(len(xs) - 2):
         for period in range(1, min(most, len(xs) - first - 3) + 1):
-            axis, smooth = mixture.fit(Ladder.periodic(xs[first:], period), runs[first:])
+            axis, smooth = mixture.fit(SampledSizes.periodic(xs[first:], period), runs[first:])
             if axis and smooth:
                 return axis, True
             best = best or axis

@@ -46,12 +46,12 @@ _BLOCK = 4
 
 @dataclass
 class SizePlan:
-    """Which sizes are numbers in runs (the keys of ``blocks``); all others are symbols.
+    """The sizes that are numbers in runs (the keys of ``blocks``); all others are symbols.
 
-    ``blocks``: what such a number counts, 1 for the size itself, 64 or a size ``C`` for blocks of
-    so many tokens. ``base``: smallest values of sizes that are numbers. ``runs``: runs made, by
-    places and phases. ``steady``: by phases, lines that turn a size into a float no later size
-    depends on. ``kinds``: by a size that counts layers, the kinds in one period: (0, 0, 1).
+    ``blocks``: the unit of a number, 1 for the size itself, 64 or a size ``C`` for blocks of so
+    many tokens. ``base``: smallest values of sizes that are numbers. ``runs``: runs made, by places
+    and phases. ``steady``: by phases, lines that turn a size into a float on which no later size
+    depends. ``kinds``: by a size that counts layers, the kinds in one period: (0, 0, 1).
     ``whole``: the code runs at whole blocks alone. ``by_module``: formulas are for the costs of
     each module, not for peaks. ``concrete`` makes the runs if no size is left a symbol.
     """
@@ -82,9 +82,9 @@ class SizePlan:
         """Return the place of each number in a run: its block, its count and a hint of the rest."""
         places = {}
         for name, block in self.blocks.items():
-            known = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
-            usual = int(evaluate(block, known)) if block != 1 and ragged else 0
-            places[name] = Place(block, counts[name], usual and max(2, 37 * usual // 64))
+            sizes = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
+            length = int(evaluate(block, sizes)) if block != 1 and ragged else 0
+            places[name] = Place(block, counts[name], length and max(2, 37 * length // 64))
         return places
 
     def at(
@@ -128,7 +128,7 @@ class SizePlan:
     def seen(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
-        """Return the run at these counts of whole blocks if made before; ``whole`` makes it now."""
+        """Return the run at counts of whole blocks if it was made; ``whole``: make it now."""
         run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
         if whole:
             with suppress(OutOfBudgetError):
@@ -147,7 +147,7 @@ class SizePlan:
 def plan_of_numbers(
     target: Target, hints: Sizes, base: Mapping[str, int], runs: Runs, *, by_module: bool
 ) -> SizePlan:
-    """Return a plan in which every size is a number, from those of ``base`` on."""
+    """Return a plan in which every size is a number, from ``base`` on."""
     blocks = dict.fromkeys(target.symbols, sympy.Integer(1))
     return SizePlan(target, hints, base, blocks, by_module=by_module, concrete=runs)
 
@@ -163,10 +163,11 @@ def plan_for(
     """
     base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
     # code that asserts N % 64 == 0 and loops over N // 64 blocks fixes N: the quotient is exact
-    of = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
-    whole = blocks | next(({x: block} for x, block in of.items() if block > _SMALL_BLOCK), {})
+    divisors = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
+    long = ({x: block} for x, block in divisors.items() if block > _SMALL_BLOCK)
+    in_blocks = blocks | next(long, {})
     plan = SizePlan(target, hints, base, blocks, by_module=by_module)
-    for plan.blocks in chain([whole, blocks], block_guesses(target, phases)):
+    for plan.blocks in chain([in_blocks, blocks], block_guesses(target, phases)):
         if plan.blocks and _fits_plan(plan, phases):
             return plan
     plan.blocks, plan.whole = {}, False
@@ -176,19 +177,18 @@ def plan_for(
 def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Trace:
     """Return a run in which exponents name a size that is a number: ``2**(-B*N)``.
 
-    With N = 64*2 + rest they were ``2**(-128*B - B*rest)``, another term in every run, so that none
-    could be a polynomial in the number of blocks. If they depend on something else than N, terms
-    still differ from run to run.
+    With N = 64*2 + rest they were ``2**(-128*B - B*rest)``, another term in every run, and no term
+    could be a polynomial in the number of blocks.
     """
     if len(places) != 1:
         return trace
     (name, place), size = *places.items(), symbol(*places)
-    whole = place.count * place.block
+    tokens = place.count * place.block
 
     def in_exponent(power: Any) -> Any:
-        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - whole}))
+        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - tokens}))
         parts = sympy.Add.make_args(exponent)
-        named = [x if x.has(size) or (x / whole).as_coeff_Mul()[0].q != 1 else x / whole * size
+        named = [x if x.has(size) or (x / tokens).as_coeff_Mul()[0].q != 1 else x / tokens * size
                  for x in parts]  # fmt: skip
         return power.base ** sympy.Add(*(parts if place.rest else named))
 
@@ -236,9 +236,9 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
             return False
         first = {name: plan.first(name) for name in plan.blocks}
         run = plan.at(first, phases, ragged=True)
-        many = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
+        is_long = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(run, SymbolicRun | PinnedError)
-        if plan.whole or (many and _BLOCK in first.values()):
+        if plan.whole or (is_long and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
             run = whole if plan.whole else run
@@ -284,16 +284,16 @@ def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
 
 def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     """Return blocks with each pinned size turned into a number of blocks, or a plain number."""
-    refined, now = dict(blocks), set[str]()
+    refined, changed = dict(blocks), set[str]()
     for pin in pins:
         name, block = _pinned_size(pin, blocks)
-        if name in now and (block / refined[name]).is_Integer:
-            continue  # that block made a number of what this one is
-        now.add(name)
+        if name in changed and (block / refined[name]).is_Integer:
+            continue  # whole numbers of the block so far
+        changed.add(name)
         if name in refined:
             old = refined[name]
-            both = old.is_Integer and block.is_Integer
-            new = sympy.Integer(gcd(int(old), int(block))) if both else sympy.Integer(1)
+            are_numbers = old.is_Integer and block.is_Integer
+            new = sympy.Integer(gcd(int(old), int(block))) if are_numbers else sympy.Integer(1)
             block = sympy.Integer(1) if new == old else new
         refined[name] = sympy.Integer(1) if block in (2, 3) else block
     # formulas are over blocks of one size: others that come in blocks are numbers
@@ -306,8 +306,8 @@ def _pinned_size(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
     names = {f"{name} mod {block}": name for name, block in blocks.items()}
 
     def order(size: Any) -> tuple[bool, int, str]:
-        known = size.name in FIRST
-        return known, FIRST.index(size.name) if known else 0, size.name
+        usual = size.name in FIRST
+        return usual, FIRST.index(size.name) if usual else 0, size.name
 
     rounded = [x.args[0] for x in pin.atoms(sympy.floor, sympy.ceiling)]
     for quotient in (*rounded, *(x for x in pin.args if sympy.fraction(x)[1].free_symbols)):

@@ -31,8 +31,8 @@ class ChanceError(CannotRunError):
 
 
 @contextmanager
-def explained(target: Target, phases: Sequence[str], before: Draws) -> Iterator[None]:
-    """Raise :class:`ChanceError` if random numbers decide what runs inside, while deriving.
+def refusing_chance(target: Target, phases: Sequence[str], before: Draws) -> Iterator[None]:
+    """Raise :class:`ChanceError` if random numbers decide what runs in the derivation inside.
 
     ``before`` are the generators' states before the target first ran. An exception of torch's
     becomes a :class:`CannotRunError` that says which values decide.
@@ -63,7 +63,7 @@ def small_shapes(target: Target) -> Iterator[dict[str, int]]:
 
 
 def row_of(call: Call) -> tuple[Any, ...]:
-    """Return what has to be equal of an operation in two runs at one shape."""
+    """Return the parts of an operation's record that must be equal in two runs at one shape."""
     storages = call.takes, call.gives, call.born, call.died
     return call.op, call.part, call.dtype, call.shape, storages, call.bytes_moved, call.counts
 
@@ -166,7 +166,7 @@ def place_of(line: str) -> str:
 
 
 def failure_of(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
-    """Return the refusal of a target that raises an error at these sizes."""
+    """Return the error for the user, of a target that raises one at these sizes."""
     why = str(error) if isinstance(error, UnsupportedTensorError) else ""
     if ".numpy() is not supported" in str(error):
         why = "it hands a tensor to numpy, whose work cannot be counted"

@@ -1,6 +1,6 @@
 """Extend domains to smaller sizes than those of the runs behind formulas, and to fewer blocks.
 
-Also, of a symbolic run, to a size that it excludes, as a tensor has a single entry there.
+A symbolic run excludes sizes at which a dimension is 1: :func:`include_single_sizes` adds them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def extend_downwards(formulas: "Mixed", name: str, runs: Runs) -> None:
     """Lower the least number of a size as far as the formulas hold."""
     stride, rest = formulas.strides.get(name, (1, 0))
     blocks = formulas.blocks
-    if blocks and name == blocks.name and (formulas.divided or not blocks.block.is_Integer):
+    if blocks and name == blocks.name and (formulas.whole_only or not blocks.block.is_Integer):
         return
     least = formulas.least[name]
     near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
@@ -70,17 +70,17 @@ def _holds_from(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
 
 
 def _holds_at(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
-    """Return whether formulas give what runs give at a smaller size; symbolic runs if made."""
+    """Return whether runs confirm formulas at a smaller size: symbolic ones if they were made."""
     shapes = [formulas.near(**x, **{name: size}) for x in formulas.others]
     blocks = formulas.blocks
-    whole = blocks if blocks and formulas.divided and name != blocks.name else None
+    whole = blocks if blocks and formulas.whole_only and name != blocks.name else None
     counts = {**formulas.least, name: size} | ({whole.name: formulas.turns} if whole else {})
-    if known := formulas.plan.seen(counts, runs.phases, whole=bool(whole)):
-        shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
+    if run := formulas.plan.seen(counts, runs.phases, whole=bool(whole)):
+        shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], run.holds), _DRAWN)]
         if whole:
             shapes = [{**s, whole.name: formulas.turns * whole.at(s)} for s in shapes]
         fits = not whole or formulas.fits(formulas.near(**{name: size}), runs)
-        return fits and not any(differences(formulas.forms, known.numbers(s), s) for s in shapes)
+        return fits and not any(differences(formulas.forms, run.numbers(s), s) for s in shapes)
     free = [x for x in formulas.plan.target.symbols if x not in formulas.plan.blocks]
     for wide in free:  # one other size is far larger
         shapes.append(formulas.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
@@ -98,7 +98,7 @@ def _holds_beyond(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
     blocks = formulas.blocks
     base = {**formulas.least, name: size}
     if blocks:
-        base[blocks.name] = formulas.turns + (not formulas.divided)
+        base[blocks.name] = formulas.turns + (not formulas.whole_only)
     for other in (x for x in base if x != name):
         counts = {**base, other: _far_number(formulas, other, base[other])}
         with suppress(OutOfBudgetError):
@@ -131,14 +131,15 @@ def _agrees(formulas: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> b
 
 # -- fewer blocks ------------------------------------------------------------------------
 def extend_to_fewer_blocks(formulas: "Mixed", runs: Runs) -> None:
-    """Lower the least number of blocks, one at a time, as long as runs there give the same."""
+    """Lower the least number of blocks, one at a time, as long as runs confirm the formulas."""
     blocks = formulas.blocks
-    if blocks is None or (blocks.block.is_Integer and not formulas.divided):
+    if blocks is None or (blocks.block.is_Integer and not formulas.whole_only):
         return
     name = blocks.name
-    while formulas.turns > formulas.divided:
+    while formulas.turns > formulas.whole_only:
         fewer = formulas.turns - 1
-        kinds = [(fewer, False)] if formulas.divided else [(fewer, True), (formulas.turns, False)]
+        with_rests = [(fewer, True), (formulas.turns, False)]
+        kinds = [(fewer, False)] if formulas.whole_only else with_rests
         try:
             alike = all(
                 _agrees_in_blocks(formulas, turns, runs, ragged=ragged) for turns, ragged in kinds
@@ -153,7 +154,7 @@ def extend_to_fewer_blocks(formulas: "Mixed", runs: Runs) -> None:
 
 
 def _agrees_in_blocks(formulas: "Mixed", turns: int, runs: Runs, *, ragged: bool) -> bool:
-    """Return whether formulas give what a symbolic run of so many blocks (``turns``) gives.
+    """Return whether a symbolic run of so many blocks (``turns``) confirms the formulas.
 
     If only peaks differ, the peak of that run becomes a case of the formula. If the block length is
     a number in the run, formulas are compared with concrete runs of other block lengths, too.
@@ -179,15 +180,17 @@ def _agrees_in_blocks(formulas: "Mixed", turns: int, runs: Runs, *, ragged: bool
     drawn = [*islice(filter(inside, shapes), _DRAWN)]
     if len(drawn) < _FEWEST:
         return False
-    wrong = {what for x in drawn for what in differences(formulas.forms, run.numbers(x), x)}
-    of = [x for x in numbers if block.has(symbol(x))]
-    near = [placed(formulas.near(**{x: n * formulas.least[x] for x in of})) for n in _TIMES if of]
+    wrong = {key for x in drawn for key in differences(formulas.forms, run.numbers(x), x)}
+    lengths = [x for x in numbers if block.has(symbol(x))]
+    others = [{x: n * formulas.least[x] for x in lengths} for n in _TIMES if lengths]
+    near = (placed(formulas.near(**sizes)) for sizes in others)
     fit = all(formulas.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
-    if not fit or of or not formulas.divided or any(kind != "peak_bytes" for _, kind in wrong):
+    only_peaks = all(kind == "peak_bytes" for _, kind in wrong)
+    if not (fit and formulas.whole_only and only_peaks) or lengths:
         return fit and not wrong
     for phase, kind in wrong:  # of few blocks another moment is the worst
-        here = run.forms[phase][kind], symbol(name) <= turns * block
-        formulas.forms[phase][kind] = _with_case(here, formulas.forms[phase][kind])
+        case = run.forms[phase][kind], symbol(name) <= turns * block
+        formulas.forms[phase][kind] = _with_case(case, formulas.forms[phase][kind])
     return True
 
 

@@ -32,7 +32,7 @@ from attnprof.trace.request.target import (
     sizes_text,
 )
 from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.solve.count import held
+from attnprof.trace.solve.count import smallest_real_run
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import (
@@ -71,9 +71,9 @@ AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 @dataclass(frozen=True)
 class FailedPlan:
-    """A strategy that does not give all that is asked: ``why``, and the ``error`` that ended it.
+    """A strategy that failed: ``why``, and the ``error`` that ended it.
 
-    ``forms`` lack a formula or hold for few sizes; they are kept if no strategy has all.
+    ``forms`` lack a formula or hold for few sizes; they are the result if no strategy has all.
     """
 
     why: str
@@ -95,11 +95,11 @@ class FailedPlan:
 class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
-    ``asked`` are the asked sizes among the others. ``reasons`` say why earlier strategies failed,
-    ``pins`` are conditions that fixed a size, ``relations`` all of that run; ``plans`` are those of
-    other phases.
-    Formulas may be for a class of the ``classed`` sizes alone. ``by_module``: costs of each module
-    are asked for, and no peaks where these take further runs.
+    ``asked`` are the asked sizes that are not fixed. ``reasons`` say why earlier strategies failed,
+    ``pins`` are the conditions by which a symbolic run fixed a size, ``relations`` all conditions
+    of that run; ``plans`` served other phases. Formulas may be for a class of the ``classed`` sizes
+    alone. ``by_module``: costs of each module are asked for, and no peaks where these take further
+    runs.
     """
 
     target: Target
@@ -124,13 +124,13 @@ class Attempt:
         return {name: size for name, size in self.asked.items() if size != 1}
 
     def outcome(self, strategy: "Strategy") -> Forms | FailedPlan:
-        """Return a strategy's result of each phase, or why it does not give all that is asked."""
+        """Return a strategy's result of each phase, or its failure."""
         try:
             return strategy(self)
         except (NoFormulaError, TooLongError, NotRunningError) as error:
             return FailedPlan(str(error), error)
 
-    def verified(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
+    def verify(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
         """Return the result of each phase, verified at the asked shape and on real tensors as well.
 
         Raises :class:`PartedError` if the code does something else on real tensors.
@@ -152,9 +152,8 @@ class Attempt:
                 shapes = _moved_to_end(shapes, self.asked)
         if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
-            real = held(
-                self.target, trains(self.phases), formulas.holds, shapes, quantities.get("flops", 0)
-            )
+            flops, training = quantities.get("flops", 0), trains(self.phases)
+            real = smallest_real_run(self.target, training, formulas.holds, shapes, flops)
             if isinstance(real, str):
                 notes.append(real)
             else:
@@ -174,9 +173,9 @@ class Attempt:
         notes: Sequence[str],
         values: PhaseCounts | None,
     ) -> Forms:
-        """Return the result of each phase; ``values`` are given where a quantity has no formula."""
-        given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
-        others = compare_calls(self.target, self.phases, result.trace, shapes, self.asked)
+        """Return the result of each phase; ``values`` are numbers where there is no formula."""
+        fixed = tuple(f"{name} = {size}" for name, size in self.fixed.items())
+        other_calls = compare_calls(self.target, self.phases, result.trace, shapes, self.asked)
 
         def inside(sizes: Sizes) -> bool:
             fits = all(sizes.get(name, size) == size for name, size in self.fixed.items())
@@ -185,14 +184,15 @@ class Attempt:
         def formula(phase: str, quantity: str) -> Formula:
             if quantity in result.forms[phase]:
                 return Formula(phase, quantity, result.forms[phase][quantity])
-            why = "" if method == "counted" else result.withheld.get(phase, {}).get(quantity, _PEAK)
+            why = result.withheld.get(phase, {}).get(quantity, _PEAK)
             return Formula(phase, quantity, None, values and values[phase][quantity], why)
 
         def notes_of(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
             for each in filter(lambda each: each.withheld, formulas[phase].values()):
                 yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
-            yield from (*others, *notes, *result.trace.notes, *reservations(result.trace, phase))
+            yield from (*other_calls, *notes, *result.trace.notes)
+            yield from reservations(result.trace, phase)
             yield from orders(result.trace, phase)
 
         formulas = {
@@ -204,7 +204,7 @@ class Attempt:
                 phase,
                 method,
                 formulas[phase],
-                (*given, *result.domain, *assumed(result.trace)),
+                (*fixed, *result.domain, *assumed(result.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
                 left_out(result.trace, phase),
                 tuple(notes_of(phase)),
@@ -216,21 +216,22 @@ class Attempt:
 
 
 def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
-    """Return the shapes with one of them, or another one, at the end."""
+    """Return the shapes, and ``shape`` at their end."""
     return [*(dict(other) for other in shapes if other != shape), dict(shape)]
 
 
 def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
-    hints = _evenly(target, phases, hints_for(target.symbols, attempt.above_one), attempt.asked)
+    hints = hints_for(target.symbols, attempt.above_one)
+    hints = _with_even_experts(target, phases, hints, attempt.asked)
     try:
         symbolic, shapes = run_with_marked_loops(
             target, hints, attempt.asked, phases, attempt.classed
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
-        if pinned and target.mode.in_blocks and attempt.above_one and not attempt.classed:
+        if pinned and target.mode.loops_in_blocks and attempt.above_one and not attempt.classed:
             return by_symbols(replace(attempt, classed=attempt.above_one))
         if pinned and not pinned.refused:
             raise  # the code would pin the size again
@@ -241,23 +242,22 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
             raise pinned or further from None
     if shapes is None:
         if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
-            mixed_forms = replace(attempt, pins=pins).outcome(by_mixing)
-            if not isinstance(mixed_forms, FailedPlan):
-                return mixed_forms
+            result = replace(attempt, pins=pins).outcome(by_mixing)
+            if not isinstance(result, FailedPlan):
+                return result
         runs = Runs(target, phases, 2 * symbolic.trace.operations + 100)
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
         symbolic = include_single_sizes(symbolic, runs, hints)
     elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
         raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
-    forms = attempt.verified("symbolic", symbolic, shapes)
-    return _with_all_counts(symbolic, forms)
+    return _with_all_counts(symbolic, attempt.verify("symbolic", symbolic, shapes))
 
 
-def _evenly(
+def _with_even_experts(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
 ) -> dict[str, int]:
-    """Return hints at which each expert gets as many rows, and more of them than experts exist."""
+    """Return hints at which all experts get equally many rows, and more rows than experts exist."""
     if not target.mode.routed:
         return hints
     trace = Runs(target, phases).at(hints)
@@ -274,7 +274,7 @@ def _evenly(
 
 
 def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
-    """Return formulas by runs with symbols for the sizes that allow it, and numbers for others."""
+    """Return formulas by runs with symbols for sizes that the code leaves free, else numbers."""
 
     def planned(_runs: Runs) -> SizePlan:
         hints = hints_for(attempt.target.symbols, attempt.above_one)
@@ -290,8 +290,8 @@ def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
 
     def planned(runs: Runs) -> SizePlan:
-        usual = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
-        hints = hints_for(attempt.target.symbols, {**usual, **attempt.above_one})
+        anchor = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
+        hints = hints_for(attempt.target.symbols, {**anchor, **attempt.above_one})
         base = short_sizes(runs, hints, attempt.above_one)
         return plan_of_numbers(attempt.target, hints, base, runs, by_module=attempt.by_module)
 
@@ -321,24 +321,23 @@ def _by_plan(
         formulas.reach(attempt.asked)  # a run there is held against the formulas next
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
-    forms = attempt.verified(method, formulas, shapes)
+    forms = attempt.verify(method, formulas, shapes)
     if not _holds_at_asked(formulas, attempt, shapes):
         return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
         return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
-    known_quantities = (
-        quantities.keys() | formulas.withheld.get(phase, {})
+    lacks_peak = any(
+        "peak_bytes" not in quantities.keys() | formulas.withheld.get(phase, {})
         for phase, quantities in formulas.forms.items()
     )
     alike = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
-    if alike and any("peak_bytes" not in quantities for quantities in known_quantities):
-        # it may have one in a class of sizes
+    if alike and lacks_peak:  # it may have a formula in a class of sizes
         return FailedPlan("the peak has no formula", forms=forms)
     return _with_all_counts(formulas, forms)
 
 
 def _reach_asked(formulas: Mixed, asked: Sizes, runs: Runs) -> None:
-    """Extend ranges to the asked sizes if a run there gives what the formulas give."""
+    """Extend ranges to the asked sizes if a run there confirms the formulas."""
     shape = {**formulas.near(), **asked}
     if formulas.operations(shape) > A_LONG_RUN or formulas.branches or formulas.holds(shape):
         return
@@ -359,13 +358,13 @@ def in_class(attempt: Attempt) -> Forms | FailedPlan:
 
     Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
     """
-    if attempt.target.mode.in_blocks or not attempt.pins or not attempt.above_one:
+    if attempt.target.mode.loops_in_blocks or not attempt.pins or not attempt.above_one:
         return FailedPlan("")
     return by_symbols(replace(attempt, classed=attempt.above_one))
 
 
 def _with_all_counts(formulas: Solution, forms: Forms) -> Forms | FailedPlan:
-    """Return the forms, as those of a strategy that failed if a count has no formula."""
+    """Return the forms, or a failure with them if a count has no formula."""
     gaps = {kind: why for gone in formulas.withheld.values() for kind, why in gone.items()}
     if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
         return forms

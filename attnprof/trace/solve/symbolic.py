@@ -12,7 +12,7 @@ from attnprof.trace.request.target import Expression, Sizes, Target, largest
 from attnprof.trace.run.limits import EVERY, Limit, TooLongError
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
-from attnprof.trace.sizes import spoken
+from attnprof.trace.sizes import user_symbols
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.trace.solve.verification import NoFormulaError, Solution, check_patience
 from attnprof.user_code import error_text
@@ -28,8 +28,8 @@ class PinnedError(NoFormulaError):
     """The code fixes a size: it compares it with a number, or makes a number of it.
 
     ``pins`` are the conditions that leave a size one value, ``relations`` all conditions until
-    then: wherever these hold, a run is pinned as well. ``integers``: it may not be if ``int(size)``
-    stays symbolic; ``refused``: it was tried, and the code does not run so at this shape.
+    then: wherever these hold, a run is pinned as well. ``integers``: a run in which ``int(size)``
+    stays symbolic may not be pinned; ``refused``: the code does not run that way at this shape.
     """
 
     refused = False
@@ -77,7 +77,7 @@ class SymbolicRun(Solution):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
     ``most`` ends the ranges of sizes that the code makes floats of, or values that decide what
-    runs: formulas that round these, or leave them out, hold only as far as they are tried.
+    runs: formulas with such sizes hold only as far as they are tried.
     """
 
     names: Sequence[str]
@@ -88,7 +88,7 @@ class SymbolicRun(Solution):
     withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a shape lies inside; sizes of 1 do not: torch lays these out otherwise."""
+        """Return whether a shape lies inside; sizes of 1 do not: torch has another layout there."""
         if any(isinstance(size, int) and size == 1 for size in sizes.values()):
             return False
         ends = (sizes[name] <= most for name, most in self.most.items())
@@ -112,36 +112,36 @@ def run_symbolically(
     """Return the run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are
-    numbers of blocks. If the code makes floats of sizes, it is run again with other floats: all
-    else has to stay equal, so that they are factors, and no size is made of them. ``steady`` are
-    lines of floats that passed this in earlier runs. Rounded quotients of ``classed`` sizes may be
+    numbers of blocks. If the code makes floats of sizes, it is run again with other floats: trace
+    and conditions have to stay equal, so that no size is made of a float. ``steady`` are lines of
+    floats that passed this test in earlier runs. Rounded quotients of ``classed`` sizes may be
     fixed: formulas are then for sizes of that class. Raises :class:`NoFormulaError` if a size was
     pinned, if the run broke, or if what runs depends on a float that was made of a size.
     """
-    known = set[frozenset[str]]() if steady is None else steady
+    passed = set[frozenset[str]]() if steady is None else steady
 
-    def undisturbed(*, integers: bool) -> SymbolicRun:
+    def checked_run(*, integers: bool) -> SymbolicRun:
         run, lines = _run(target, hints, phases, None, integers, places or {}, classed)
-        ran = run.trace, run.guards.relations
-        for bend in () if target.mode.own or not lines or frozenset(lines) in known else BENDS:
+        is_steady = target.mode.trusted or not lines or frozenset(lines) in passed
+        for bend in () if is_steady else BENDS:
             try:
                 other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
-                same = (other.trace, other.guards.relations) == ran
+                same = (other.trace, other.guards.relations) == (run.trace, run.guards.relations)
             except NoFormulaError:
                 same = False
             if not same:
                 at = ", ".join(filter(None, lines)) or "torch"
                 raise PinnedError(f"a size becomes a number at {at}, and what runs depends on it")
-        known.add(frozenset(lines))
+        passed.add(frozenset(lines))
         return run
 
     try:
-        return undisturbed(integers=False)
+        return checked_run(integers=False)
     except PinnedError as pinned:
         if not pinned.integers:
             raise
         try:
-            return undisturbed(integers=True)
+            return checked_run(integers=True)
         except NoFormulaError as further:
             pinned.refused = not getattr(further, "pins", ())
             raise pinned if pinned.refused else further from None
@@ -167,10 +167,10 @@ def _run(
     environment, sizes, names = symbolic_sizes(
         free, bend, integers=integers, below=blocks, classed=classed
     )
-    environment.in_blocks = target.mode.in_blocks
+    environment.loops_in_blocks = target.mode.loops_in_blocks
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
-    with spoken(names):
+    with user_symbols(names):
         count = Limit(_SOME if places else _NONE, _SECONDS)
         trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
@@ -217,7 +217,7 @@ def _record_until_pinned(
     blocks: Mapping[str, Any],
     count: Limit,
 ) -> Trace:
-    """Record the run; end it at the operation after a size was pinned: what follows is wasted."""
+    """Record the run, and end it at the first operation after a size was pinned."""
     seen, looked, start = 0, 0.0, process_time()
 
     def look() -> None:

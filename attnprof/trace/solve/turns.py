@@ -48,8 +48,8 @@ _WIDER = 256
 _SHORT = 400
 #: Operations after which no more shapes outside of the domain are run.
 _OPERATIONS = 30_000
-#: Shapes outside of the domain that are drawn, and at how many of them a condition is doubted.
-_LOOKED, _DOUBTED = 120, 4
+#: Shapes outside of the domain: drawn, and run of those that break one condition.
+_SHAPES_OUTSIDE, _RUN_OUTSIDE = 120, 4
 _ONE_TURN = "verified by runs of one of the turns of each loop that are alike: all are too many"
 #: Tokens up to which a length with other remainders is looked for.
 _NEXT = 300
@@ -68,7 +68,7 @@ def run_with_marked_loops(
     at other sizes, since one of the hints may make a block of a single row. Rounded quotients of
     ``classed`` sizes may be fixed.
     """
-    if not target.mode.in_blocks:
+    if not target.mode.loops_in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
@@ -91,7 +91,7 @@ def _runs_at_asked(
     ran: Callable[..., SymbolicRun], hints: Sizes, asked: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
     """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
-    some = False
+    any_run = False
     for sizes in _candidates(hints, asked, failed):
         try:
             run = ran(hints=sizes)
@@ -99,20 +99,20 @@ def _runs_at_asked(
             failed.append(error)
             continue
         except (NoFormulaError, RequestError):  # this one where it was built for one length
-            if not (some or failed):
+            if not (any_run or failed):
                 raise
             return
         if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         yield run, sizes
-        some = True
+        any_run = True
         wide = "N" not in asked and sizes is not hints and _share_of_lengths(run, sizes) > _WIDE
         if wide or not run.trace.has_loops:
             return
 
 
 def _candidates(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
-    """Yield sizes to run at, without any that would fail as an earlier run did."""
+    """Yield sizes to run at, without sizes at which an earlier failure would repeat."""
     longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
     for sizes in chain(nearby_hints(hints, asked), longer):
         if not any(_fails_again(error, sizes) for error in failed):
@@ -158,12 +158,12 @@ def _verified_run(
 ) -> tuple[SymbolicRun, list[dict[str, int]]]:
     """Return the run with the domain that concrete runs confirm, and the shapes of these.
 
-    If too few shapes inside have short runs, one turn is run of those that are alike; raises
-    NoFormulaError if even so there are too few.
+    If too few shapes inside have short runs, one of the loop turns that are alike is run; raises
+    NoFormulaError if there are still too few.
     """
     runs = Runs(target, phases, A_LONG_RUN // 2)
     agreed = list[dict[str, int]]()
-    symbolic = replace(symbolic, guards=SizeConditions(symbolic.guards.telling))
+    symbolic = replace(symbolic, guards=SizeConditions(symbolic.guards.essential))
     with suppress(TooLongError):
         for shape in islice(_shapes(symbolic, hints, runs.longest), 1):
             runs.use_meta_if_same(shape)
@@ -204,7 +204,7 @@ def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[
 def _shapes_of_few_turns(
     symbolic: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
 ) -> Iterator[dict[str, int]]:
-    """Yield shapes inside with 2 or 3 for sizes that loops are over, the length apart.
+    """Yield shapes inside with 2 or 3 for sizes, other than the length, that loops are over.
 
     Shapes of few operations come first. Some have far larger sizes, if that makes blocks larger:
     tensors of these runs have no values. ``inside`` are shapes near the hints.
@@ -216,19 +216,19 @@ def _shapes_of_few_turns(
     wider = {x: y for x, y in wider.items() if symbolic.operations({**hints, x: y}) <= most}
     lengths = _FEWER if _has_length(hints) else ()
     near = (shapes_in({**hints, "N": length}, symbolic.holds) for length in lengths)
-    drawn = [dict(x) for x in chain(inside, *(islice(shapes, _LOOKED) for shapes in near))]
+    drawn = [dict(x) for x in chain(inside, *(islice(shapes, _SHAPES_OUTSIDE) for shapes in near))]
     for shape, name in product(drawn, looped):
-        few = {**shape, name: 2 + shape[name] % 2}
-        if symbolic.holds(few):
-            shape.update(few)
+        few_turns = {**shape, name: 2 + shape[name] % 2}
+        if symbolic.holds(few_turns):
+            shape.update(few_turns)
     for (name, size), length in product(wider.items(), range(2, max(lengths, default=0))):
-        few = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
-        shape = {**hints, **few, name: size + length % 5, "N": length}
+        few_turns = {x: 2 + (length % 4 == place) for place, x in enumerate(looped)}
+        shape = {**hints, **few_turns, name: size + length % 5, "N": length}
         drawn += [shape] if symbolic.holds(shape) else []
-    taken = [symbolic.operations(shape) for shape in drawn]
-    short = min(longest, 2 * min(taken, default=0))
-    yield from (shape for shape, many in zip(drawn, taken, strict=True) if many <= short)
-    yield from (s for s, many in zip(drawn, taken, strict=True) if short < many <= longest)
+    operations = [symbolic.operations(shape) for shape in drawn]
+    short = min(longest, 2 * min(operations, default=0))
+    yield from (shape for shape, number in zip(drawn, operations, strict=True) if number <= short)
+    yield from (s for s, number in zip(drawn, operations, strict=True) if short < number <= longest)
 
 
 def _is_short(symbolic: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
@@ -236,9 +236,10 @@ def _is_short(symbolic: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
 
 
 def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
-    """Return the run without conditions on remainders of N that runs outside of them refute.
+    """Return the run without conditions on remainders of N that turn out not to matter.
 
-    Other conditions stay: beyond them another moment may be the peak at shapes that nobody tried.
+    Runs that break them confirm the formulas. Other conditions stay: beyond them another moment may
+    be the peak at shapes that were not tried.
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
     if not _has_length(hints):
@@ -254,8 +255,8 @@ def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Symb
     for broken in refused:
         if dropped.issuperset(broken):
             dropped.difference_update(broken)
-    kept = [condition for condition in symbolic.guards.relations if condition not in dropped]
-    return replace(symbolic, guards=SizeConditions(kept))
+    conditions = [condition for condition in symbolic.guards.relations if condition not in dropped]
+    return replace(symbolic, guards=SizeConditions(conditions))
 
 
 def _is_of_remainder(condition: Any) -> bool:
@@ -264,7 +265,7 @@ def _is_of_remainder(condition: Any) -> bool:
 
 
 def differs(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
-    """Return whether a concrete run counted something else than the formulas say."""
+    """Return whether the counts of a concrete run differ from the formulas."""
     try:
         return bool(differences(symbolic.forms, counted, shape))
     except ZeroDivisionError:
@@ -289,11 +290,11 @@ def _shapes_outside(
         return islice(others, 1)
 
     outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(symbolic, x))
-    looked = list(islice(outside, _LOOKED))
+    drawn = list(islice(outside, _SHAPES_OUTSIDE))
     inside = shapes_in(hints, lambda x: not broken(x) and _is_short(symbolic, x))
-    looked += chain(*map(next_length, islice(inside, _DOUBTED)))
-    doubted = Counter[Any]()
-    for shape, conditions in sorted(((s, broken(s)) for s in looked), key=lambda x: len(x[1])):
-        if any(doubted[condition] < _DOUBTED for condition in conditions):
-            doubted.update(conditions)
+    drawn += chain(*map(next_length, islice(inside, _RUN_OUTSIDE)))
+    times = Counter[Any]()
+    for shape, conditions in sorted(((s, broken(s)) for s in drawn), key=lambda x: len(x[1])):
+        if any(times[condition] < _RUN_OUTSIDE for condition in conditions):
+            times.update(conditions)
             yield shape, conditions

@@ -1,7 +1,7 @@
-"""Verify formulas by runs at concrete shapes, within a budget: what a run contradicts is withheld.
+"""Verify formulas by runs at concrete shapes, within a budget; withhold those a run contradicts.
 
-:meth:`Runs.verify` holds a :class:`Solution` against runs; ``parting`` says at which operation and
-line a formula and a run differ first; ``compare_calls`` compares calls of one module.
+:meth:`Runs.verify` holds a :class:`Solution` against runs; ``first_difference`` names the operation
+and line at which the two part; ``compare_calls`` compares calls of one module.
 """
 
 import tracemalloc
@@ -73,10 +73,10 @@ def check_patience() -> None:
 class Runs:
     """Runs of a target for phases that one run shows; a shape is run once.
 
-    Runs use fake tensors; after :meth:`use_meta_if_same`, meta tensors if these do the same
-    (``swift``), which is three times as fast. ``once``: of a loop's turns that are alike one is
-    run. A run of more than ``longest`` operations raises :class:`TooLongError`, one beyond the
-    ``budget`` of all runs :class:`OutOfBudgetError`.
+    Runs use fake tensors; after :meth:`use_meta_if_same` perhaps meta tensors (``on_meta``), which
+    are three times as fast. ``once``: of a loop's turns that are alike one is run. A run of more
+    than ``longest`` operations raises :class:`TooLongError`, one beyond the ``budget`` of all runs
+    :class:`OutOfBudgetError`.
     """
 
     target: Target
@@ -85,7 +85,7 @@ class Runs:
     budget: float = inf
     once: bool = False
     operations: int = 0
-    swift: bool | None = None
+    on_meta: bool | None = None
     _made: int = 0
     _seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class Runs:
         return self.budget - self.operations - _OVERHEAD * self._made
 
     def use_meta_if_same(self, sizes: Mapping[str, int]) -> None:
-        """Switch to meta tensors if a run at these sizes does on them what it does on fake ones."""
+        """Switch to meta tensors if a run on them at these sizes equals the run on fake ones."""
         try:
             fake = self.at(sizes)
         except (NoFormulaError, AttnprofError, TooLongError):
@@ -103,16 +103,16 @@ class Runs:
         except Exception as error:  # the user's code may raise anything
             message = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
             raise NoFormulaError(message) from error
-        swift = self._ran(sizes, swift=True)
-        self.swift = isinstance(swift, Trace) and (
-            (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
+        meta = self._ran(sizes, on_meta=True)
+        self.on_meta = isinstance(meta, Trace) and (
+            (meta.calls, meta.parameters) == (fake.calls, fake.parameters)
         )
 
     def at(self, sizes: Mapping[str, int]) -> Trace:
-        """Return the run at a shape; raise again what it raised."""
+        """Return the run at a shape, or raise its error."""
         key = tuple(sorted(sizes.items()))
         if key not in self._seen:
-            self._seen[key] = self._ran(sizes, swift=bool(self.swift))
+            self._seen[key] = self._ran(sizes, on_meta=bool(self.on_meta))
         result = self._seen[key]
         if isinstance(result, Exception):
             raise result
@@ -145,7 +145,7 @@ class Runs:
         *,
         strict: bool = False,
     ) -> list[dict[str, int]]:
-        """Return shapes at which runs give what the formulas give: ``most``, fewer of long runs.
+        """Return shapes at which runs confirm the formulas: ``most`` of them, fewer of long runs.
 
         Shapes at which the code does not run are passed over. A formula that a run contradicts is
         withheld; raises :class:`ContradictedError` if no others are left or if ``strict``,
@@ -159,12 +159,12 @@ class Runs:
                 raise
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
                 continue
-            if self.swift is None:
+            if self.on_meta is None:
                 self.use_meta_if_same(shape)
-            if self.swift and differences(
+            if self.on_meta and differences(
                 formulas.forms, totals_by_phase(trace, self.phases), shape
             ):
-                self.swift = False  # tensors of another kind may live longer
+                self.on_meta = False  # tensors of another kind may live longer
                 self._seen.pop(tuple(sorted(shape.items())))
                 trace = self.run_or_none(shape) or trace
             formulas.check_against(trace, shape, strict=strict)
@@ -174,21 +174,21 @@ class Runs:
                 break
         return agreed
 
-    def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
+    def _ran(self, sizes: Mapping[str, int], *, on_meta: bool) -> Trace | Exception:
         try:
             check_patience()
         except OutOfBudgetError as error:
             return error
         count, training = Limit(self.longest), trains(self.phases)
-        how = {"before_each": count, "swift": swift, "once": self.once}
+        how = {"before_each": count, "on_meta": on_meta, "once": self.once}
         result = outcome(self.target, sizes, training=training, **how)
-        self.operations += count.done * (1 if swift else 3)
+        self.operations += count.done * (1 if on_meta else 3)
         self._made += 1
         return result if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
 def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> Wrong:
-    """Return a sentence for each quantity whose formula does not give what a run counted."""
+    """Return a sentence for each quantity whose formula differs from the count of a run."""
     return {
         (phase, quantity): f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
         f"{evaluate(expression, sizes)}"
@@ -210,7 +210,7 @@ class Solution:
     withheld: dict[str, dict[str, str]]
 
     def numbers(self, sizes: Sizes) -> dict[str, dict[str, Any]]:
-        """Return what the formulas give at a shape: ``{"forward": {"flops": 4096}}``."""
+        """Return the values of the formulas at a shape: ``{"forward": {"flops": 4096}}``."""
         return {
             p: {q: evaluate(x, sizes) for q, x in quantities.items()}
             for p, quantities in self.forms.items()
@@ -231,29 +231,24 @@ class Solution:
     def check_against(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
         """Withhold the formulas that a run at a shape contradicts.
 
-        Raises :class:`ContradictedError` if too few are left, or if any differs and ``strict``.
+        Raises :class:`ContradictedError` if a phase keeps no count, or if ``strict``.
         """
         wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
-        for (phase, quantity), sentence in wrong.items():
-            wrong[phase, quantity] = sentence + parting(self.trace, run, phase, quantity, shape)
+        for key in wrong:
+            wrong[key] += first_difference(self.trace, run, *key, shape)
         if wrong and strict:
             raise ContradictedError(shape, wrong)
-        if wrong:
-            self.withhold(ContradictedError(shape, wrong))
-
-    def withhold(self, error: ContradictedError) -> None:
-        """Remove the contradicted formulas; raise the error if a phase keeps none of a count."""
-        for (phase, quantity), sentence in error.wrong.items():
-            forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
-            del forms[quantity]
-            gone[quantity] = f"at {sizes_text(error.shape)} {sentence}"
-        for phase, gone in self.withheld.items():
+        for (phase, quantity), sentence in wrong.items():
+            del self.forms[phase][quantity]
+            withheld = self.withheld.setdefault(phase, {})
+            withheld[quantity] = f"at {sizes_text(shape)} {sentence}"
+        for phase, withheld in self.withheld.items() if wrong else ():
             left = [kind for kind in KINDS if self.forms[phase].get(kind, 0) != 0]
-            if not left and not gone.keys().isdisjoint(KINDS):
-                raise error
+            if not left and not withheld.keys().isdisjoint(KINDS):
+                raise ContradictedError(shape, wrong)
 
 
-def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
+def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
     """Return where a formula and a run differ first, or an empty string if that is not known.
 
     Such as ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing, as
@@ -264,8 +259,8 @@ def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes
     rows = list(_rows(run, phase, quantity, {}))
     pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, rows)
     if any(call.times != 1 for call in formulas.calls):
-        at, there = _summed_by_line(expected), _summed_by_line(rows)
-        pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
+        ours, theirs = _summed_by_line(expected), _summed_by_line(rows)
+        pairs = ((ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
     for wanted, got in pairs:
         if wanted is None or got is None:
             what = "the run has not" if wanted else "the formula has not"
@@ -278,7 +273,7 @@ def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes
 
 
 def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
-    """Yield calls and what they add to a quantity; of a peak, allocations and bytes held then."""
+    """Yield calls and how much they add to a quantity; of a peak, how much is held at each."""
     held = 0
     for call in trace.calls:
         takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
@@ -310,13 +305,13 @@ def _named(row: Any) -> str:
 def compare_calls(
     target: Target, phases: Sequence[str], formulas: Trace, shapes: Sequence[Sizes], asked: Sizes
 ) -> list[str]:
-    """Return sentences about what the first or a later call costs otherwise.
+    """Return sentences on how the costs of the first or a later call of a module differ.
 
     Calls are made at the asked shape if that is among ``shapes``, or at the smallest of these. Sets
     ``formulas.is_steady``: whether formulas hold for later calls. Decoding steps are not compared,
     since each is one call of many, nor modules of ours, which keep nothing.
     """
-    if target.mode.own or not shapes or "decode" in phases:
+    if target.mode.trusted or not shapes or "decode" in phases:
         return []
     smallest = min(shapes, key=lambda sizes: prod(sizes.values()))
     shape = asked if asked in shapes else smallest

@@ -1,7 +1,7 @@
 """Draw the documents' figures from our data: a module a document, named like its folder in papers.
 
 Each has ``DRAWINGS``, keyed like the ``FIGURES`` there; a drawing is called in the house style and
-returns a matplotlib figure.
+returns a matplotlib figure. :func:`plot_figure` writes a figure, :func:`picture` gives it a page.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +61,8 @@ def curve(
     rows: Rows, field: str, unit: float = 1, axis: str = "seq_len"
 ) -> tuple[list[Any], list[float]]:
     """Return the axis' values and the field's, in this unit, of rows that have the field."""
-    known = [row for row in rows if row[field] is not None]
-    return [row[axis] for row in known], [row[field] / unit for row in known]
+    points = [(row[axis], row[field] / unit) for row in rows if row[field] is not None]
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def of(rows: Rows, **values: Any) -> Rows:

@@ -28,8 +28,8 @@ def draw_family(figure: Figure, data: FigureData) -> str:
             if line:
                 axes.plot(*curve(rows, line, unit), linewidth=1.1, **{**look, "marker": ""})
             _dots(axes, [row for row in rows if row[dots]], dots, unit, look)
-        known = [row["seq_len"] for row in data.rows if row[line or dots]]
-        length_axis(axes, known, plain if line != "flops" else with_prefix())
+        lengths = [row["seq_len"] for row in data.rows if row[line or dots]]
+        length_axis(axes, lengths, plain if line != "flops" else with_prefix())
         axes.set(xlabel="sequence length N", ylabel=label, title=title)
     style.label_panels(panels)
     exponents = data.facts["exponents"]
@@ -128,8 +128,8 @@ def draw_results(figure: Figure, data: FigureData) -> str:
 
 
 def _bars(axes: Axes, rows: Rows, quantity: str, *, shift: float = 0.0, **look: Any) -> None:
-    known = [(place, row[quantity]) for place, row in enumerate(rows) if row[quantity] is not None]
-    places, heights = [place + shift for place, _ in known], [value for _, value in known]
+    values = [(place, row[quantity]) for place, row in enumerate(rows) if row[quantity] is not None]
+    places, heights = [place + shift for place, _ in values], [value for _, value in values]
     axes.bar(places, heights, 0.4 if shift else 0.6, edgecolor="white", **look)
     axes.set_xticks(range(len(rows)), [str(row["model"]) for row in rows], rotation=30, ha="right")
     axes.set_xlim(-0.6, len(rows) - 0.4)

@@ -25,7 +25,7 @@ ASIDE = 0.3
 
 
 def draw_diagram(figure: Figure, data: FigureData) -> str:
-    """Draw Figure 1: a panel a mechanism, a block a row: what it is, and its inputs ``on``."""
+    """Draw Figure 1: a panel a mechanism, a block a row, with arrows from its inputs (``on``)."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     panels = style.split(figure, len(names), 1.5, sharey=True)
     style.label_panels(panels)

@@ -39,7 +39,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
 
 
 def _places(rows: Rows) -> dict[str, Place]:
-    """Return each step's position: right of all its inputs, the critical path below the others."""
+    """Return each step's position: right of all its inputs, the critical path in the lowest row."""
     depth = {INPUT: 0}
     for row in rows:
         depth[row["step"]] = 1 + max(depth[name] for name in row["waits for"].split(" + "))

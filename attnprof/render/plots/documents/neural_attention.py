@@ -33,7 +33,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 
 
 def draw_tensor(figure: Figure, data: FigureData) -> str:
-    """Draw a panel for each k: what C holds at i, j."""
+    """Draw a panel for each k: the entries of C at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
     panels = style.split(figure, depth, 1.6)
     ticks = [index + 0.5 for index in range(tokens)]

@@ -138,14 +138,10 @@ def _sampling(rows: Rows) -> str:
 
 #: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
 PANELS = (
-    (
-        "time_s",
-        "time [s]",
-        1,
-        {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"},
-    ),
+    ("time_s", "time [s]", 1,
+     {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"}),
     ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
-)
+)  # fmt: skip
 #: Predicted marks are dashed and hollow, measured ones solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
@@ -210,9 +206,9 @@ def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
     for form in dict.fromkeys(row["form"] for row in rows):
         of_form = of(rows, form=form)
         for setting, look in SETTINGS.items():
-            known = of(of_form, allocator=setting)
             if field == "time_s" or setting == "kept":
-                axes.plot(*curve(known, field, unit), **{**FORMS[form], **look})
+                points = curve(of(of_form, allocator=setting), field, unit)
+                axes.plot(*points, **{**FORMS[form], **look})
 
 
 def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longest: int) -> None:
@@ -269,11 +265,11 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
     lengths = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
     if name == "time":
         lengths["by default"] = facts["ours"]["time_default"]
-    known = {look: length for look, length in lengths.items() if length is not None}
-    for look, length in known.items():
+    finite = {look: length for look, length in lengths.items() if length is not None}
+    for look, length in finite.items():
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
-        if look != "by default" or length == max(known.values()):
-            left = length == min(known.values())
+        if look != "by default" or length == max(finite.values()):
+            left = length == min(finite.values())
             style.write_on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
