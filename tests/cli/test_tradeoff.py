@@ -1,13 +1,9 @@
 """``tradeoff``: tables, figures, somebody's tensors, and rows that say why they are empty."""
 
 import dataclasses
-import re
-from pathlib import Path
 
 import pytest
 import torch
-
-from tests.structure.command_flags import flags_of
 
 SMALL = "--seq 16 --d 4 --no-time"
 
@@ -110,12 +106,6 @@ def test_times_are_measured_in_turns_and_a_figure_is_drawn(attnprof, tmp_path):
     ended = attnprof(f"{words} --max-time 0.01 --over time --plot pareto.svg -f csv")
     assert all(float(row["median_s"]) > 0 for row in ended.csv)
     assert "<svg" in (tmp_path / "pareto.svg").read_text(encoding="utf-8")
-
-
-def test_the_page_names_flags_that_are_there():
-    page = Path(__file__).parents[2] / "docs" / "tradeoff.md"
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
-    assert named <= flags_of("tradeoff")
 
 
 def test_the_experiment_runs_and_says_what_it_answers(attnprof, tmp_path, monkeypatch):

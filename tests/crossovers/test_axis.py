@@ -45,11 +45,11 @@ def counted(case, axis, value):
     a, b, _, workload, scope, _ = CASES[case]
     sides, sizes = axis.placed(list(map(registry.get, (a, b))), workload, value, workload.seq_len)
     first, second = (side.cost(sizes, scope) for side in sides)
-    found = {"flops": first.total.flops - second.total.flops,
+    differences = {"flops": first.total.flops - second.total.flops,
              "memory": first.peak() - second.peak()}  # fmt: skip
     if workload.phase == "decode":
-        found["state"] = first.state_entries - second.state_entries
-    return found
+        differences["state"] = first.state_entries - second.state_entries
+    return differences
 
 
 def told_by_integers(differences):
@@ -104,8 +104,8 @@ def test_the_head_width_at_a_length_is_the_inverse_of_the_length_at_a_head_width
     how = {"metrics": "flops", "kinds": "formula"}
     (there,) = attnprof.crossover("standard", "linear", head_dim=48, **how).records
     lengths = [there.first_seq_len - 1, there.first_seq_len]
-    found = attnprof.crossover("standard", "linear", over="d", seq_len=lengths, **how)
-    before, after = (row.crossover_value for row in found.records)
+    report = attnprof.crossover("standard", "linear", over="d", seq_len=lengths, **how)
+    before, after = (row.crossover_value for row in report.records)
     assert before < 48 <= after
 
 
@@ -116,7 +116,7 @@ def stub(one, other, over, **axis):
         Workload(1, 1, 5),
         axis=CrossoverAxis(over, **axis),
     )
-    costs = tuple(CostSource(lambda _, w, own=own: own(w)) for own in (one, other))
+    costs = tuple(CostSource(lambda _, w, cost=cost: cost(w)) for cost in (one, other))
     return solved(meeting, Contest("flops", "formula", costs), 7)[0]
 
 
@@ -141,13 +141,13 @@ def test_a_range_bounds_what_is_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("over", "told"),
+    ("over", "message"),
     [("windw", "did you mean window?"), ("bias", "possible: seq, d"), ("rank", "num_landmarks")],
 )
-def test_an_unknown_axis_says_what_is_possible(over, told):
+def test_an_unknown_axis_says_what_is_possible(over, message):
     with pytest.raises(RequestError, match="--over") as refused:
         attnprof.crossover("longformer", "nystromformer", over=over)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_values_are_named_with_what_they_are():
@@ -168,12 +168,12 @@ def test_rows_over_another_axis_have_a_parameter_for_what_varies():
 
 def test_an_answer_ends_where_derived_formulas_do_and_says_at_least():
     row = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=16).records[0]
-    told = "taylor-efficient needs fewer FLOPs than taylor-direct from 273 tokens on"
-    assert crossover_answer([row]).endswith(f"{told}.")
+    sentence = "taylor-efficient needs fewer FLOPs than taylor-direct from 273 tokens on"
+    assert crossover_answer([row]).endswith(f"{sentence}.")
     ends = replace(row, kind="derived", searched=[[2, 512]])
-    assert crossover_answer([ends]).endswith(f"{told}, up to 512 tokens.")
+    assert crossover_answer([ends]).endswith(f"{sentence}, up to 512 tokens.")
     floor = replace(row, kind="derived", bound="flops of f is at least what is compared here")
-    assert crossover_answer([floor]).endswith(f"{told} (by totals that are at least these).")
+    assert crossover_answer([floor]).endswith(f"{sentence} (by totals that are at least these).")
 
 
 def test_an_answer_says_where_a_measurement_contradicts_a_prediction():
@@ -183,11 +183,11 @@ def test_an_answer_says_where_a_measurement_contradicts_a_prediction():
     near = replace(measured, kind="predicted", crossover_value=44.0, ci_low=30.0, ci_high=60.0)
     assert "Predicted" not in crossover_answer([near, measured])
     far = replace(near, ci_low=42.0)
-    told = "Predicted was a crossing at 44 tokens, measured a crossing at 40 tokens."
-    assert crossover_answer([far, measured]).endswith(told)
+    sentence = "Predicted was a crossing at 44 tokens, measured a crossing at 40 tokens."
+    assert crossover_answer([far, measured]).endswith(sentence)
     always = replace(near, verdict="always", crossover_value=None)
-    told = "Predicted was taylor-efficient faster everywhere, measured a crossing at 40 tokens."
-    assert crossover_answer([always, measured]).endswith(told)
+    sentence = "Predicted was taylor-efficient faster everywhere, measured a crossing at 40 tokens."
+    assert crossover_answer([always, measured]).endswith(sentence)
 
 
 PREDICATES = {
@@ -222,9 +222,9 @@ def test_only_known_lengths_are_looked_at_and_the_first_of_them_is_found(name):
         assert holds(length)
         return length - middle
 
-    found = bisected(difference, Lengths(holds))
+    crossings = bisected(difference, Lengths(holds))
     wanted = next((n for n in range(middle, middle + 400) if holds(n)), None)
     if wanted is None:
-        assert found.verdict in ("never", "always") or stretches[1:]
+        assert crossings.verdict in ("never", "always") or stretches[1:]
     else:
-        assert found.first == wanted
+        assert crossings.first == wanted

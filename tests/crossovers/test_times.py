@@ -53,16 +53,16 @@ def searched(compare, *, step=1, **how):
 def test_the_crossing_is_found_with_few_lengths(crossing, guessed):
     guesses = [crossing * guessed] if guessed else []
     search = searched(clock(*quadratic(crossing), noise=0.01), guesses=guesses)
-    (found,) = search.crossings
-    assert found.at == pytest.approx(crossing, rel=0.05)
+    (root,) = search.crossings
+    assert root.at == pytest.approx(crossing, rel=0.05)
     assert len(search.seen) <= 17
 
 
 def test_the_interval_has_the_crossing_as_often_as_it_says():
     inside = 0
     for seed in range(200):
-        (found,) = searched(clock(*quadratic(700), seed=seed), guesses=[800]).crossings
-        inside += found.low is not None and found.low <= 700 <= found.high
+        (root,) = searched(clock(*quadratic(700), seed=seed), guesses=[800]).crossings
+        inside += root.low is not None and root.low <= 700 <= root.high
     assert inside >= 0.92 * 200
 
 
@@ -183,16 +183,16 @@ def test_where_nothing_runs_the_first_refusal_is_raised():
 
 def test_few_lengths_on_a_line_by_chance_do_not_make_a_certain_answer():
     x = [log(n) for n in (100, 200, 400)]
-    found = root_of_line(x, [a - log(300) for a in x])
-    assert found.at == pytest.approx(300)
-    assert found.low < 0.95 * 300
-    assert found.high > 1.05 * 300
+    root = root_of_line(x, [a - log(300) for a in x])
+    assert root.at == pytest.approx(300)
+    assert root.low < 0.95 * 300
+    assert root.high > 1.05 * 300
 
 
 def test_an_end_that_the_scatter_leaves_open_is_not_told():
-    found = root_of_line([1.0, 2.0, 3.0, 4.0], [0.1, -0.2, 0.2, -0.1])
-    assert found.low is None
-    assert found.high is None
+    root = root_of_line([1.0, 2.0, 3.0, 4.0], [0.1, -0.2, 0.2, -0.1])
+    assert root.low is None
+    assert root.high is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -224,7 +224,7 @@ def test_a_crossing_of_flat_curves_has_an_interval_of_lengths_whose_order_was_se
 
 @pytest.mark.parametrize(("crossing", "scale"), [(700, 1.0), (9000, 1.0), (700, 30.0)])
 def test_a_search_says_about_how_long_it_takes_and_where_the_crossing_lies(crossing, scale):
-    spent, told = [0.0], []
+    spent, lines = [0.0], []
     a, b = quadratic(crossing)
 
     def compare(length, budget):
@@ -235,15 +235,15 @@ def test_a_search_says_about_how_long_it_takes_and_where_the_crossing_lies(cross
 
     class Listener(Progress):
         def tell(self, text, done=None, total=None, left_s=None, **_how):
-            told.append((text, left_s, spent[0]))
+            lines.append((text, left_s, spent[0]))
 
     with waiting(Listener(Step("searching"))):
         searched(compare, guesses=[0.8 * crossing], title="one and other")
-    assert told[0][1] is None  # nothing was timed yet
-    _, forecast, before = next(one for one in told if one[1] is not None)
+    assert lines[0][1] is None  # nothing was timed yet
+    _, forecast, before = next(one for one in lines if one[1] is not None)
     assert 1 / 4 < forecast / (spent[0] - before) < 4
     assert before < spent[0] / 3
-    text, left_s, _ = told[-1]
+    text, left_s, _ = lines[-1]
     assert "they cross between" in text
     assert 0 < left_s < forecast
 
@@ -261,10 +261,10 @@ def predicted(a, b, *, most=2**20):
 
 def test_a_predicted_crossing_is_where_both_take_as_long():
     search = predicted(lambda n: n**2, lambda n: 1000 * n, most=4096)
-    (found,) = search.time_crossings
-    assert found.at == pytest.approx(1000, rel=0.01)
-    assert found.low < 1000 < found.high
-    assert log(found.high / 1000) == pytest.approx(0.196, rel=0.1)
+    (root,) = search.time_crossings
+    assert root.at == pytest.approx(1000, rel=0.01)
+    assert root.low < 1000 < root.high
+    assert log(root.high / 1000) == pytest.approx(0.196, rel=0.1)
     assert search.end == "too long"
 
 
@@ -274,15 +274,15 @@ def test_predicted_crossings_that_a_jump_undoes_are_listed():
 
 
 def test_an_end_of_the_interval_that_is_never_reached_is_not_told():
-    (found,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).time_crossings
-    assert (found.low, found.high) == (None, None)
+    (root,) = predicted(lambda n: n**0.01, lambda _: 500**0.01).time_crossings
+    assert (root.low, root.high) == (None, None)
 
 
 def test_a_tie_at_the_shortest_lengths_is_no_crossing_of_its_own():
     search = predicted(lambda n: n**2 + 16_000 * (n < 17), lambda n: 1000 * n, most=4096)
     assert search.signs[16] != search.signs[32]
-    (found,) = search.time_crossings
-    assert found.at == pytest.approx(1000, rel=0.01)
+    (root,) = search.time_crossings
+    assert root.at == pytest.approx(1000, rel=0.01)
     assert search.outer[0] == -1
     flat = predicted(lambda n: 1.02 if n > 500 else 1.0, lambda _: 1.01)  # ties are all there is
     assert len(flat.time_crossings) == 1
@@ -330,17 +330,17 @@ def test_without_a_calibration_a_predicted_row_says_what_to_type(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         (["--journal", "x.jsonl"], "--journal is for times: add --metric time"),
         (["--metric", "time", "--longest-call", "0"], "longest-call"),
         (["--metric", "time", "--model", "x.json"], "flops and memory"),
     ],
 )
-def test_flags_of_times_are_refused_where_they_say_nothing(typed, told, capsys):
+def test_flags_of_times_are_refused_where_they_say_nothing(typed, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["crossover", "standard", "linear", *typed])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_predicted_crossings_say_what_is_not_as_it_was_calibrated(tmp_path, monkeypatch):

@@ -110,11 +110,11 @@ def test_a_busy_machine_is_refused_unless_that_is_wanted(monkeypatch):
     monkeypatch.setattr(calibration_run, "_checks", lambda *_: {})
     with pytest.raises(CannotRunError, match=r"30%.*--contended"):
         calibration_run.calibrate("cpu", ["float32"], 0.01)
-    found = calibration_run.calibrate("cpu", ["float32"], 0.01, contended=True)
-    assert found.cpu_share == 0.3
-    assert found.ceilings.flops_per_s["float32"] > 0 < found.ceilings.bytes_per_s
-    assert torch.__version__ in found.ceilings.source
-    assert len(found.tables["float32"]) == 2
+    measured = calibration_run.calibrate("cpu", ["float32"], 0.01, contended=True)
+    assert measured.cpu_share == 0.3
+    assert measured.ceilings.flops_per_s["float32"] > 0 < measured.ceilings.bytes_per_s
+    assert torch.__version__ in measured.ceilings.source
+    assert len(measured.tables["float32"]) == 2
 
 
 def test_tables_come_back_from_their_file(tmp_path):
@@ -128,9 +128,9 @@ def test_tables_come_back_from_their_file(tmp_path):
     more["checks"] = {"float32": SelfCheck(layers)}
     made = Calibration(SOME, "cpu", 2, tables, **more)
     calibration.save(made, tmp_path / "c.json")
-    found = calibration.load("some device", 2, tmp_path / "c.json")
-    assert found.to_dict() == made.to_dict()
-    assert found.tables["float32"]["product"].at((1, 8, 8, 16)) == pytest.approx(2e-6)
+    loaded = calibration.load("some device", 2, tmp_path / "c.json")
+    assert loaded.to_dict() == made.to_dict()
+    assert loaded.tables["float32"]["product"].at((1, 8, 8, 16)) == pytest.approx(2e-6)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_ceilings_of_an_older_file_are_read_without_tables(tmp_path):
         del entry[name]
     path = tmp_path / "c.json"
     path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
-    found = calibration.load("some device", 2, path)
-    assert (found.ceilings.bytes_per_s, found.tables) == (1e10, {})
+    loaded = calibration.load("some device", 2, path)
+    assert (loaded.ceilings.bytes_per_s, loaded.tables) == (1e10, {})
 
 
 def calibrated(dtype, seconds=1.0, **more):
@@ -165,11 +165,11 @@ def test_formats_are_added_whatever_their_order_and_one_again_is_replaced(tmp_pa
     path = tmp_path / "c.json"
     for dtype, seconds in (("float32", 1.0), ("bfloat16", 2.0), ("float64", 3.0), ("float32", 4.0)):
         calibration.save(calibrated(dtype, seconds, fault_s=seconds / 10), path)
-    found = calibration.load("some device", 2, path)
-    kept = {dtype: tables["product"].at((1, 8, 8, 8)) for dtype, tables in found.tables.items()}
+    loaded = calibration.load("some device", 2, path)
+    kept = {dtype: tables["product"].at((1, 8, 8, 8)) for dtype, tables in loaded.tables.items()}
     assert kept == pytest.approx({"float32": 4.0, "bfloat16": 2.0, "float64": 3.0})
-    assert set(found.ceilings.flops_per_s) == set(kept)
-    assert found.fault_s == 0.4  # of the device, as it was seen last
+    assert set(loaded.ceilings.flops_per_s) == set(kept)
+    assert loaded.fault_s == 0.4  # of the device, as it was seen last
 
 
 def test_formats_of_another_version_or_number_of_threads_are_not_mixed(tmp_path, monkeypatch):
@@ -231,9 +231,9 @@ def test_a_file_that_was_cut_off_is_named_for_deleting_and_somebody_s_is_not(tmp
 @pytest.mark.parametrize(("number", "dtype"), [(1, "float32"), (2, "bfloat16"), (3, "float32")])
 def test_the_committed_calibrations_of_a_gpu_price(number, dtype):
     path = Path(__file__).parents[2] / "reports" / "times" / "h200" / f"device_{number}.json"
-    found = calibration.elsewhere("h200", path)
-    assert (found.checks, found.conditions) == ({}, {})
-    assert Predictor(found).times(dtype).call_s > 0
+    loaded = calibration.elsewhere("h200", path)
+    assert (loaded.checks, loaded.conditions) == ({}, {})
+    assert Predictor(loaded).times(dtype).call_s > 0
 
 
 def test_what_a_calibration_has_no_table_of_is_priced_as_a_multiplication():

@@ -27,7 +27,7 @@ def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
 
 
 @pytest.mark.parametrize(
-    ("reported", "found"),
+    ("reported", "device"),
     [
         ("NVIDIA H200", "H200"),
         ("NVIDIA H100 80GB HBM3", "H100"),
@@ -44,9 +44,9 @@ def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
         ("", None),
     ],
 )
-def test_a_device_is_known_by_its_drivers_name_or_not_at_all(reported, found):
+def test_a_device_is_known_by_its_drivers_name_or_not_at_all(reported, device):
     known = stated(reported)
-    assert (known.name if known else None) == found
+    assert (known.name if known else None) == device
 
 
 def test_an_a30_multiplies_as_often_as_its_units_and_clock_say():
@@ -69,16 +69,16 @@ def test_tf32_raises_the_ceiling_only_where_it_is_on():
 
 def test_an_unknown_device_has_no_share_and_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = with_roofline(Report("profile", [record()], {}, {"device_name": "a toaster"}))
-    assert found.records[0].roofline_fraction is None
-    assert "attnprof calibrate" in found.summary["roofline"]
+    report = with_roofline(Report("profile", [record()], {}, {"device_name": "a toaster"}))
+    assert report.records[0].roofline_fraction is None
+    assert "attnprof calibrate" in report.summary["roofline"]
 
 
 def test_a_calibrated_device_has_a_share_of_its_own_ceilings(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration.save(Calibration(SOME, "cpu", 3), calibration.default_path())
     where = {"device_name": "some device", "threads": 3, "tf32": None}
-    found = with_roofline(Report("profile", [record()], {}, where))
-    assert (found.records[0].bound, found.records[0].roofline_fraction) == ("compute", 0.5)
+    report = with_roofline(Report("profile", [record()], {}, where))
+    assert (report.records[0].bound, report.records[0].roofline_fraction) == ("compute", 0.5)
     other = with_roofline(Report("profile", [record()], {}, {**where, "threads": 1}))
     assert other.records[0].roofline_fraction is None

@@ -57,13 +57,13 @@ def _starts(shape, strides):
     """How often a walk in the order of the first tensor leaves the step of the innermost axis."""
     order = sorted((i for i in range(len(shape)) if shape[i] > 1), key=lambda i: -strides[0][i])
     places = [
-        [sum(index[i] * own[i] for i in range(len(shape))) for own in strides]
+        [sum(index[i] * stride[i] for i in range(len(shape))) for stride in strides]
         for index in sorted(
             torch.cartesian_prod(*[torch.arange(s) for s in shape]).view(-1, len(shape)).tolist(),
             key=lambda index: [index[i] for i in order],
         )
     ]
-    step = [own[order[-1]] for own in strides]
+    step = [stride[order[-1]] for stride in strides]
     jumps = sum(
         [b - a for a, b in zip(here, there, strict=True)] != step
         for here, there in pairwise(places)

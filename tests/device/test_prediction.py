@@ -235,9 +235,9 @@ def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
     shape = ("--seq", "64", "--d-model", "8", "--heads", "1", "--threads", "1")
     with pytest.raises(SystemExit, match="0"):
         main(["profile", "-a", "linear", *shape, "--predict-only", "--format", "json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["command"] == "predict"
-    assert found["records"][0]["time_s"] > 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["command"] == "predict"
+    assert report["records"][0]["time_s"] > 0
 
 
 @pytest.mark.parametrize(
@@ -342,28 +342,28 @@ def ranked(known, workload, **how):
 
 
 @pytest.fixture(scope="module")
-def found(known):
+def ranking(known):
     return ranked(known, Workload(64, 2, 16))
 
 
-def test_exact_ones_come_first_and_the_fast_before_the_slow(found):
-    rows = [row for row in found.records if row.rank is not None]
+def test_exact_ones_come_first_and_the_fast_before_the_slow(ranking):
+    rows = [row for row in ranking.records if row.rank is not None]
     assert [row.rank for row in rows] == list(range(1, len(rows) + 1))
     for exact in (True, False):
         times = [row.time_s for row in rows if row.exact is exact]
         assert times == sorted(times)
     assert [row.exact for row in rows] == sorted((row.exact for row in rows), reverse=True)
-    assert {row.mechanism for row in found.records} == set(registry.names())
-    assert found.summary["answer"].startswith(f"At 64 tokens take {rows[0].mechanism}")
-    assert found.summary["fastest"]
+    assert {row.mechanism for row in ranking.records} == set(registry.names())
+    assert ranking.summary["answer"].startswith(f"At 64 tokens take {rows[0].mechanism}")
+    assert ranking.summary["fastest"]
 
 
-def test_two_whose_intervals_overlap_are_both_named(found):
-    first, second = [row for row in found.records if row.exact and row.rank is not None][:2]
+def test_two_whose_intervals_overlap_are_both_named(ranking):
+    first, second = [row for row in ranking.records if row.exact and row.rank is not None][:2]
     assert second.ci_low_s <= first.ci_high_s
-    told = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
-    assert found.summary["answer"].startswith(told)
-    sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in found.records]
+    sentence = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
+    assert ranking.summary["answer"].startswith(sentence)
+    sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in ranking.records]
     assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
 
 

@@ -64,22 +64,22 @@ def passes(weather, scatter=0.0):
     """One pass each: a list of how much slower than usual the processor was at its readings."""
     draw = random.Random(1)
     return [
-        {place: [readings(place, slower, draw, scatter) for slower in own] for place in TRUE}
-        for own in weather
+        {place: [readings(place, slower, draw, scatter) for slower in day] for place in TRUE}
+        for day in weather
     ]
 
 
 def test_a_slow_pass_says_the_same_as_a_fast_one():
     weather = [[0.3, 0.1, 0.0], [0.0, 0.1, 0.4], [0.2, 0.0, 0.5]]
-    found = steady(passes(weather, scatter=0.005), math.log(5e-6))
+    times = steady(passes(weather, scatter=0.005), math.log(5e-6))
     for place, (seconds, _) in TRUE.items():
-        assert found[place] == pytest.approx([math.log(seconds)] * 3, abs=0.06)
-        assert max(found[place]) - min(found[place]) < 0.08
+        assert times[place] == pytest.approx([math.log(seconds)] * 3, abs=0.06)
+        assert max(times[place]) - min(times[place]) < 0.08
 
 
 def test_without_weather_times_are_as_they_were_read():
-    found = steady(passes([[0.0] * 5, [0.0] * 5]))
-    assert found == {
+    times = steady(passes([[0.0] * 5, [0.0] * 5]))
+    assert times == {
         place: pytest.approx([math.log(seconds)] * 2) for place, (seconds, _) in TRUE.items()
     }
 
@@ -88,8 +88,8 @@ def test_a_place_of_few_readings_follows_the_reference_like_its_kind():
     made = passes([[-0.3, 0.0, 0.3] * 4])
     made[0]["other"] = [TimeReading(math.log(4.2e-4) + 0.6 * 0.3, math.log(5e-6) + 0.3)]
     kind = {"other": "product"}
-    found = steady(made, math.log(5e-6), lambda place: kind.get(place, place))
-    assert found["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
+    times = steady(made, math.log(5e-6), lambda place: kind.get(place, place))
+    assert times["other"] == pytest.approx([math.log(4.2e-4)], abs=0.02)
 
 
 def test_readings_at_the_usual_speed_are_told_alone():
@@ -133,25 +133,25 @@ def costs(plain, broken):
     return CallCosts({name: TimeTable({(16,): float(s)}) for name, s in seconds.items()})
 
 
-def shares(found, kinds, moved=0):
-    return found.shares(kinds, [moved] * len(kinds))
+def shares(table, kinds, moved=0):
+    return table.shares(kinds, [moved] * len(kinds))
 
 
 def test_a_share_is_what_turns_take_more_than_calls_again_and_again():
-    found, turns = costs(1.5, 2.5), range(len(CALLS))
-    assert shares(found, turns) == pytest.approx([0.5] * len(CALLS))
-    assert shares(found, turns, CODE_BYTES) == pytest.approx([1.5] * len(CALLS))
-    (some, *_) = shares(found, turns, CODE_BYTES // len(CALLS) // 3)
+    table, turns = costs(1.5, 2.5), range(len(CALLS))
+    assert shares(table, turns) == pytest.approx([0.5] * len(CALLS))
+    assert shares(table, turns, CODE_BYTES) == pytest.approx([1.5] * len(CALLS))
+    (some, *_) = shares(table, turns, CODE_BYTES // len(CALLS) // 3)
     assert 0.5 < some < 1.5
 
 
 def test_what_comes_again_soon_is_less_dear():
-    found = costs(1.5, 2.5)
-    again, other, once = shares(found, "aab"), shares(found, "abc"), shares(found, "a")
+    table = costs(1.5, 2.5)
+    again, other, once = shares(table, "aab"), shares(table, "abc"), shares(table, "a")
     assert once == [0.0]
     assert again[1] == 0.0 < again[0] < other[0]
     assert other == pytest.approx([0.5 * 2 / (len(CALLS) - 1)] * 3)
-    assert max(shares(found, range(100))) == pytest.approx(MOST_AMONG * 0.5)
+    assert max(shares(table, range(100))) == pytest.approx(MOST_AMONG * 0.5)
 
 
 def test_bytes_count_since_an_operation_of_the_same_kind():

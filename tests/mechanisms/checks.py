@@ -8,7 +8,7 @@ import torch
 import attnprof
 from tests.mechanisms.cases import built, inputs, workload
 from tests.oracles.aten import KINDS, count, count_core, count_training
-from tests.oracles.memory import allocator_peak
+from tests.oracles.memory import held
 
 #: bytes of Python numbers that torch wraps on the way, 4 or 8 each; nothing relative on top
 SCALARS = 16
@@ -76,24 +76,6 @@ def check_counts(name, shape, params, caches, sizes=None):
         table = attnprof.cost(name, work, **params)
         check_executed(table, counts, t)
         assert (t, table.state_entries) == (t, sum(c.filled.numel() for c in caches(state)))
-
-
-def held(layer, x, phase="forward", **options):
-    """Bytes that the allocator holds at the peak of a phase, which has run before."""
-    x = x.detach().requires_grad_(phase == "train")
-    ones = torch.ones_like(x)
-
-    def run():
-        with torch.set_grad_enabled(phase == "train"):
-            y = layer(x, **options)
-        if phase == "train":
-            y.backward(ones)
-        return y
-
-    run()
-    x.grad = None
-    layer.zero_grad(set_to_none=True)
-    return allocator_peak(run)
 
 
 def check_peak(table, layer, x, phase="forward", **options):

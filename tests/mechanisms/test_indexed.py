@@ -56,10 +56,10 @@ def in_blocks(q, k, shares, top, block):
     """The tokens of each row's own block, and of those before it of the highest scores."""
     places = []
     for t in range(len(q)):
-        own = t // block
-        means = [k[i * block : (i + 1) * block].mean(0) for i in range(own)]
+        current = t // block
+        means = [k[i * block : (i + 1) * block].mean(0) for i in range(current)]
         ranked = picked(q[t : t + 1], means, shares[t : t + 1], top // block - 1, causal=False)
-        blocks = {own, *(ranked[0] if top >= 2 * block else ())}
+        blocks = {current, *(ranked[0] if top >= 2 * block else ())}
         places.append([s for s in range(t + 1) if s // block in blocks])
     return places
 
@@ -203,12 +203,12 @@ def test_it_picks_the_blocks_that_the_indexer_of_qwen4_picks():
     with torch.no_grad():
         mask = theirs(x, still, torch.ones(n, n, dtype=bool).tril().expand(2, 1, n, n), None)
         q, keys = theirs.index_qk_proj(x).split([128, 8], -1)
-        found = picks(
+        places = picks(
             q.view(2, n, 16, 8), block_sums(keys, 4), torch.ones(2, n, 16), top=3, causal=True,
             block=4,
         )  # fmt: skip
     for t in (t for t in range(n) if t % 4 < 3):
-        blocks = found[:, t, : t // 4 + 1].sort().values
+        blocks = places[:, t, : t // 4 + 1].sort().values
         for sample in range(2):
             seen = mask[sample, 0, t].nonzero().flatten() // 4
             assert seen.unique().tolist() == blocks[sample].tolist()
@@ -270,14 +270,15 @@ def test_a_layer_without_an_indexer_runs_after_one_that_lends():
 
 def test_means_of_keys_are_ranked_and_kept_in_place_of_keys():
     """DSA of a million tokens, 64 ranked together: a 64th of scores and of the indexer's cache."""
-    own, blocks = (registry.get("dsa", index_block=block) for block in (1, 64))
+    single, blocks = (registry.get("dsa", index_block=block) for block in (1, 64))
     step = Workload(1 << 20, 128, 128, phase="decode")
-    maps = own.parameters(step), blocks.parameters(step)
+    maps = single.parameters(step), blocks.parameters(step)
     assert maps[0] == maps[1]
-    less = own.cost(step).matmul_flops - blocks.cost(step).matmul_flops
+    less = single.cost(step).matmul_flops - blocks.cost(step).matmul_flops
     assert less == 2 * 64 * 129 * ((1 << 20) - (1 << 14))
-    assert own.state_entries(step) - blocks.state_entries(step) == 128 * ((1 << 20) - (1 << 14))
-    assert own.state_traffic(step) - blocks.state_traffic(step) == 4 * 128 * ((1 << 20) - (1 << 14))
+    assert single.state_entries(step) - blocks.state_entries(step) == 128 * ((1 << 20) - (1 << 14))
+    read = single.state_traffic(step) - blocks.state_traffic(step)
+    assert read == 4 * 128 * ((1 << 20) - (1 << 14))
 
 
 # -- of latents -----------------------------------------------------------------------------

@@ -98,13 +98,13 @@ def test_top_k_attention_and_its_indexer():
     q, k, v = torch.randn(2, n, 4, 8), torch.randn(2, n, 2, 8), torch.randn(2, n, 2, 8)
     index = torch.randn(2, n, 16, 8), torch.randn(2, n, 8), torch.randn(2, n, 16)
     expected, places = theirs.naive_dsa(q, k, v, *index, topk=top, return_indices=True)
-    found = picks(*index, top=top, causal=True)
+    picked = picks(*index, top=top, causal=True)
     for t in range(n):
         seen = places[:, t][:, : min(top, t + 1)].sort().values
-        assert torch.equal(found[:, t, : t + 1].sort().values.long(), seen)
+        assert torch.equal(picked[:, t, : t + 1].sort().values.long(), seen)
     heads = [x.transpose(1, 2) for x in (q, k, v)]
     for impl in ("gathered", "dense-mask"):
-        got = over_picks(*heads, found, gathered=impl == "gathered", top=top, causal=True)
+        got = over_picks(*heads, picked, gathered=impl == "gathered", top=top, causal=True)
         close(got.transpose(1, 2), expected.expand(2, n, 4, 8), 1e-5)
 
 

@@ -39,10 +39,10 @@ def softmax(row, keys):
     return [x / sum(raised) for x in raised]
 
 
-def chosen(shares, own, top):
+def chosen(shares, current, top):
     """The first block, a row's own and the one before, and those of the largest shares."""
-    always = {0, own, max(0, own - 1)}
-    others = sorted((-shares[block], block) for block in {*range(own + 1)} - always)
+    always = {0, current, max(0, current - 1)}
+    others = sorted((-shares[block], block) for block in {*range(current + 1)} - always)
     return always | {block for _, block in others[: top - len(always)]}
 
 

@@ -50,21 +50,21 @@ def values(report):
 
 def test_numbers_are_those_of_arithmetic_and_of_single_reports(compared, reports):
     """A cache grows by the layers that see all tokens; FLOPs a token are the prompt's by tokens."""
-    found, layer = values(compared), 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
-    assert found["plain", "decode", "cache_bytes_per_token"] == 3 * _LAYER
-    assert found["windowed", "decode", "cache_bytes_per_token"] == _LAYER
-    assert found["plain", "decode", "cache_bytes"] == 2 * N * 3 * _LAYER
+    numbers, layer = values(compared), 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
+    assert numbers["plain", "decode", "cache_bytes_per_token"] == 3 * _LAYER
+    assert numbers["windowed", "decode", "cache_bytes_per_token"] == _LAYER
+    assert numbers["plain", "decode", "cache_bytes"] == 2 * N * 3 * _LAYER
     for name in ("plain", "windowed"):
         for quantity in ("parameters", "active_parameters"):
-            assert found[name, "", quantity] == 3 * layer + 2 * 96 * 32 + 32
+            assert numbers[name, "", quantity] == 3 * layer + 2 * 96 * 32 + 32
     for report in reports:
         whole = next(
             row for row in report.records
             if (row.part, row.phase, row.quantity) == ("total", "prefill", "flops")
         )  # fmt: skip
         name = report.summary["name"]
-        assert found[name, "prefill", "flops_per_token"] == round(whole.value / (2 * N))
-        assert found[name, "prefill", "flops"] == whole.value
+        assert numbers[name, "prefill", "flops_per_token"] == round(whole.value / (2 * N))
+        assert numbers[name, "prefill", "flops"] == whole.value
 
 
 def test_the_report_can_be_stored_and_its_table_fits_80_columns(compared, monkeypatch, capsys):

@@ -72,7 +72,7 @@ def test_products_and_cache_are_those_of_the_shrunken_model(name):
         counted, result = dispatched(model, torch.randint(3, 97, (2, n)), use_cache=True)
         if of_experts is not None:
             assert products(made, {"B": 2, "N": n}) == counted + 2 * n * of_experts
-        held = sum(x.nbytes for own in tensors_by_layer(cache_in(result, name)[1]) for x in own)
+        held = sum(x.nbytes for layer in tensors_by_layer(cache_in(result, name)[1]) for x in layer)
         copied = count(made.cache(), {"B": 2, "N": n}, "forward")
         assert sum(call.takes for call in copied.calls) == held
 
@@ -83,9 +83,9 @@ def test_mixers_and_mlps_of_hybrids_are_told_apart():
         "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16,
     }  # fmt: skip
     model = hub_subject(fields, "recurrent").on_meta()
-    found = parts(model)
-    assert "other" not in found
-    assert found["mlp"] == sum(
+    counts = parts(model)
+    assert "other" not in counts
+    assert counts["mlp"] == sum(
         x.numel() for name, x in model.named_parameters() if ".mlp_block." in name
     )
 
@@ -100,9 +100,9 @@ def test_layer_scales_and_linear_maps_between_mixers_have_a_part():
     for given, name, part in ((fields, ".layer_scale", "norm"), (hybrid, ".linear.", "mlp")):
         model = hub_subject(given, given["model_type"]).on_meta()
         assert "other" not in parts(model)
-        own = [x for x, _ in model.named_modules() if name in f"{x}."]
-        assert own
-        assert {places(model)[x].part for x in own} == {part}
+        modules = [x for x, _ in model.named_modules() if name in f"{x}."]
+        assert modules
+        assert {places(model)[x].part for x in modules} == {part}
 
 
 def test_a_network_between_two_maps_has_a_part_whatever_it_is_called():

@@ -35,8 +35,8 @@ def test_formulas_in_layers_and_tokens_are_what_models_dispatch():
     plain = {"vocab_size": 11, "positions": "sinusoidal"}
     given = {f"config.{name}": str(value) for name, value in {**plain, **SYMBOLS}.items()}
     inputs = input_texts(ModelConfig())
-    found = attnprof.derive(build, args=given, inputs=inputs, phases=["forward"])
-    formulas = [found.expression(name) for name in ("matmul_flops", "parameters")]
+    derivation = attnprof.derive(build, args=given, inputs=inputs, phases=["forward"])
+    formulas = [derivation.expression(name) for name in ("matmul_flops", "parameters")]
     for batch, n, layers, heads, width in ((1, 9, 1, 1, 6), (3, 20, 4, 2, 5)):
         sizes = {"d_model": heads * width, "num_heads": heads, "num_layers": layers, "seq_len": n}
         model = build(ModelConfig(**plain, **sizes))
@@ -115,8 +115,8 @@ def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
             monkeypatch.setattr(place, search, None, raising=False)
     report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
     assert [row.value for row in report.records] == [row.value for row in without.records]
-    told = report.summary["phases"]["train"]["missing"]
-    assert "--limit 1e-09: type --limit 180" in told
+    missing = report.summary["phases"]["train"]["missing"]
+    assert "--limit 1e-09: type --limit 180" in missing
 
 
 def test_numbers_of_blocks_are_some_at_the_next_length_too():
@@ -167,8 +167,8 @@ def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
             .build().named_parameters()
         }  # fmt: skip
         resting = sum(size for name, size in experts.items() if ".experts." in name) * 4 // 6
-        found = [int(sympy.sympify(row.expression, names).subs("L", layers)) for row in met]
-        assert found[-1] == sum(found[:-1]) == sum(experts.values()) - resting
+        values = [int(sympy.sympify(row.expression, names).subs("L", layers)) for row in met]
+        assert values[-1] == sum(values[:-1]) == sum(experts.values()) - resting
 
 
 class _Looping(torch.nn.Module):
@@ -209,9 +209,9 @@ def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(mo
         monkeypatch.setattr(place, "derived", once)
     subject = WholeModel("loops", partial(_Loops, 6), {"x": "B, N, 4"})
     report = model_report(subject, ["forward"], {"B": 2, "N": 21})
-    told = report.summary["phases"]["forward"]
-    assert told["method"] == "mixed"
-    assert "N mod 8 != 1" in told["domain"]  # a row alone is laid out otherwise
+    forward = report.summary["phases"]["forward"]
+    assert forward["method"] == "mixed"
+    assert "N mod 8 != 1" in forward["domain"]  # a row alone is laid out otherwise
     assert len(searches) == 1  # fewer layers cost what their part of the sample does
     for layers, batch, n in ((6, 3, 16), (9, 5, 43), (7, 2, 18)):
         other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"})
@@ -258,7 +258,7 @@ def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
         with torch.no_grad():
             result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
         layers = tensors_by_layer(cache_in(result, "hybrid")[1])
-        held = sum(x.nbytes for own in layers for x in own)
+        held = sum(x.nbytes for layer in layers for x in layer)
         assert evaluate(forms.whole, sizes) == held
 
 

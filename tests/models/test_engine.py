@@ -173,8 +173,8 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     model = hub_subject({**sizes, **fields, "model_type": model_type}, "tiny").on_meta()
     assert mixer_classes(model)[1] == classes
     expected = [f"{name} is counted as torch runs it" for name in classes]
-    told = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]
-    assert [line for line in told if "as torch runs it" in line] == expected
+    lines = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]
+    assert [line for line in lines if "as torch runs it" in line] == expected
 
 
 _LONG = {"max_position_embeddings": 4096}
@@ -189,7 +189,7 @@ def traced(model_type, view, phase, tokens):
     return subject, counted(subject.target(phase), sizes, phase, held=False)[0]
 
 
-def told(model_type, view, other, phase, tokens):
+def compared(model_type, view, other, phase, tokens):
     """The ratio of FLOPs that the view tells of another, and that of runs of both."""
     subject, trace = traced(model_type, view, phase, tokens)
     sentence = difference(subject, trace, phase, {"B": 2, "N": tokens})
@@ -208,7 +208,7 @@ def told(model_type, view, other, phase, tokens):
     ],
 )
 def test_the_engine_tells_how_many_more_flops_torch_counts(model_type, phase, tokens):
-    ratio, truth = told(model_type, "engine", "torch", phase, tokens)
+    ratio, truth = compared(model_type, "engine", "torch", phase, tokens)
     assert ratio == pytest.approx(truth, rel=0.1)
 
 
@@ -219,7 +219,7 @@ def test_the_engine_tells_how_many_more_flops_torch_counts(model_type, phase, to
 )  # fmt: skip
 def test_engine_and_definition_tell_each_others_flops(model_type, phase):
     for views in (("engine", "definition"), ("definition", "engine")):
-        ratio, truth = told(model_type, *views, phase, 600)
+        ratio, truth = compared(model_type, *views, phase, 600)
         assert ratio == (pytest.approx(truth, rel=0.01) if ratio != 1 else pytest.approx(1, 0.1))
 
 

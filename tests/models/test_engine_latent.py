@@ -166,7 +166,7 @@ def test_products_of_a_decoded_token_are_a_formula_in_the_cached_tokens():
 
 def test_the_note_says_the_flops_of_both_forms():
     model = model_of("deepseek_v3", CASES["deepseek_v3"], "eager")
-    told = latent_note(model)
-    assert f"{2 * (2 * RANK + ROPE)} FLOPs a head" in told
-    assert f"{2 * (NOPE + ROPE + VALUE) + 2 * RANK * (NOPE + VALUE)}" in told
+    note = latent_note(model)
+    assert f"{2 * (2 * RANK + ROPE)} FLOPs a head" in note
+    assert f"{2 * (NOPE + ROPE + VALUE) + 2 * RANK * (NOPE + VALUE)}" in note
     assert not latent_note(torch.nn.Linear(2, 2))

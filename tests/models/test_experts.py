@@ -119,13 +119,13 @@ def test_more_sequences_meet_more_experts_as_even_routing_has_it(kind, batch):
 def test_formulas_say_how_many_experts_a_batch_meets():
     names = {name: sympy.Symbol(name) for name in "BN"}
     target = _small("mixtral", num_hidden_layers=1).target("decode")
-    found = on_symbols(target, "decode", {"B": 4, "N": 24})
-    formula = sympy.sympify(str(found.forms["decode"]["bytes_moved"]), names)
+    symbolic = on_symbols(target, "decode", {"B": 4, "N": 24})
+    formula = sympy.sympify(str(symbolic.forms["decode"]["bytes_moved"]), names)
     assert "(3/4)**B" in str(formula)
     for sizes in ({"B": 4, "N": 24}, {"B": 7, "N": 40}, {"B": 300, "N": 5}):
         ours = totals(count(target, sizes, "decode", held=False), "decode")
         assert formula.subs(sizes) == ours["bytes_moved"]
-    assert any("8*(1 - (1 - 2/8)**rows)" in note for note in found.trace.notes)
+    assert any("8*(1 - (1 - 2/8)**rows)" in note for note in symbolic.trace.notes)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 20])
@@ -170,13 +170,13 @@ def test_a_decoded_token_reads_the_experts_that_it_meets_and_the_cache_each_once
         attention += rank * q * 2 * inner + q * inner * width
         kept = rank + rotary
     report, moved = reported(name)
-    found = report.summary["phases"]["decode"]["least_traffic"]
+    traffic = report.summary["phases"]["decode"]["least_traffic"]
     networks, head = _network_and_head(config)
     assert moved["mlp"] == pytest.approx(2 * networks, rel=0.02)
     assert moved["head"] == pytest.approx(2 * head, rel=0.02)
-    assert found["weights"] == pytest.approx(2 * (2 * attention + networks + head), rel=0.005)
+    assert traffic["weights"] == pytest.approx(2 * (2 * attention + networks + head), rel=0.005)
     tokens = 4096 + (128 if name == "gpt-oss-20b" else 4096)  # one of its layers has a window
-    assert found["cache"] == pytest.approx(2 * kept * tokens, rel=0.001)
+    assert traffic["cache"] == pytest.approx(2 * kept * tokens, rel=0.001)
 
 
 def test_weights_that_a_decoded_token_does_not_run_through_are_not_met():

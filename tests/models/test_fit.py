@@ -190,8 +190,8 @@ def test_a_mixture_of_formats_keeps_values_and_last_maps_finer_in_some_layers():
     ("q4_k_m", 4.92), ("q5_k_s", 5.60), ("q5_k_m", 5.73), ("q6_k", 6.60), ("q8_0", 8.54),
 ])  # fmt: skip
 def test_files_of_llama_8b_are_as_large_as_they_are_commonly_listed(dtype, gigabytes):
-    found = weight_bytes(LLAMA_8B(), FitOptions(memory=1, dtype=dtype))
-    assert found / 1e9 == pytest.approx(gigabytes, abs=0.012)
+    held = weight_bytes(LLAMA_8B(), FitOptions(memory=1, dtype=dtype))
+    assert held / 1e9 == pytest.approx(gigabytes, abs=0.012)
 
 
 @pytest.mark.parametrize(("layers", "finer"), [(8, 4), (32, 16), (24, 12), (28, 14)])
@@ -355,8 +355,8 @@ def test_more_ranks_than_heads_of_keys_hold_a_head_each():
     rest = 3 * 3 * 64 * 96 + TABLES
     for ranks, keys in ((1, 2), (2, 1), (8, 1)):
         held = 3 * 64 * (2 * 8 // ranks * 16 + 2 * keys * 16)
-        found = weights(config, tensor_parallel=ranks)
-        assert found == 2 * (held + rest // ranks + NORMS)
+        bytes_held = weights(config, tensor_parallel=ranks)
+        assert bytes_held == 2 * (held + rest // ranks + NORMS)
 
 
 def test_a_decoded_token_scores_latent_rows_without_expanding_them():
@@ -400,9 +400,9 @@ def test_layers_that_alternate_keep_what_each_mechanism_does():
     parts = {row.part: row.bytes for row in report.records}
     assert parts["cache"] == 3 * (4 * 4 * 16 * 16 + 2 * tails) + 40 * 2 * 2 * 16 * 2
     assert report.layers == {"state": 3, "full": 1}
-    own = LAYER - 3 * 64 * 96  # the model's attention of a layer, of which one is left
+    attention = LAYER - 3 * 64 * 96  # the model's attention of a layer, of which one is left
     swapped = spec.parameters(work)
-    assert parts["weights"] == 2 * (4 * LAYER - 3 * own + 3 * swapped + TABLES + 9 * 64)
+    assert parts["weights"] == 2 * (4 * LAYER - 3 * attention + 3 * swapped + TABLES + 9 * 64)
     assert any("attnprof model with the same --swap" in note for note in report.notes)
 
 

@@ -120,7 +120,7 @@ def test_the_cache_is_that_of_the_models_own_after_a_prompt(name, reports):
     model = made.build().eval()
     with torch.no_grad():
         result = model(**tokens(made, 24), use_cache=True)
-    held = [sum(x.nbytes for x in own) for own in tensors_by_layer(cache_in(result, name)[1])]
+    held = [sum(x.nbytes for x in layer) for layer in tensors_by_layer(cache_in(result, name)[1])]
     rows = [row for row in reports(name).records if row.quantity == "cache_bytes"]
     assert sum(row.value for row in rows if row.part == "attention") == sum(held)
     assert total(reports(name), "cache_bytes").value == sum(held)
@@ -131,9 +131,9 @@ def test_parts_and_kinds_of_layers_add_up_to_the_whole(reports):
     for quantity in ("flops", "matmul_flops", "parameters", "bytes_moved"):
         rows = [row for row in reports("gemma3").records if row.quantity == quantity]
         whole = next(row for row in rows if row.part == "total")
-        own = [row for row in rows if row.part != "total"]
-        assert sum(row.value for row in own) == whole.value
-        assert sympy.expand(sum(map(formula, own))) == formula(whole)
+        parts = [row for row in rows if row.part != "total"]
+        assert sum(row.value for row in parts) == whole.value
+        assert sympy.expand(sum(map(formula, parts))) == formula(whole)
     assert reports("gemma3").summary["layers"] == {"sliding 16": 2, "full": 1}
 
 
@@ -190,9 +190,9 @@ def test_a_token_decoded_at_just_the_length_of_the_window_has_formulas():
     )  # fmt: skip
     made = hub_subject(config.to_dict(), "mistral")
     report = model_report(made, ["decode"], {"B": 2, "N": 16})
-    found = report.summary["phases"]["decode"]
-    assert found["method"] == "symbolic"
-    assert not any(told.startswith("N =") for told in found["domain"])
+    decode = report.summary["phases"]["decode"]
+    assert decode["method"] == "symbolic"
+    assert not any(condition.startswith("N =") for condition in decode["domain"])
     check_formulas(report, made, {"B": 3, "N": 40}, "decode", L=6)
 
 
@@ -261,7 +261,7 @@ def test_a_training_step_holds_weights_gradients_states_and_activations():
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "told"),
+    ("text", "error", "message"),
     [
         ('{"model_type": "lama"}', NotFoundError, "llama"),
         ('{"hidden_size": 8}', RequestError, "model_type"),
@@ -270,10 +270,10 @@ def test_a_training_step_holds_weights_gradients_states_and_activations():
         ('{"model_type": "decision_transformer"}', RequestError, "input_ids"),
     ],
 )
-def test_what_is_no_model_says_what_would_be(tmp_path, text, error, told):
+def test_what_is_no_model_says_what_would_be(tmp_path, text, error, message):
     path = tmp_path / "config.json"
     path.write_text(text)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         hub_subject(read_configuration(tmp_path), "given")
 
 

@@ -70,16 +70,16 @@ def test_products_are_those_of_the_model_on_what_it_takes(name):
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "note"),
     [(["LlamaForCausalLM"], ""), ("LlamaForCausalLM", ""), ([5], ""), (None, ""),
      (["MyOwnForCausalLM"], "no model class MyOwnForCausalLM"),
      (["LlamaConfig"], "no model class LlamaConfig")],
 )  # fmt: skip
-def test_another_class_than_the_named_one_is_told(named, told):
+def test_another_class_than_the_named_one_is_told(named, note):
     made = hub_subject({**_LLAMA, "architectures": named}, "given")
     assert isinstance(made.on_meta(), hf.LlamaForCausalLM)
-    assert bool(made.notes) is bool(told)
-    assert told in "".join(made.notes)
+    assert bool(made.notes) is bool(note)
+    assert note in "".join(made.notes)
 
 
 def test_what_is_left_out_of_a_configuration_is_told():
@@ -90,12 +90,12 @@ def test_what_is_left_out_of_a_configuration_is_told():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [({"model_type": "detr", "backbone_config": {}}, "KeyError: None"),
      ({**_LLAMA, "num_attention_heads": 5}, "not a multiple of the number of attention heads")],
 )  # fmt: skip
-def test_a_refused_configuration_is_told_in_words(fields, told):
-    with pytest.raises(RequestError, match=told):
+def test_a_refused_configuration_is_told_in_words(fields, message):
+    with pytest.raises(RequestError, match=message):
         hub_subject(fields, "given")
 
 
@@ -128,7 +128,7 @@ def test_a_series_without_a_size_is_refused_by_what_is_missing():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [({"architectures": 1}, "list of names"), ({"architectures": {"a": 1}}, "list of names"),
      ({"num_hidden_layers": "x"}, "num_hidden_layers"), ({"layer_types": 5}, "layer_types"),
      ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"vocab_size": 10**30}, "vocab_size"),
@@ -136,8 +136,8 @@ def test_a_series_without_a_size_is_refused_by_what_is_missing():
      ({"dtype": 16}, "float16"), ({"dtype": {"": "int8"}}, "int8"), ({"model_type": None}, "type"),
      ({"model_type": "my_own", "auto_map": {"AutoModel": "a.B"}}, "does not run")],
 )  # fmt: skip
-def test_fields_that_no_model_is_built_with_are_refused_by_name(fields, told):
-    with pytest.raises(RequestError, match=told):
+def test_fields_that_no_model_is_built_with_are_refused_by_name(fields, message):
+    with pytest.raises(RequestError, match=message):
         hub_subject({**_LLAMA, **fields}, "given")
 
 
@@ -259,13 +259,13 @@ def test_a_model_of_transformers_keeps_its_cache(place):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("sized", "needs width: write a function"),
         ("number", "returns no nn.Module but 3"),
         ("Odd", '--input "thing: B, 3, 224, 224"'),
     ],
 )
-def test_what_makes_no_whole_model_is_refused(place, name, told):
-    with pytest.raises(RequestError, match=told):
+def test_what_makes_no_whole_model_is_refused(place, name, message):
+    with pytest.raises(RequestError, match=message):
         factory_subject(f"{place}:{name}")

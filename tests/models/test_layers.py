@@ -214,11 +214,11 @@ PARAMS = {
 
 
 def decoded(model, tokens, state):
-    found = []
+    rows = []
     for place in range(tokens.shape[1]):
         logits, state = model.step(tokens[:, place], state)
-        found.append(logits)
-    return torch.stack(found, 1)
+        rows.append(logits)
+    return torch.stack(rows, 1)
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -226,8 +226,8 @@ def decoded(model, tokens, state):
 def test_token_by_token_a_decoder_says_what_it_says_at_once(name):
     model = build(tiny(attention={"name": name, **PARAMS.get(name, {})})).eval()
     (tokens,) = example_inputs(model.config, 2)
-    found = decoded(model, tokens, model.init_state(2))
-    assert torch.allclose(found, model(tokens), atol=2e-4)
+    logits = decoded(model, tokens, model.init_state(2))
+    assert torch.allclose(logits, model(tokens), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", DECODED)
@@ -247,12 +247,12 @@ def test_a_state_that_is_advanced_has_the_shapes_that_steps_leave(name):
     assert shapes(advanced.layers) == shapes(stepped.layers)
 
 
-def shapes(found):
+def shapes(state):
     """Shapes of all tensors in a state, in order."""
-    if isinstance(found, torch.Tensor):
-        return [tuple(found.shape)]
-    inner = found if isinstance(found, list | tuple) else vars(found).values() if hasattr(
-        found, "__dict__") else ()  # fmt: skip
+    if isinstance(state, torch.Tensor):
+        return [tuple(state.shape)]
+    inner = state if isinstance(state, list | tuple) else vars(state).values() if hasattr(
+        state, "__dict__") else ()  # fmt: skip
     return [shape for item in inner for shape in shapes(item)]
 
 
@@ -273,8 +273,8 @@ def test_a_decoder_remembers_what_the_encoder_said(cross):
     model = build(tiny(kind="encoder-decoder", cross_attention=cross, positions="rotary")).eval()
     source, target = example_inputs(model.config, 2)
     source = source[:, :9]
-    found = decoded(model, target, model.init_state(source))
-    assert torch.allclose(found, model(source, target), atol=1e-4)
+    logits = decoded(model, target, model.init_state(source))
+    assert torch.allclose(logits, model(source, target), atol=1e-4)
 
 
 def test_attention_without_maps_does_not_decode():

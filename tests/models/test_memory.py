@@ -57,8 +57,8 @@ def test_a_prompt_holds_what_the_allocator_sees(name, kernel):
         with torch.no_grad():
             return module(**named)
 
-    found = measure_peak(Subject(module, nothing, nothing, call), "cpu", torch)
-    assert ours == pytest.approx(found.bytes, abs=SCALARS)
+    measured = measure_peak(Subject(module, nothing, nothing, call), "cpu", torch)
+    assert ours == pytest.approx(measured.bytes, abs=SCALARS)
 
 
 @pytest.mark.parametrize(("name", "optimizer"), STEPS)
@@ -76,8 +76,8 @@ def test_a_training_step_holds_what_the_allocator_sees(name, optimizer):
     step()
     before = held((*module.parameters(), *module.buffers()))
     before += held(x for state in steps.state.values() for x in state.values())
-    found = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
-    assert memory["peak"] == pytest.approx(before + found.bytes, abs=SCALARS)
+    measured = measure_peak(Subject(module, steps.zero_grad, nothing, step), "cpu", torch)
+    assert memory["peak"] == pytest.approx(before + measured.bytes, abs=SCALARS)
 
 
 @pytest.mark.parametrize("name", TOKENS)
@@ -96,8 +96,8 @@ def test_a_decoded_token_frees_the_keys_and_values_that_it_replaces(name):
         return {**dict([cache_in(result, name)]), **more}
 
     with torch.no_grad():
-        found = allocator_peak(lambda kept: module(**one, **kept, use_cache=True), prompt)
-    assert ours == pytest.approx(found, abs=SCALARS)
+        measured = allocator_peak(lambda kept: module(**one, **kept, use_cache=True), prompt)
+    assert ours == pytest.approx(measured, abs=SCALARS)
 
 
 def vit(patch):
@@ -120,10 +120,10 @@ def test_a_step_on_images_holds_what_the_allocator_sees_or_is_at_least_that(patc
     def step():
         module(**named).loss.backward()
 
-    found = measure_peak(Subject(module, module.zero_grad, nothing, step), "cpu", torch).bytes
+    measured = measure_peak(Subject(module, module.zero_grad, nothing, step), "cpu", torch).bytes
     assert bound(trace, "train", "peak_bytes") == ("exact" if known else "at least")
-    assert peak(trace, "train") <= found + SCALARS
-    assert not known or peak(trace, "train") == pytest.approx(found, abs=SCALARS)
+    assert peak(trace, "train") <= measured + SCALARS
+    assert not known or peak(trace, "train") == pytest.approx(measured, abs=SCALARS)
 
 
 @pytest.mark.parametrize("limit_s", [0, 60])
@@ -222,11 +222,11 @@ def test_what_a_phase_needs_is_the_parameters_and_all_that_it_adds(reported):
         "decode": weights + total["decode", "cache_bytes"] + total["decode", "peak_bytes"],
     }
     for memory in (needs["forward"] - 1, needs["forward"], needs["train"]):
-        found = with_memory(reported, memory).summary
-        assert found["needed_bytes"] == needs
-        fits = {phase: one["fits"] for phase, one in found["phase_memory"].items()}
+        summary = with_memory(reported, memory).summary
+        assert summary["needed_bytes"] == needs
+        fits = {phase: one["fits"] for phase, one in summary["phase_memory"].items()}
         assert fits == {phase: needed <= memory for phase, needed in needs.items()}
-        assert found["fits"] == all(fits.values())
+        assert summary["fits"] == all(fits.values())
 
 
 def test_an_answer_names_the_phase_that_does_not_fit(reported):
@@ -237,8 +237,8 @@ def test_an_answer_names_the_phase_that_does_not_fit(reported):
 
 def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
     rows = [row for row in reported.records if row.quantity != "cache_bytes"]
-    found = with_memory(replace(reported, records=rows), 2**40).summary
-    assert "decode fits: needs at least" in found["answer"]
+    summary = with_memory(replace(reported, records=rows), 2**40).summary
+    assert "decode fits: needs at least" in summary["answer"]
 
 
 _SIX_LAYERS = {

@@ -144,10 +144,10 @@ def test_tied_tables_are_the_head_and_counted_once_but_by_verl():
 def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave_out():
     fields = {**SIZES, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
     sizes = sizes_of(fields)
-    found = {name: terms(sizes, name) for name in NAMES_OF_CONVENTIONS}
-    for name, own in found.items():
-        assert own["expert"] == {TOKEN: 6 * 2 * 3 * 32 * 20 * 3}
-        assert ("router" in own) == (name != "megatron")
+    by_convention = {name: terms(sizes, name) for name in NAMES_OF_CONVENTIONS}
+    for name, counts in by_convention.items():
+        assert counts["expert"] == {TOKEN: 6 * 2 * 3 * 32 * 20 * 3}
+        assert ("router" in counts) == (name != "megatron")
     assert "routers left out" in "; ".join(dropped(sizes, "megatron"))
 
 
@@ -177,9 +177,9 @@ def test_an_indexer_scores_all_pairs_and_attention_the_chosen_ones():
         "model_type": "deepseek_v32", **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6,
         "index_n_heads": 2, "index_head_dim": 8,
     }  # fmt: skip
-    found = terms(sizes_of(fields), "executed", "forward")
-    assert found["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
-    assert found["index scores"] == {Mask("causal"): 2 * 3 * 2 * 8}
+    counts = terms(sizes_of(fields), "executed", "forward")
+    assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
+    assert counts["index scores"] == {Mask("causal"): 2 * 3 * 2 * 8}
 
 
 TWELVE = [*[*CASES][:11], "deepseek_v3"]
@@ -199,13 +199,13 @@ def test_the_written_file_runs_by_itself_and_agrees_at_fifty_shapes(tmp_path, mo
     tested = subprocess.run([*alone, str(file)], capture_output=True, text=True, check=True)
     assert "agree with attnprof" in tested.stdout
     setup = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-    told = subprocess.run([*alone, "-c", setup + probe], capture_output=True, text=True, check=True)
+    run = subprocess.run([*alone, "-c", setup + probe], capture_output=True, text=True, check=True)
     expected = [
         [[per_token(sequence_flops(count(sizes, name, phase), n), n) for n in shapes]
          for phase in PHASES]
         for name in NAMES_OF_CONVENTIONS
     ]  # fmt: skip
-    assert told.stdout.strip() == str(expected)
+    assert run.stdout.strip() == str(expected)
 
 
 def test_the_written_file_says_its_source_and_refuses_other_requests():

@@ -25,16 +25,16 @@ def size(name, **more):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_preset_builds_without_weights_and_says_where_it_stands(name):
-    found = preset(name)
-    model = build(found.config, device="meta")
+    entry = preset(name)
+    model = build(entry.config, device="meta")
     assert {weight.device.type for weight in model.parameters()} == {"meta"}
-    layers = found.config.num_layers
-    if found.config.kind == "encoder-decoder":
-        layers += found.config.num_decoder_layers or layers
+    layers = entry.config.num_layers
+    if entry.config.kind == "encoder-decoder":
+        layers += entry.config.num_decoder_layers or layers
     assert sum(layer_kinds(model).values()) == layers
     assert parts(model).get("other") is None
-    assert found.document == name[:3]
-    assert found.table
+    assert entry.document == name[:3]
+    assert entry.table
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -188,12 +188,12 @@ def test_encoders_of_004_have_the_sizes_of_its_table_7():
         for name in NAMES:
             if not name.startswith(f"004-{task.replace('_', '-')}-"):
                 continue
-            config, told = preset(name).config, {row: rows[row][task] for row in rows}
-            assert config.num_layers == int(told["model_depth"])
-            assert config.d_model == int(told["d_embed"])
-            assert config.num_heads == int(told["heads"])
-            assert config.hidden == int(told["mlp_ratio"]) * config.d_model
-            assert config.positions == told["pos_embed"].replace("cosine", "sinusoidal")
+            config, printed = preset(name).config, {row: rows[row][task] for row in rows}
+            assert config.num_layers == int(printed["model_depth"])
+            assert config.d_model == int(printed["d_embed"])
+            assert config.num_heads == int(printed["heads"])
+            assert config.hidden == int(printed["mlp_ratio"]) * config.d_model
+            assert config.positions == printed["pos_embed"].replace("cosine", "sinusoidal")
 
 
 def test_vision_transformers_of_004_have_the_public_sizes_of_ti_and_s():

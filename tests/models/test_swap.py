@@ -128,10 +128,10 @@ def test_a_model_too_large_to_run_on_real_tensors_is_swapped_too():
 )
 def test_products_of_a_swapped_model_are_those_of_its_parts(name, causal, mechanism):
     n = 40
-    own = hub_subject(CONFIGS[name].to_dict(), name, "eager")
+    usual = hub_subject(CONFIGS[name].to_dict(), name, "eager")
     before, after = (
         totals(count(one.target(), {"B": 2, "N": n}, "forward"), "forward")["matmul_flops"]
-        for one in (own, swapped(name, f"{mechanism}@0,2"))
+        for one in (usual, swapped(name, f"{mechanism}@0,2"))
     )
     work = Workload(n, 4, 8, 2, causal=causal)
     core = attnprof.cost(mechanism, work, scope="core").total.matmul_flops
@@ -193,11 +193,11 @@ def test_a_state_in_one_layer_does_not_grow_and_the_others_cache_does():
     others = of_kind["full", "attention", "cache_bytes"]
     assert others.value == 2 * 2 * 2 * 8 * 512 * 4  # layers, k and v, heads, d, tokens, bytes
     assert of_kind["", "total", "cache_bytes"].value == cache.value + others.value
-    own = attnprof.cost("linear", Workload(512, 4, 8, phase="decode"), scope="core").total
+    core = attnprof.cost("linear", Workload(512, 4, 8, phase="decode"), scope="core").total
     maps = 2 * 32 * (32 + 16 + 16 + 32)
-    found = of_kind["full (linear)", "attention", "matmul_flops"]
-    assert found.value == own.matmul_flops + maps
-    assert "N" not in found.expression
+    products = of_kind["full (linear)", "attention", "matmul_flops"]
+    assert products.value == core.matmul_flops + maps
+    assert "N" not in products.expression
 
 
 def test_a_sliding_window_keeps_as_many_tokens_as_it_shows():
@@ -316,16 +316,16 @@ def test_layers_are_named_by_number_range_parity_and_kind():
 
 def test_our_own_models_take_mechanisms_by_layer_too():
     config = ModelConfig(kind="encoder-decoder", num_layers=3, num_decoder_layers=2)
-    found = swapped_config(config, swaps_of(["linear@0", "longformer@decoder"], {"window": "8"}))
-    assert [one.name for one in found.attention] == ["linear", "standard", "standard"]
-    assert [one.table() for one in found.decoder_attention] == [
+    hybrid = swapped_config(config, swaps_of(["linear@0", "longformer@decoder"], {"window": "8"}))
+    assert [one.name for one in hybrid.attention] == ["linear", "standard", "standard"]
+    assert [one.table() for one in hybrid.decoder_attention] == [
         {"name": "longformer", "window": 8}
     ] * 2
 
 
 def test_the_name_of_a_model_tells_what_is_swapped():
-    found = subject_of("001-lm-dot", swaps=swaps_of(["linear@odd", "she@0"], {}))
-    assert found.name == "001-lm-dot with linear@odd, she@0"
+    subject = subject_of("001-lm-dot", swaps=swaps_of(["linear@odd", "she@0"], {}))
+    assert subject.name == "001-lm-dot with linear@odd, she@0"
 
 
 def test_parameters_without_a_swap_are_refused():
@@ -344,11 +344,11 @@ def test_a_whole_model_gets_cheaper_from_the_length_that_its_runs_show():
         direct, efficient, work = rivals(
             str(file), ["taylor-direct", "taylor-efficient"], {}, "forward", 2
         )
-        found = crossover_report(
+        report = crossover_report(
             Meeting(direct, efficient, work, "model"), [work.head_dim], ["derived"], ["flops"],
             environment={},
         )  # fmt: skip
-        at = found.records[0].first_seq_len
+        at = report.records[0].first_seq_len
         flops = [
             [
                 totals(count(one, {"B": 2, "N": n}, "forward"), "forward")["flops"]
@@ -389,7 +389,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, len
         return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
     report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
-    found = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    expressions = {row.quantity: row.expression for row in report.records if row.part == "total"}
     assert report.summary["phases"]["train"]["method"] == "symbolic"
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
@@ -400,7 +400,7 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, len
         sizes = {"B": 2, "N": length}
         ran = totals(record(model(number).target("train"), sizes, training=True), "train")
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
-            assert sympify(found[name], {**sizes, "L": number}) == ran[name], (name, length)
+            assert sympify(expressions[name], {**sizes, "L": number}) == ran[name], (name, length)
 
 
 def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):

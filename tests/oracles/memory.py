@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 #: Their library takes scratch and copies operands for some formats on some processors (oneDNN's
@@ -31,6 +32,29 @@ def allocator_peak(run: Callable[..., Any], prompt: Callable[[], Any] | None = N
         peak = max(peak, held)
     del kept
     return peak
+
+
+def held(module: Any, x: torch.Tensor, phase: str = "forward", **options: Any) -> int:
+    """Return the allocator's peak of a phase of a module, which has run before.
+
+    ``train`` is a forward and a backward pass, from ones, into gradients that are not there yet.
+    """
+    trains = phase == "train"
+    x, ones = x.detach().requires_grad_(trains), None
+
+    def run() -> torch.Tensor:
+        nonlocal ones
+        with torch.set_grad_enabled(trains):
+            y = module(x, **options)
+        if trains:
+            ones = torch.ones_like(y) if ones is None else ones
+            y.backward(ones)
+        return y
+
+    run()
+    x.grad = None
+    module.zero_grad(set_to_none=True)
+    return allocator_peak(run)
 
 
 def _tensors(events: Any) -> Iterator[int]:

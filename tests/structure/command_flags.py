@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import typer
 
 from attnprof.cli.parameters import in_groups
@@ -21,3 +23,8 @@ def flags_of(*commands: str) -> set[str]:
         for parameter in parser_of(name).params:
             flags |= {*parameter.opts, *parameter.secondary_opts}
     return flags
+
+
+def flags_in(text: str) -> set[str]:
+    """Return the long flags that a text names."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))

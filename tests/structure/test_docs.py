@@ -13,7 +13,7 @@ from attnprof.papers.checks import VERDICTS
 from attnprof.papers.documents import DOCUMENTS
 from attnprof.papers.replay import committed
 from attnprof.units import setting_text
-from tests.structure.command_flags import flags_of
+from tests.structure.command_flags import flags_in, flags_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "mechanisms.md"
 ABILITIES = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
@@ -80,11 +80,26 @@ def test_the_example_of_the_deriving_page_is_what_comes_out(tmp_path, monkeypatc
     assert written[:end] == shown[:end]
 
 
-def test_the_page_on_reproducing_names_flags_that_are_there():
-    page = PAGE.with_name("reproducing.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert len(named) > 8
-    assert named <= flags_of("reproduce")
+#: Pages by the commands whose flags they name.
+FLAGS = {
+    "gating": ("check", "baseline", "history"), "measuring": ("profile", "sweep", "plot"),
+    "replaying": ("verify-formula",), "reproducing": ("reproduce",), "tradeoff": ("tradeoff",),
+}  # fmt: skip
+PLUGIN = PAGE.parents[1] / "attnprof" / "gate" / "plugin.py"
+#: Flags of other programs that they name, too.
+OTHERS = {
+    "gating": flags_in(PLUGIN.read_text(encoding="utf-8")),
+    "measuring": {"--nthreads", "--resources"},  # Dask's
+    "replaying": {"--metric"},
+}
+
+
+@pytest.mark.parametrize("page", FLAGS)
+def test_every_flag_of_a_page_is_one(page):
+    named = flags_in(PAGE.with_name(f"{page}.md").read_text(encoding="utf-8"))
+    named -= OTHERS.get(page, set())
+    assert len(named) > {"replaying": 10, "reproducing": 8}.get(page, 0)
+    assert named <= flags_of(*FLAGS[page])
 
 
 @pytest.mark.parametrize("number", DOCUMENTS)

@@ -12,17 +12,8 @@ from attnprof.measure.request import Budget
 from attnprof.measure.sweep import points_of
 from attnprof.record import ProfileRecord
 from attnprof.render.plots.results import KINDS
-from tests.structure.command_flags import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text(encoding="utf-8")
-
-
-def test_every_flag_of_the_page_is_one():
-    others = {"--nthreads", "--resources"}  # Dask's own
-    assert (
-        set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE))
-        <= flags_of("profile", "sweep", "plot") | others
-    )
 
 
 def test_every_field_of_the_table_is_one():

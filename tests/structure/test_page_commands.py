@@ -90,7 +90,10 @@ def folder(tmp_path_factory):
     return made
 
 
-RUN = [one for one in COMMANDS if not any(re.search(words, one) for words in NOT_RUN)]
+#: A command of two pages is run once.
+RUN = [
+    one for one in dict.fromkeys(COMMANDS) if not any(re.search(words, one) for words in NOT_RUN)
+]
 
 
 @pytest.mark.parametrize("command", RUN)

@@ -10,7 +10,6 @@ from attnprof.cli.app import main
 from attnprof.closed_form.cost_records import QUANTITIES
 from attnprof.verify.own_formulas import MACS
 from attnprof.verify.printed import COLUMNS, FUNCTIONS, PHASES
-from tests.structure.command_flags import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
@@ -39,12 +38,6 @@ def test_a_command_gives_what_the_page_shows(command, code, shown, tmp_path, mon
 def test_the_page_has_a_match_and_an_erratum_and_every_file_it_uses():
     assert {code for _, code, _ in EXAMPLES} == {"0", "1"}
     assert {name for name, _ in FILES} == {"linformer.py", "linformer.csv", "table1.csv"}
-
-
-def test_every_flag_of_the_page_is_one():
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) - {"--metric"}
-    assert len(named) > 10
-    assert named <= flags_of("verify-formula")
 
 
 def test_the_lists_of_the_page_are_complete():

@@ -31,9 +31,9 @@ class Difference:
 def closed_form(table: CostTable) -> dict[str, Any]:
     """A cost table in the quantities of a derivation."""
     total = table.total
-    found = {kind: getattr(total, kind) for kind in KINDS}
+    counts = {kind: getattr(total, kind) for kind in KINDS}
     return {
-        **found,
+        **counts,
         "flops": total.flops,
         "bytes_moved": total.bytes_moved,
         "peak_bytes": table.peak(),
@@ -81,18 +81,18 @@ def _candidates(most: Any, at: Mapping[str, int]) -> dict[Any, int]:
     import sympy
 
     most = chosen(most, at, sympy.Piecewise)
-    found: dict[Any, int] = {}
+    constants: dict[Any, int] = {}
     for candidate in most.args if isinstance(most, sympy.Max) else (most,):
         constant, held = sympy.expand(chosen(candidate, at)).as_coeff_Add()
-        found[held] = max(int(constant), found.get(held, 0))
-    return {h: c for h, c in found.items() if not _below_another(h, found)}
+        constants[held] = max(int(constant), constants.get(held, 0))
+    return {h: c for h, c in constants.items() if not _below_another(h, constants)}
 
 
-def _below_another(held: Any, found: Mapping[Any, int]) -> bool:
+def _below_another(held: Any, constants: Mapping[Any, int]) -> bool:
     """Whether another candidate is at least as large at all sizes of one or more."""
     return any(
         other != held and all(c >= 0 for c in (other - held).as_coefficients_dict().values())
-        for other in found
+        for other in constants
     )
 
 
@@ -130,8 +130,8 @@ def differences_to_torch(trace: Trace, phase: str, counted: int) -> list[Differe
 
 def _fused_on_cpu(trace: Trace, phase: str) -> dict[str, Size]:
     """Products inside fused attention kernels of the CPU, by operation."""
-    found: dict[str, Size] = {}
+    products: dict[str, Size] = {}
     for call in trace.part(phase):
         if "_for_cpu" in call.op:
-            found[call.op] = found.get(call.op, 0) + call.counts["matmul_flops"]
-    return found
+            products[call.op] = products.get(call.op, 0) + call.counts["matmul_flops"]
+    return products

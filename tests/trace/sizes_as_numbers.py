@@ -312,14 +312,14 @@ def shapes_of(derivation, wanted=SHAPES):
     for name in derivation.symbols:
         inside = [n for n in range(2, _LARGEST[name]) if forms.holds({**base, name: n})]
         sizes[name] = inside or [base[name]]
-    chance, found = random.Random(12), []
+    chance, shapes = random.Random(12), []
     for _ in range(4000):
         shape = {name: _one(chance, inside) for name, inside in sizes.items()}
-        if shape not in found and forms.holds(shape):
-            found.append(shape)
-        if len(found) == wanted:
+        if shape not in shapes and forms.holds(shape):
+            shapes.append(shape)
+        if len(shapes) == wanted:
             break
-    return found
+    return shapes
 
 
 def _one(chance, sizes):

@@ -57,9 +57,9 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
     asked.append(sympy.Le(N, high))
     if unit > 1:
         asked.append(equal(N - unit * f(N / unit), 0))
-    told = SizeConditions(SizeConditions(asked).essential)
+    telling = SizeConditions(SizeConditions(asked).essential)
     for length in range(2, 2 * high):
-        assert told.holds({"N": length}) is SizeConditions(asked).holds({"N": length})
+        assert telling.holds({"N": length}) is SizeConditions(asked).holds({"N": length})
     assert len(SizeConditions(asked).conditions) <= 3
 
 

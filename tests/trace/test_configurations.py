@@ -163,10 +163,10 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, words):
 
 class Structured(nn.Module):
     def forward(self, pair, batch, several=None):
-        found = pair[0] @ pair[1].mT + batch["x"].sum() + batch["ids"].sum()
+        scores = pair[0] @ pair[1].mT + batch["x"].sum() + batch["ids"].sum()
         assert isinstance(pair, tuple)
         assert several is None or isinstance(several, list)
-        return found if several is None else found + several[1]
+        return scores if several is None else scores + several[1]
 
 
 def test_inputs_are_tuples_lists_and_dicts_of_unlike_shapes():

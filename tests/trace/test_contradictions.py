@@ -41,38 +41,38 @@ def line_of(text, thing):
 
 
 @pytest.fixture(scope="module")
-def found() -> Derivation:
+def derivation() -> Derivation:
     target = lookup.target_of(CopiesWithoutTelling, ["d_model=h*d", "num_heads=h"], N_OF)
     return derived(target, ("forward",), {"B": 2, "N": 40, "h": 2, "d": 8})
 
 
-def test_others_keep_their_formulas(found):
+def test_others_keep_their_formulas(derivation):
     plain = attnprof.derive(hazards.Attention, args=["d_model=h*d", "num_heads=h"], inputs=N_OF)
     for quantity in ("flops", "matmul_flops", "multiplications", "exponentials", "parameters"):
-        assert found.expression(quantity) == plain.expression(quantity) is not None
-    assert found.expression("bytes_moved") is None
+        assert derivation.expression(quantity) == plain.expression(quantity) is not None
+    assert derivation.expression("bytes_moved") is None
 
 
-def test_the_reason_names_quantity_shape_operation_and_line(found):
-    forms = found.phases["forward"]
+def test_the_reason_names_quantity_shape_operation_and_line(derivation):
+    forms = derivation.phases["forward"]
     line = line_of("y.clone()", CopiesWithoutTelling)
-    told = forms.formulas["bytes_moved"].withheld
-    assert told.startswith("at B=")
-    assert "forward bytes_moved are " in told
-    assert f"aten.clone (test_contradictions.py:{line})" in told
-    assert any(told in note and "no formula of bytes moved" in note for note in forms.notes)
+    reason = forms.formulas["bytes_moved"].withheld
+    assert reason.startswith("at B=")
+    assert "forward bytes_moved are " in reason
+    assert f"aten.clone (test_contradictions.py:{line})" in reason
+    assert any(reason in note and "no formula of bytes moved" in note for note in forms.notes)
 
 
-def test_it_has_a_value_by_a_run(found):
-    formula = found.phases["forward"].formulas["bytes_moved"]
+def test_it_has_a_value_by_a_run(derivation):
+    formula = derivation.phases["forward"].formulas["bytes_moved"]
     shape = {"B": 2, "N": 40, "h": 2, "d": 8}
-    assert formula.value == found.at("bytes_moved", **shape) > 0
-    one, other = (found.at("bytes_moved", **{**shape, "N": n}) for n in (42, 43))
+    assert formula.value == derivation.at("bytes_moved", **shape) > 0
+    one, other = (derivation.at("bytes_moved", **{**shape, "N": n}) for n in (42, 43))
     assert one != other
 
 
-def test_all_formats_show_it(found):
-    report = report_of(found, in_steps=True)
+def test_all_formats_show_it(derivation):
+    report = report_of(derivation, in_steps=True)
     record = next(r for r in report.records if r.quantity == "bytes_moved")
     assert record.expression is None
     assert "they part at aten.clone" in record.withheld

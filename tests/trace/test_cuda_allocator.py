@@ -144,10 +144,10 @@ def test_requested_bytes_are_the_derived_peak_without_kernels_own_memory(name):
     target = mechanism_target(registry.get(name))
     for training in (False, True):
         trace = record(target, {"B": 2, "N": 300, "h": 4, "d": 16}, training=training)
-        found = predict_cuda(trace)
+        prediction = predict_cuda(trace)
         assert all(call.workspace == 0 for call in trace.calls)
-        assert found.requested == peak(trace, "train")
-        assert found.requested <= found.allocated <= found.reserved
+        assert prediction.requested == peak(trace, "train")
+        assert prediction.requested <= prediction.allocated <= prediction.reserved
 
 
 def test_workspaces_of_products_by_device():

@@ -15,7 +15,7 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.disguise import EAGER
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
-from tests.oracles.memory import allocator_peak
+from tests.oracles.memory import held
 
 SIZES = {"B": 2, "N": 20}
 SCALARS = 64
@@ -103,8 +103,8 @@ def cloned(module):
 
 
 @pytest.mark.parametrize("clone", [copied, pickled, saved, copied_shallowly, cloned])
-@pytest.mark.parametrize("training", [False, True])
-def test_weights_of_clones_are_weights(clone, training):
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_weights_of_clones_are_weights(clone, phase):
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -114,11 +114,11 @@ def test_weights_of_clones_are_weights(clone, training):
         def forward(self, x):
             return self.other(self.one(x))
 
-    module, x = Twice(), torch.zeros(2, 20, 16, requires_grad=training)
-    seen = allocator_peak(trained(module, x) if training else untrained(module, x))
-    trace = record(target(Twice), SIZES, training=training)
+    module, x = Twice(), torch.zeros(2, 20, 16)
+    seen = held(module, x, phase)
+    trace = record(target(Twice), SIZES, training=phase == "train")
     assert trace.parameters == 2 * (16 * 16 + 16)
-    assert peak(trace, "train" if training else "forward") == pytest.approx(seen, abs=SCALARS)
+    assert peak(trace, phase) == pytest.approx(seen, abs=SCALARS)
 
 
 def test_what_a_copied_layer_asks_of_a_size_is_a_condition():
@@ -135,29 +135,6 @@ def test_what_a_copied_layer_asks_of_a_size_is_a_condition():
     assert "2 divides h" in derivation.phases["forward"].domain
 
 
-def untrained(module, x):
-    def step():
-        with torch.no_grad():
-            return module(x)
-
-    step()
-    return step
-
-
-def trained(module, x):
-    ones = torch.ones_like(module(x))
-
-    def step():
-        for leaf in (x, *module.parameters()):
-            leaf.grad = None
-        module(x).backward(ones)
-
-    step()
-    for leaf in (x, *module.parameters()):
-        leaf.grad = None
-    return step
-
-
 class Encoder(nn.Module):
     """The issue's example: layers that torch clones."""
 
@@ -170,15 +147,13 @@ class Encoder(nn.Module):
         return self.layers(x)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_the_peak_of_cloned_layers_is_the_allocators(training):
-    module, x = Encoder().train(training), torch.zeros(2, 20, 64, requires_grad=training)
-    seen = allocator_peak(trained(module, x) if training else untrained(module, x))
-    trace = record(target(Encoder, "x: B, N, 64"), SIZES, training=training)
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_the_peak_of_cloned_layers_is_the_allocators(phase):
+    module, x = Encoder().train(phase == "train"), torch.zeros(2, 20, 64)
+    seen = held(module, x, phase)
+    trace = record(target(Encoder, "x: B, N, 64"), SIZES, training=phase == "train")
     rows = 4 * 32 * torch.get_num_threads()
-    assert peak(trace, "train" if training else "forward") == pytest.approx(
-        seen, abs=SCALARS + rows
-    )
+    assert peak(trace, phase) == pytest.approx(seen, abs=SCALARS + rows)
 
 
 @cache

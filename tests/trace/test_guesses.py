@@ -544,8 +544,8 @@ class Unknown(Layer):
 
 
 def test_what_nothing_says_is_asked_for():
-    told = r"needs 'foo' and 'bar', which cannot be guessed: add --arg foo=… --arg bar=… \(a size"
-    with pytest.raises(RequestError, match=told):
+    text = r"needs 'foo' and 'bar', which cannot be guessed: add --arg foo=… --arg bar=… \(a size"
+    with pytest.raises(RequestError, match=text):
         target_of(Unknown)
     assert runnable(target_of(Unknown, ["foo=64", "bar=64"]), {})
 

@@ -11,7 +11,7 @@ from attnprof.trace.events import peak
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
-from tests.oracles.memory import allocator_peak
+from tests.oracles.memory import held
 
 SIZES = {"B": 2, "N": 40}
 SCALARS = 64
@@ -196,17 +196,7 @@ def made(name):
 @pytest.mark.parametrize("name", [*LAYERS, "recurrent"])
 def test_the_peak_of_training_is_the_unwatched_allocators(name):
     layer, module, x = made(name)
-    x.requires_grad_()
-    leaves = [x, *module.parameters()]
-    ones = torch.ones_like(module(x))
-
-    def step():
-        module(x).backward(ones)
-
-    step()
-    for leaf in leaves:
-        leaf.grad = None
-    seen = allocator_peak(step)
+    seen = held(module, x, "train")
     trace = record(instance(layer, name), SIZES, training=True)
     rows = 4 * 32 * torch.get_num_threads()
     assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + rows, rel=0)
@@ -218,9 +208,7 @@ def test_the_peak_of_training_is_the_unwatched_allocators(name):
 ])  # fmt: skip
 def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
     layer, module, x = made(name)
-    with torch.no_grad():
-        module(x)
-        seen = allocator_peak(lambda: module(x))
+    seen = held(module, x)
     trace = record(instance(layer, name), SIZES, training=False, real="mask" in name)
     assert peak(trace, "forward") == pytest.approx(seen, abs=SCALARS, rel=0)
 
@@ -310,8 +298,8 @@ def test_products_inside_a_checkpoint_are_counted_as_outside():
 
     plain, inside = (derived(function) for function in (products, kept))
     ways = [
-        [call.op for call in found.trace.part("backward") if call.op != "sin"]
-        for found in (plain, inside)
+        [call.op for call in forms.trace.part("backward") if call.op != "sin"]
+        for forms in (plain, inside)
     ]
     assert "cumprod" not in ways[1]
     assert ways[0].count("div") == ways[1].count("div") == 1

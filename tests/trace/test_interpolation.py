@@ -45,8 +45,8 @@ def test_a_lower_set_of_points_fixes_exactly_its_monomials():
 
     values = {i: [value(nodes[0][i[0]], nodes[1][i[1]], nodes[2][i[2]])] for i in indices}
     table = coefficients(nodes, values)
-    found = sum(sympy.Rational(x[0]) * B**i * N**j * h**k for (i, j, k), x in table.items())
-    assert sympy.expand(found - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
+    total = sum(sympy.Rational(x[0]) * B**i * N**j * h**k for (i, j, k), x in table.items())
+    assert sympy.expand(total - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
 
 
 def numbers(fits):
@@ -55,26 +55,26 @@ def numbers(fits):
     forms = {"forward": {"flops": B * N, "peak_bytes": N}}
     ends = {"B": 64, "N": 4096}
     least = {"B": 2, "N": 4}
-    found = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
-    found.fits = lambda shape, _: fits(found, shape)
-    return found
+    formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
+    formulas.fits = lambda shape, _: fits(formulas, shape)
+    return formulas
 
 
 RUNS = SimpleNamespace(run_or_none=lambda _: True)
 
 
 def test_ranges_of_numbers_end_where_formulas_hold_at_all_corners():
-    found = numbers(lambda _, shape: shape["B"] * shape["N"] <= 1000)
-    narrow_to_corners(found, RUNS)
-    assert found.ends == {"B": 3, "N": 131}
-    assert found.forms["forward"].keys() == {"flops", "peak_bytes"}
+    formulas = numbers(lambda _, shape: shape["B"] * shape["N"] <= 1000)
+    narrow_to_corners(formulas, RUNS)
+    assert formulas.ends == {"B": 3, "N": 131}
+    assert formulas.forms["forward"].keys() == {"flops", "peak_bytes"}
 
 
 def test_without_its_peak_a_formula_may_hold_at_corners_where_no_range_has_one():
-    found = numbers(lambda it, _: "peak_bytes" not in it.forms["forward"])
-    narrow_to_corners(found, RUNS)
-    assert found.ends == {"B": 64, "N": 4096}
-    assert found.withheld["forward"].keys() == {"peak_bytes"}
+    formulas = numbers(lambda it, _: "peak_bytes" not in it.forms["forward"])
+    narrow_to_corners(formulas, RUNS)
+    assert formulas.ends == {"B": 64, "N": 4096}
+    assert formulas.withheld["forward"].keys() == {"peak_bytes"}
 
 
 def test_formulas_that_hold_at_no_corner_are_refused():
@@ -91,9 +91,9 @@ def test_along_a_period_factors_count_numbers_of_each_kind():
 
     values = {(i, j): [value(nodes[0][i], nodes[1][j])] for i, j in indices}
     table = coefficients(nodes, values, [(1, 2, 0), (0,)])
-    found = {index: row[0] for index, row in table.items() if row[0]}
+    terms = {index: row[0] for index, row in table.items() if row[0]}
     # place 1 is for layers like number 5, place 2 for those like 6, place 3 for those like 7
-    assert found == {(0, 0): 11, (1, 1): 7, (2, 0): 3, (3, 0): 50}
+    assert terms == {(0, 0): 11, (1, 1): 7, (2, 0): 3, (3, 0): 50}
 
 
 class Padded(nn.Module):
@@ -117,20 +117,20 @@ def padded():
 
 
 def test_padding_gives_a_class_of_lengths(padded):
-    found, forms = padded, padded.phases["forward"]
+    derivation, forms = padded, padded.phases["forward"]
     assert forms.method == "interpolated"
     assert "64 divides N" in forms.domain
     blocks = N / 64
     products = B * blocks * (4 * 64**2 * d * h + 2 * 64 * d**2 * h**2)
-    assert sympy.expand(found.expression("matmul_flops") - products) == 0
-    assert found.at("matmul_flops", B=2, N=128, h=2, d=8) == products.subs(
+    assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
+    assert derivation.at("matmul_flops", B=2, N=128, h=2, d=8) == products.subs(
         {B: 2, N: 128, h: 2, d: 8}
     )
-    assert found.expression("peak_bytes") is not None
+    assert derivation.expression("peak_bytes") is not None
     # 100 tokens are padded to 128: outside of the class the code is run
     at = {"B": 2, "h": 2, "d": 8}
-    padded = found.at("matmul_flops", N=100, **at)
-    assert padded == found.at("matmul_flops", N=128, **at)
+    padded = derivation.at("matmul_flops", N=100, **at)
+    assert padded == derivation.at("matmul_flops", N=128, **at)
 
 
 class Branching(nn.Module):

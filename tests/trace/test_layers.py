@@ -91,7 +91,7 @@ def test_markers_of_profilers_take_nothing_and_leave_totals_exact():
     ],
 )  # fmt: skip
 def test_lazy_layers_cost_what_layers_of_their_sizes_cost(lazy, settled, given, width, shape):
-    def found(layer, arguments):
+    def expressions(layer, arguments):
         derivation = derived(
             target_of(layer, arguments, [f"input: {shape}"]), ("forward", "train"), {}
         )
@@ -101,7 +101,7 @@ def test_lazy_layers_cost_what_layers_of_their_sizes_cost(lazy, settled, given, 
             for quantity in ("flops", "bytes_moved", "peak_bytes", "parameters")
         }
 
-    assert found(lazy, given) == found(settled, given | width)
+    assert expressions(lazy, given) == expressions(settled, given | width)
 
 
 def test_a_lazy_module_that_exists_stays_lazy():

@@ -67,8 +67,8 @@ def telling_runs(spec, scope):
     """
     around = scope == "layer" and spec.abilities.attend
     masked = True in causals(spec.name) and not around
-    told = [run for run in runs(spec) if run[0] == (masked and "train" in run[2])]
-    return [run for run in told if not (around and run[1])]
+    chosen = [run for run in runs(spec) if run[0] == (masked and "train" in run[2])]
+    return [run for run in chosen if not (around and run[1])]
 
 
 def quick_runs(spec, scope):
@@ -123,12 +123,12 @@ def kinds_of_layers():
 
     Layers of all mechanisms are compared as numbers.
     """
-    found = {}
+    kinds = {}
     for name in registry.names():
         spec = registry.get(name)
         around = type(spec).mixed, spec.projections, spec.shares_queries, spec.flat
-        found.setdefault(around if spec.abilities.attend else name, name)
-    return list(found.values())
+        kinds.setdefault(around if spec.abilities.attend else name, name)
+    return list(kinds.values())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_formulas_are_the_closed_forms_and_code_that_branches_on_a_size_has_none
         causal, decode, phases = run
         target = mechanism_target(spec, scope, causal=causal)
         try:
-            found = run_symbolically(
+            shown = run_symbolically(
                 target.step if decode else target, hints, ("forward",) if decode else phases
             )
         except PinnedError:
@@ -156,31 +156,31 @@ def test_formulas_are_the_closed_forms_and_code_that_branches_on_a_size_has_none
             continue
         for phase in phases:
             derived = {
-                **found.forms["forward" if decode else phase],
-                "peak_bytes": held_by_tensors(found.trace, phase),
+                **shown.forms["forward" if decode else phase],
+                "peak_bytes": held_by_tensors(shown.trace, phase),
             }
             closed = form(spec, scope, run, phase, symbols)
-            if found.trace.has_loops or found.most:  # whose formulas are written in several ways
-                check_values(found, derived, closed)
+            if shown.trace.has_loops or shown.most:  # whose formulas are written in several ways
+                check_values(shown, derived, closed)
                 continue
             rows = differences_to_form(derived, closed, hints)
-            told(name, scope, run, phase, rows)
+            print_differences(name, scope, run, phase, rows)
             assert all(row.quantity == "peak_bytes" for row in rows), rows
             assert all("numbers that autograd saves" in row.why for row in rows), rows
 
 
-def check_values(found, derived, closed):
+def check_values(shown, derived, closed):
     """The same numbers wherever the formulas hold; of peaks, but for a few numbers held."""
     lengths = (300, 421, 437, 1021, 4097)
     shapes = [{"B": 3, "N": n, "h": 6, "d": d} for n in lengths for d in (16, 32)]
-    inside = list(filter(found.holds, shapes))
+    inside = list(filter(shown.holds, shapes))
     assert inside
     for shape, (quantity, form) in product(inside, closed.items()):
         more = evaluate(derived[quantity], shape) - evaluate(form, shape)
         assert abs(more) <= (SMALL if quantity == "peak_bytes" else 0), (quantity, shape)
 
 
-def told(name, scope, run, phase, rows):
+def print_differences(name, scope, run, phase, rows):
     """Differences are printed: pytest -rP shows them."""
     for row in rows:
         print(name, scope, "causal" if run[0] else "", phase, row)  # noqa: T201
@@ -200,8 +200,8 @@ def torch_counts(target, sizes, phases):
         if training:
             with backward:
                 y.backward(torch.ones_like(y))
-    found = {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
-    return {**found, "train": sum(found.values())}
+    flops = {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+    return {**flops, "train": sum(flops.values())}
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -214,7 +214,7 @@ def test_torchs_counter_agrees_on_the_products(name):
         trace = recorded(spec, "layer", run, sizes)
         for phase in phases:
             rows = differences_to_torch(trace, phase, counted[phase])
-            told(name, "layer", run, phase, rows)
+            print_differences(name, "layer", run, phase, rows)
             assert not any(row.why == "unexplained" for row in rows), (run, phase, rows)
             ours = form(spec, "layer", run, phase, sizes)["matmul_flops"]
             assert name in ("sdpa", "gqa") or (not rows and ours == counted[phase])

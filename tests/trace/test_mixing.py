@@ -45,9 +45,9 @@ def shown(thing, args=(), inputs=(), phase="forward"):
     return target, derived(target, [phase])
 
 
-def check(target, found, shapes, phase="forward"):
+def check(target, derivation, shapes, phase="forward"):
     """Formulas, where they hold, give what runs give; how many shapes lie inside."""
-    forms, inside = found.phases[phase], 0
+    forms, inside = derivation.phases[phase], 0
     for shape in shapes:
         if not forms.holds(shape):
             continue
@@ -276,10 +276,10 @@ def test_a_size_that_is_padded_or_cut_is_one_of_whole_blocks():
     whole += [2 * n + 3 + after(-2 * n - 3, 8), n - mod(n, c), b + n - mod(n + 16, 8)]
     others = [n + mod(n, 8), n + mod(8 - mod(n, 8), c), 2 * n + after(-n, 8) - b]
     for total in (*whole, *others):
-        found = in_whole_blocks(total)
+        simplified = in_whole_blocks(total)
         shapes = [{n: x, c: y, b: 5} for x in (1, 7, 8, 9, 16, 41) for y in (1, 3, 8)]
-        assert all(found.xreplace(at) == total.xreplace(at) for at in shapes)
-        assert found.has(mod, after) == (total in others)
+        assert all(simplified.xreplace(at) == total.xreplace(at) for at in shapes)
+        assert simplified.has(mod, after) == (total in others)
 
 
 def gated_steps(x):
@@ -325,23 +325,23 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
     plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C, "C": 1})
     least, most = {"N": 2, "C": 2}, {"N": 999, "C": 99}
     sizes = SizeConditions([])
-    found = Mixed(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
-    assert not found.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
-    assert found.holds({"N": 7, "C": 3})
-    assert "N > 2*C" in found.domain
-    found.whole_only = True
-    assert found.holds({"N": 6, "C": 3})
+    formulas = Mixed(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
+    assert not formulas.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
+    assert formulas.holds({"N": 7, "C": 3})
+    assert "N > 2*C" in formulas.domain
+    formulas.whole_only = True
+    assert formulas.holds({"N": 6, "C": 3})
 
 
 def test_sizes_that_are_meant_lie_beyond_a_branch():
     target = SimpleNamespace(symbols=("N",))
     plan = SimpleNamespace(target=target, hints={"N": 421}, blocks={"N": 1})
-    found = Mixed(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
-    assert not found.narrow
-    found.borders.append("the code branches between N = 16 and 17")
-    assert found.narrow
+    formulas = Mixed(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
+    assert not formulas.narrow
+    formulas.borders.append("the code branches between N = 16 and 17")
+    assert formulas.narrow
     plan.hints["N"] = 9  # that is what was asked for
-    assert not found.narrow
+    assert not formulas.narrow
 
 
 def test_a_peak_is_without_moments_that_only_short_runs_had():
@@ -386,10 +386,10 @@ def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
     def worst(moments):
         return {name: x for name, x in moments.items() if name[1][0] in (0, len(moments) - 2)}
 
-    found = [*families(runs, worst)]
-    assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
-    assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
-    assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))
+    grouped = [*families(runs, worst)]
+    assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in grouped
+    assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in grouped
+    assert not any({d: turns**2} in values for values in grouped for turns in (3, 4, 5))
 
 
 def test_moments_that_longer_runs_do_not_have_belong_nowhere():
@@ -397,16 +397,16 @@ def test_moments_that_longer_runs_do_not_have_belong_nowhere():
         moments = {("mm", (k, 0)): {d: turns * (k + 1)} for k in range(turns)}
         return moments, {("mm", (place, 0)): moments["mm", (place, 0)]}
 
-    def found(places):
-        worst = {id(moments): own for moments, own in runs(places)}
+    def grouped(places):
+        worst = {id(moments): largest for moments, largest in runs(places)}
         return [*families([moments for moments, _ in runs(places)], lambda x: worst[id(x)])]
 
     @cache
     def runs(places):
         return [held(turns, place) for turns, place in zip(range(9, 14), places, strict=True)]
 
-    assert len(found((5, 6, 7, 8, 9))) == 1
-    assert not found((3, 5, 7, 9, 11))  # of 13 turns; of 18 there would be a 22nd
+    assert len(grouped((5, 6, 7, 8, 9))) == 1
+    assert not grouped((3, 5, 7, 9, 11))  # of 13 turns; of 18 there would be a 22nd
 
 
 def test_a_quotient_of_a_quotient_that_depends_on_a_rest_stays():
@@ -441,8 +441,8 @@ def test_how_a_peak_grows_is_told_of_long_inputs_alone():
     peak = sympy.Piecewise((7 * d, N <= 2 * B), (N**2 + 8 * N * d, True), evaluate=False)
     formulas = {"flops": SimpleNamespace(expression=None)}
     formulas["peak_bytes"] = SimpleNamespace(expression=peak)
-    told = answer(SimpleNamespace(formulas=formulas))
-    assert told == "peak memory grows with N**2, about N**2 bytes for long inputs"
+    headline = answer(SimpleNamespace(formulas=formulas))
+    assert headline == "peak memory grows with N**2, about N**2 bytes for long inputs"
 
 
 # -- fits that several lengths would show by accident --------------------------------------
@@ -506,8 +506,8 @@ def test_a_headline_ends_where_its_formulas_do_and_says_at_least():
     formulas = {"flops": SimpleNamespace(expression=4 * N**2 * d + 3 * N * d)}
     sides = sympy.Max(N**2, 1000 * N, evaluate=False)
     forms = SimpleNamespace(formulas={**formulas, "peak_bytes": SimpleNamespace(expression=sides)})
-    told = answer(forms, ("N, d >= 2", "N <= 128"), ["flops"], {"d": 8})
-    assert told == (
+    headline = answer(forms, ("N, d >= 2", "N <= 128"), ["flops"], {"d": 8})
+    assert headline == (
         "Where N <= 128, FLOPs grow at least with N**2, at least about 4*N**2*d at N = 128; "
         "peak memory grows with N, about 1000*N bytes at N = 128"
     )

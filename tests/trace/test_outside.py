@@ -74,9 +74,8 @@ def branching():
 
 
 def test_another_branch_is_run(branching):
-    found = branching
-    assert found.at("flops", "forward", B=2, N=10, d=3) == 2 * 10 * 3
-    assert found.at("flops", "forward", B=2, N=100, d=3) == 4 * 2 * 100 * 100 * 3
+    assert branching.at("flops", "forward", B=2, N=10, d=3) == 2 * 10 * 3
+    assert branching.at("flops", "forward", B=2, N=100, d=3) == 4 * 2 * 100 * 100 * 3
 
 
 def test_curves_are_values_of_formulas_at_lengths_where_they_hold(branching):

@@ -79,8 +79,8 @@ class Whole(nn.Module):
 
 def test_a_size_may_be_a_product_of_others_and_more():
     request = Request("Rows", {}, {}, causal=False, dtype="float32")
-    found = [repair.inputs for _, repair in uses(Rows, request, set(), have_all=True)]
-    assert found == [{"x": "B, N + 1, h*d", "rows": "B*(N + 1), h*d/2"}]
+    inputs = [repair.inputs for _, repair in uses(Rows, request, set(), have_all=True)]
+    assert inputs == [{"x": "B, N + 1, h*d", "rows": "B*(N + 1), h*d/2"}]
 
 
 class Scale(nn.Module):

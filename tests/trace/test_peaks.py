@@ -16,27 +16,12 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from tests.mechanisms.cases import built, causals, inputs, params
-from tests.oracles.memory import allocator_peak
+from tests.oracles.memory import allocator_peak, held
 
 SHAPE = (2, 40, 2, 8)
 SIZES = dict(zip("BNhd", SHAPE, strict=True))
 #: Numbers that torch wraps on the way; row sums of a thread that the profiler does not see.
 SCALARS, ROW_SUMS = 64, 4 * 32 * torch.get_num_threads()
-
-
-def trained(module, x, **named):
-    x.requires_grad_()
-    ones = torch.ones_like(module(x, **named))
-
-    def step():
-        for leaf in (x, *module.parameters()):
-            leaf.grad = None
-        module(x, **named).backward(ones)
-
-    step()
-    for leaf in (x, *module.parameters()):
-        leaf.grad = None
-    return step
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -45,14 +30,11 @@ def test_the_derived_peak_is_the_allocators(name):
     for causal in causals(name):
         target = mechanism_target(spec, causal=causal)
         layer, x = built(name, SHAPE), inputs(SHAPE)
-        with torch.no_grad():
-            layer(x, causal=causal)
-            seen = allocator_peak(lambda layer=layer, x=x, c=causal: layer(x, causal=c))
-        derived = peak(record(target, SIZES, training=False), "forward")
-        assert derived == pytest.approx(seen, abs=SCALARS, rel=0), causal
-        seen = allocator_peak(trained(layer, x, causal=causal))
-        derived = peak(record(target, SIZES, training=True), "train")
-        slack = SCALARS + (ROW_SUMS if name == "sdpa" else 0)
+        for phase in ("forward", "train"):
+            seen = held(layer, x, phase, causal=causal)
+            derived = peak(record(target, SIZES, training=phase == "train"), phase)
+            slack = SCALARS + ROW_SUMS * (name == "sdpa" and phase == "train")
+            assert derived == pytest.approx(seen, abs=slack, rel=0), (causal, phase)
         assert derived == pytest.approx(seen, abs=slack, rel=0), causal
 
 
@@ -92,7 +74,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_kernels_own_memory_is_in_the_peak(name):
     module, x = MODULES[name](16), inputs(SHAPE)
-    seen = allocator_peak(trained(module, x))
+    seen = held(module, x, "train")
     trace = record(wrapped(MODULES[name]), SIZES, training=True)
     assert not at_least(trace, "train")
     assert any(call.workspace for call in trace.calls)
@@ -101,7 +83,7 @@ def test_kernels_own_memory_is_in_the_peak(name):
 
 def test_a_dense_convolutions_gradient_is_named_and_at_least():
     module, x = Convolved(16, 1), inputs(SHAPE)
-    seen = allocator_peak(trained(module, x))
+    seen = held(module, x, "train")
     trace = record(wrapped(lambda width: Convolved(width, 1)), SIZES, training=True)
     assert peak(trace, "train") <= seen + SCALARS
     assert "aten.convolution_backward" in at_least(trace, "train")[0]
@@ -198,13 +180,8 @@ def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
     for shape in ({"B": 2, "N": 24, "d": 8}, {"B": 3, "N": 9, "d": 16}):
         dims = [shape[name] for name in sizes.split(", ")]
         module, x = kind(shape["d"]).train(phase == "train"), torch.randn(*dims)
-        if phase == "train":
-            run = trained(module, x)
-        else:
-            run = torch.no_grad()(lambda module=module, x=x: module(x))
-            run()
-        told = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
-        assert abs(told - allocator_peak(run)) <= SCALARS
+        peak_bytes = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
+        assert abs(peak_bytes - held(module, x, phase)) <= SCALARS
 
 
 def test_code_that_keeps_tokens_is_counted_at_its_first_call():
@@ -315,8 +292,8 @@ class Replacing(nn.Module):
 def test_a_step_frees_the_rows_that_it_replaces(in_objects):
     step = target_of(lambda: Replacing(in_objects), inputs=["x: B, N, 8"]).step
     sizes = {"B": 2, "N": 20}
-    told = peak(count(step, sizes, "decode"), "decode")
+    peak_bytes = peak(count(step, sizes, "decode"), "decode")
     x = torch.randn(2, 1, 8)
     with torch.no_grad():
-        assert told == allocator_peak(lambda made: made(x), lambda: step.make(sizes))
-    assert told < 3 * 2 * 20 * 8 * 4  # not the rows of every layer
+        assert peak_bytes == allocator_peak(lambda made: made(x), lambda: step.make(sizes))
+    assert peak_bytes < 3 * 2 * 20 * 8 * 4  # not the rows of every layer

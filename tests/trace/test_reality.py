@@ -31,9 +31,9 @@ def everywhere(_sizes):
 @pytest.mark.parametrize("name", ["standard", "sdpa", "linformer", "performer", "longformer"])
 def test_runs_on_fake_and_on_real_tensors_are_the_same_call_by_call(name, training):
     target = mechanism_target(registry.get(name))
-    found = smallest_real_run(target, training, everywhere, iter(()))
-    assert not isinstance(found, str), found
-    assert found[1].calls
+    outcome = smallest_real_run(target, training, everywhere, iter(()))
+    assert not isinstance(outcome, str), outcome
+    assert outcome[1].calls
 
 
 @pytest.mark.parametrize("name", ["softplus", "elu", "hardtanh", "hardswish", "logsigmoid"])
@@ -42,8 +42,8 @@ def test_gradients_in_columns_are_laid_out_as_the_kernels_lay_them_out(name):
         function = getattr(nn.functional, name)
         return function(x).mT.contiguous() + function(x.mT)
 
-    found, sizes = target(activated), {"B": 3, "N": 7}
-    runs = [record(found, sizes, training=True, real=real) for real in (False, True)]
+    subject, sizes = target(activated), {"B": 3, "N": 7}
+    runs = [record(subject, sizes, training=True, real=real) for real in (False, True)]
     assert totals(runs[0], "train") == totals(runs[1], "train")
 
 
@@ -120,12 +120,12 @@ def derivation(layer, phases):
     ],
 )  # fmt: skip
 def test_the_way_on_real_tensors_is_what_is_counted(layer, phases):
-    found = derivation(layer, phases)
+    formulas = derivation(layer, phases)
     for sizes in SHAPES:
         for phase in phases:
             real = record(target(layer), sizes, training=phase == "train", real=True)
             for quantity, value in totals(real, phase).items():
-                assert found.at(quantity, phase, **sizes) == value, (quantity, phase, sizes)
+                assert formulas.at(quantity, phase, **sizes) == value, (quantity, phase, sizes)
 
 
 def test_runs_without_numbers_contradict_nothing_on_their_own():
@@ -134,9 +134,9 @@ def test_runs_without_numbers_contradict_nothing_on_their_own():
     def grows(x):
         return x * 2 + torch.ones(1) if x.is_meta and x.shape[0] > 40 else x * 2
 
-    found = derived(target_of(grows, inputs=["x: N"]), ("forward",), {})
-    assert found.at("flops", "forward", N=1000) == 1000
-    assert found.phases["forward"].method == "symbolic"
+    formulas = derived(target_of(grows, inputs=["x: N"]), ("forward",), {})
+    assert formulas.at("flops", "forward", N=1000) == 1000
+    assert formulas.phases["forward"].method == "symbolic"
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,9 @@ def test_a_factory_that_exits_is_refused(tmp_path):
     ],
 )  # fmt: skip
 def test_tensors_that_are_not_dense_are_said_not_to_be_supported(layer, kind, phase):
-    with pytest.raises(CannotRunError, match=f"{kind} tensors are not supported.*hazards") as told:
+    with pytest.raises(CannotRunError, match=f"{kind} tensors are not supported.*hazards") as error:
         derivation_of(layer, phases=(phase,))
-    assert "--arg" not in str(told.value)
+    assert "--arg" not in str(error.value)
 
 
 def test_a_padded_encoder_is_derived_in_training_and_refused_in_words_in_evaluation():

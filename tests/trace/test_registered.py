@@ -106,8 +106,8 @@ def test_without_a_rule_the_total_is_at_least_and_says_what_to_write():
     forms = derivation.phases["forward"]
     assert forms.bound("flops") == "at least"
     assert forms.uncounted[0].startswith("attnprof_tests.mixed ×1 (")
-    (told,) = (note for note in forms.notes if "@attnprof.rule" in note)
-    assert told.endswith('@attnprof.rule("attnprof_tests::mixed")')
+    (hint,) = (note for note in forms.notes if "@attnprof.rule" in note)
+    assert hint.endswith('@attnprof.rule("attnprof_tests::mixed")')
 
 
 def _raises(*_):

@@ -84,8 +84,8 @@ class Hot(Experts):
         mask = functional.one_hot(chosen, num_classes=4).permute(2, 1, 0)
         for number in mask.sum(dim=(-1, -2)).gt(0).nonzero():
             place, token = torch.where(mask[number].squeeze(0))
-            found = self.experts[number](x[token]) * weights[token, place, None]
-            out.index_add_(0, token, found)
+            rows_of_expert = self.experts[number](x[token]) * weights[token, place, None]
+            out.index_add_(0, token, rows_of_expert)
         return out
 
 
@@ -109,8 +109,8 @@ class First(Experts):
         weights, chosen = self.gate(rows).softmax(-1).max(-1)
         out = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
-            own = (chosen == number).nonzero().squeeze(-1)
-            out.index_copy_(0, own, expert(rows.index_select(0, own)))
+            places = (chosen == number).nonzero().squeeze(-1)
+            out.index_copy_(0, places, expert(rows.index_select(0, places)))
         return (out * weights[:, None]).view(x.shape)
 
 

@@ -180,20 +180,20 @@ class _SelfAttention(nn.Module):
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
 def test_multi_head_attention_has_six_products(fast, need_weights):
-    found, ops = _layer_counts(_SelfAttention, (B, N, 12), fast=fast, need_weights=need_weights)
+    counts, ops = _layer_counts(_SelfAttention, (B, N, 12), fast=fast, need_weights=need_weights)
     assert ("_transform_bias_rescale_qkv" in ops) == fast
-    assert found["matmul_flops"] == 2 * (4 * B * N * 12 * 12 + 2 * B * N * N * 12)
+    assert counts["matmul_flops"] == 2 * (4 * B * N * 12 * 12 + 2 * B * N * N * 12)
 
 
 def test_the_fast_path_of_multi_head_attention_entry_by_entry():
-    found, _ = _layer_counts(_SelfAttention, (B, N, 12), fast=True, need_weights=True)
+    counts, _ = _layer_counts(_SelfAttention, (B, N, 12), fast=True, need_weights=True)
     weights, x = B * 4 * N * N, B * N * 12
-    macs = found["matmul_flops"] // 2
+    macs = counts["matmul_flops"] // 2
     # biases of three projections and of the last; softmax; weights averaged over heads
-    assert found["additions"] == macs + 4 * x + 2 * weights + weights
-    assert found["multiplications"] == macs + x
-    assert found["divisions"] == weights + B * N * N
-    assert found["exponentials"] == weights
+    assert counts["additions"] == macs + 4 * x + 2 * weights + weights
+    assert counts["multiplications"] == macs + x
+    assert counts["divisions"] == weights + B * N * N
+    assert counts["exponentials"] == weights
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -205,12 +205,12 @@ def test_an_encoder_layer_has_eight_products(fast, activation, norm_first):
             12, 4, 20, batch_first=True, activation=activation, norm_first=norm_first
         )
 
-    found, ops = _layer_counts(layer, (B, N, 12), fast=fast)
+    counts, ops = _layer_counts(layer, (B, N, 12), fast=fast)
     assert ("_transform_bias_rescale_qkv" in ops) == fast
     attention = 4 * B * N * 12 * 12 + 2 * B * N * N * 12
-    assert found["matmul_flops"] == 2 * (attention + 2 * B * N * 12 * 20)
+    assert counts["matmul_flops"] == 2 * (attention + 2 * B * N * 12 * 20)
     norms = 2 * B * N
-    assert found["other"] - norms - B * N * 20 == B * 4 * N * N
+    assert counts["other"] - norms - B * N * 20 == B * 4 * N * N
 
 
 def test_the_fast_path_holds_what_torchs_does():
@@ -270,8 +270,8 @@ def test_flex_attention_counts_the_blocks_that_its_mask_leaves(mask, n):
         return flex.flex_attention(q, k, v, block_mask=made)
 
     def attend_and_make(q, k, v):
-        own = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
-        return flex.flex_attention(q, k, v, block_mask=own)
+        pairs = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
+        return flex.flex_attention(q, k, v, block_mask=pairs)
 
     shapes = [(B, H, n, W), (B, H, n, W), (B, H, n, 2 * W)]
     if mask in BY_NUMBERS:

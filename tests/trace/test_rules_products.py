@@ -204,19 +204,19 @@ ATTENTIONS = [_by_einsum, _by_matmul, _by_bmm, _by_baddbmm, _by_heads]
 def test_attention_has_two_products_in_any_spelling(attention):
     shapes = [(B, H, T, W)] * 3
     macs = 2 * B * H * T * T * W
-    found = counted(attention, *shapes)
+    counts = counted(attention, *shapes)
     softmax = each("O 2A E D", B * H * T * T)
     added = {"A": B * H * T * T} if attention is _by_baddbmm else {}
-    assert found == plus(products(macs), softmax, added)
+    assert counts == plus(products(macs), softmax, added)
     assert counted(attention, *shapes, backward=True)["P"] == 4 * macs
     if attention is not _by_heads:
-        assert counted_by_symbols(attention, *shapes) == found
+        assert counted_by_symbols(attention, *shapes) == counts
 
 
 def test_attention_by_broadcasting_is_the_same_work_but_no_product():
-    found = counted(_by_broadcasting, *[(B, H, T, W)] * 3)
+    counts = counted(_by_broadcasting, *[(B, H, T, W)] * 3)
     product = counted(_by_matmul, *[(B, H, T, W)] * 3)
-    assert found == {letter: value for letter, value in product.items() if letter != "P"}
+    assert counts == {letter: value for letter, value in product.items() if letter != "P"}
 
 
 GROUPS = (5, 4, 7)  # rows, columns or terms of each
@@ -236,9 +236,9 @@ def test_products_of_groups_count_and_lie_as_on_real_tensors(kind, dtype):
 
     def run(x, y):
         ends = None if kind == "all" else torch.tensor(GROUPS, dtype=torch.int32).cumsum(0).int()
-        found = torch._grouped_mm(x, y, offs=ends)
-        lies.append((found.shape, found.stride(), found.dtype))
-        return found
+        out = torch._grouped_mm(x, y, offs=ends)
+        lies.append((out.shape, out.stride(), out.dtype))
+        return out
 
     run(torch.randn(a, dtype=dtype), torch.randn(b, dtype=dtype))
     assert counted(run, a, b, dtype=dtype)["P"] == sum(2 * m * k * n for m, k, n in parts)
@@ -370,9 +370,9 @@ def test_determinants_multiply_their_diagonal():
 
 
 def test_a_solve_is_differentiated_by_a_solve_and_a_product():
-    found = counted(lower, (2, 5, 5), (2, 5, 4), backward=True)
+    counts = counted(lower, (2, 5, 5), (2, 5, 4), backward=True)
     macs = 2 * 5 * 4 * 5
     solve = counted(lower, (2, 5, 5), (2, 5, 4))
-    assert found["P"] == 2 * macs
-    assert found["D"] == solve["D"]
-    assert found["M"] == solve["M"] + macs
+    assert counts["P"] == 2 * macs
+    assert counts["D"] == solve["D"]
+    assert counts["M"] == solve["M"] + macs

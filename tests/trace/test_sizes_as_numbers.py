@@ -190,9 +190,9 @@ def test_a_length_that_has_to_be_a_square_is_typed_as_one(phase):
             out = module(x)
             if phase == "train":
                 out.sum().backward()
-        found = derivation.at("matmul_flops", phase, **shape)
-        assert found == counter.get_total_flops()
-        assert isinstance(found, int)
+        flops = derivation.at("matmul_flops", phase, **shape)
+        assert flops == counter.get_total_flops()
+        assert isinstance(flops, int)
 
 
 def test_of_a_length_that_has_to_be_a_square_it_is_said_how_to_type_it():

@@ -41,8 +41,8 @@ def by_sample(q, k, v):
     return out
 
 
-def expression(found, quantity="matmul_flops"):
-    return sympy.expand(found.expression(quantity, "forward"))
+def expression(derivation, quantity="matmul_flops"):
+    return sympy.expand(derivation.expression(quantity, "forward"))
 
 
 def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():

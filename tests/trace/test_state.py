@@ -246,8 +246,8 @@ def test_what_the_other_call_costs_is_said_with_its_number():
     derivation = derived(
         target_of(CountsToFive, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8}
     )
-    (told,) = [note for note in derivation.phases["forward"].notes if "of the same module" in note]
-    assert f"call 5 of the same module costs {2 * 2 * 6 * 6 * 8} forward flops, not {6 * 8}" in told
+    (note,) = [line for line in derivation.phases["forward"].notes if "of the same module" in line]
+    assert f"call 5 of the same module costs {2 * 2 * 6 * 6 * 8} forward flops, not {6 * 8}" in note
 
 
 def test_a_module_that_changes_in_training_alone_has_formulas_of_every_forward_call():
@@ -320,5 +320,5 @@ def test_what_the_first_call_alone_costs_is_said():
 def test_a_list_that_grows_with_every_call_is_said():
     derivation = derived(target_of(Remembers, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
     assert derivation.at("flops", N=6, d=8) == 6 * 8
-    told = f"every call of a module leaves {4 * 6 * 8} bytes more in memory"
-    assert any(told in note for note in derivation.phases["forward"].notes)
+    message = f"every call of a module leaves {4 * 6 * 8} bytes more in memory"
+    assert any(message in note for note in derivation.phases["forward"].notes)

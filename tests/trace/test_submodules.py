@@ -64,8 +64,8 @@ def test_products_by_module_are_those_of_torchs_counter(stack):
     with FlopCounterMode(display=False, depth=None) as counter:
         module(x).sum().backward()
     theirs = {
-        name.removeprefix("Stack").removeprefix("."): sum(found.values())
-        for name, found in counter.get_flop_counts().items()
+        name.removeprefix("Stack").removeprefix("."): sum(by_operation.values())
+        for name, by_operation in counter.get_flop_counts().items()
         if name != "Global"
     }
     calls = stack.phases["train"].trace.calls
@@ -78,20 +78,20 @@ def test_products_by_module_are_those_of_torchs_counter(stack):
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_leaves_and_what_modules_do_themselves_are_the_whole(stack, phase):
-    found = stack.submodules(phase)
+    parts = stack.submodules(phase)
     for name in ("flops", "parameters", "peak_bytes"):
-        difference = getattr(found[0], name) - stack.expression(name, phase)
+        difference = getattr(parts[0], name) - stack.expression(name, phase)
         assert difference == 0 or sympy.simplify(difference) == 0, name
-    assert sympy.expand(sum(part.flops_itself for part in found) - found[0].flops) == 0
-    leaves = [part.flops for part in found if not part.inside]
-    others = [part.flops_itself for part in found if part.inside]
-    assert sympy.expand(sum(leaves) + sum(others) - found[0].flops) == 0
-    assert found[0].flops == flops_of(stack.phases[phase].trace.part(phase))
+    assert sympy.expand(sum(part.flops_itself for part in parts) - parts[0].flops) == 0
+    leaves = [part.flops for part in parts if not part.inside]
+    others = [part.flops_itself for part in parts if part.inside]
+    assert sympy.expand(sum(leaves) + sum(others) - parts[0].flops) == 0
+    assert parts[0].flops == flops_of(stack.phases[phase].trace.part(phase))
 
 
 def test_siblings_that_are_alike_are_one(stack):
-    found = {part.name: part.times for part in stack.submodules("train")}
-    assert found == {
+    times = {part.name: part.times for part in stack.submodules("train")}
+    assert times == {
         "": 1, "blocks": 1, "blocks.0-1": 2, "blocks.0-1.attention": 2,
         "blocks.0-1.attention.qkv": 2, "blocks.0-1.attention.out": 2, "blocks.0-1.norm": 2,
         "blocks.0-1.mlp": 2, "blocks.0-1.mlp.0": 2, "blocks.0-1.mlp.1": 2, "blocks.0-1.mlp.2": 2,

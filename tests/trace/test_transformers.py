@@ -104,8 +104,8 @@ def test_a_decoding_step_is_that_of_the_real_layer():
         x, angles = torch.randn(2, tokens, 32), torch.randn(2, tokens, 4)  # a quarter turns
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             layer(x, None, layer_past=cache, position_embeddings=(angles, angles))
-    told = derivation.at("matmul_flops", "decode", B=2, N=11, h=2, d=16)
-    assert told == counter.get_total_flops()
+    flops = derivation.at("matmul_flops", "decode", B=2, N=11, h=2, d=16)
+    assert flops == counter.get_total_flops()
     assert "position_embeddings.0: B, N, d/4" in " ".join(derivation.notes)
 
 

@@ -164,9 +164,9 @@ def tiles(q, k, block):
     """Causal weights in tiles, each row of them summed: what is saved grows with their number."""
     rows = []
     for i in range(0, q.shape[1], block):
-        own, total = q[:, i : i + block], 0.0
+        queries, total = q[:, i : i + block], 0.0
         for j in range(0, i + block, block):
-            total = total + (own @ k[:, j : j + block].mT).exp().sum(-1)
+            total = total + (queries @ k[:, j : j + block].mT).exp().sum(-1)
         rows.append(total)
     return torch.cat(rows, 1)
 
@@ -228,11 +228,11 @@ def test_what_is_exactly_a_mean_of_two_is_covered(weight):
 def test_a_range_in_blocks_of_a_size_ends_at_a_number_of_them():
     target = SimpleNamespace(symbols=("N", "C"))
     plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C})
-    found = Mixed(plan, Blocks("N", C), {}, None, SizeConditions([]), {"N": 2}, {"N": 14}, {}, 1)
+    forms = Mixed(plan, Blocks("N", C), {}, None, SizeConditions([]), {"N": 2}, {"N": 14}, {}, 1)
     inside = [(42, 3), (41, 3), (112, 8)]
-    assert all(found.holds({"N": length, "C": block}) for length, block in inside)
-    assert not any(found.holds({"N": length, "C": block}) for length, block in [(43, 3), (44, 2)])
-    assert found.domain[-1] == "verified for N from 2 to 14*C"
+    assert all(forms.holds({"N": length, "C": block}) for length, block in inside)
+    assert not any(forms.holds({"N": length, "C": block}) for length, block in [(43, 3), (44, 2)])
+    assert forms.domain[-1] == "verified for N from 2 to 14*C"
 
 
 @pytest.mark.parametrize("together", [0, 4])
@@ -249,8 +249,8 @@ def test_formulas_are_held_where_all_numbers_are_large(together):
     forms = {"forward": {"additions": N * h, "peak_bytes": 4 * N + 4 * h}}
     trace = Trace([Call("mm", {}, 0, "forward", "", times=N * h)])
     least, ends = {"N": 2, "h": 2}, {"N": 4096, "h": 64}
-    found = Mixed(plan, None, forms, trace, SizeConditions([]), least, ends, {}, 0)
-    check_large_corner(found, SimpleNamespace(run_or_none=run, phases=["forward"]))
+    formulas = Mixed(plan, None, forms, trace, SizeConditions([]), least, ends, {}, 0)
+    check_large_corner(formulas, SimpleNamespace(run_or_none=run, phases=["forward"]))
     assert LONG / 4 < ran[0] <= LONG
-    assert ("peak_bytes" in found.forms["forward"]) == (not together)
-    assert "additions" in found.forms["forward"]
+    assert ("peak_bytes" in formulas.forms["forward"]) == (not together)
+    assert "additions" in formulas.forms["forward"]

@@ -40,10 +40,10 @@ def seen(calls):
         ((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"),
         key=lambda event: event[0],
     )
-    return [_own(memory, *ends[f"call.{i}"]) for i in range(len(calls))]
+    return [_workspace(memory, *ends[f"call.{i}"]) for i in range(len(calls))]
 
 
-def _own(memory, start, end):
+def _workspace(memory, start, end):
     held = peak = 0
     for when, size in memory:
         if start <= when <= end:
@@ -251,16 +251,16 @@ def convolutions(b, n, d):
     for samples in (1, b):
         for channels in (3, 8, d, 16):
             x, bias = torch.randn(samples, channels, n), torch.randn(channels)
-            dense, own = torch.randn(channels, channels, 3), torch.randn(channels, 1, 3)
+            dense, single = torch.randn(channels, channels, 3), torch.randn(channels, 1, 3)
             yield convolved(x, dense, bias, 1)
             yield convolved(x, torch.randn(2 * channels, channels, 3), None, 1)
             yield convolved(x, dense, bias, 1, (2, 1, 1))
             yield convolved(x, dense[:, :, :1].contiguous(), None, 1, (1, 0, 1))
-            yield convolved(x, own, bias, channels)
-            yield convolved(x, own, None, channels)
-            yield convolved(x.transpose(1, 2).contiguous().transpose(1, 2), own, bias, channels)
+            yield convolved(x, single, bias, channels)
+            yield convolved(x, single, None, channels)
+            yield convolved(x.transpose(1, 2).contiguous().transpose(1, 2), single, bias, channels)
             yield convolved(x.double(), dense.double(), bias.double(), 1)
-            yield convolved(x.double(), own.double(), None, channels)
+            yield convolved(x.double(), single.double(), None, channels)
             for tall in (1, 3) if channels % 2 == 0 else ():
                 weight, pad = torch.randn(6, channels // 2, tall), (1, tall // 2, 1)
                 for kind in (torch.float32, torch.float64):
@@ -270,7 +270,7 @@ def convolutions(b, n, d):
                     for mask in ([True] * 3, [True, True, False], [True, False, False]):
                         rest = (grad, *with_groups[1][:2], [6], *with_groups[1][3:], mask)
                         yield aten.convolution_backward.default, rest
-            for weight in (own, dense, torch.randn(channels, 1, 5)):
+            for weight in (single, dense, torch.randn(channels, 1, 5)):
                 pad = weight.shape[2] // 2
                 _, args = convolved(x, weight, bias, channels // weight.shape[1], (1, pad, 1))
                 for mask in ([True] * 3, [True, True, False], [True, False, False]):
@@ -443,12 +443,12 @@ def test_what_a_kernel_takes_is_what_the_allocator_sees(family):
     for shape in shapes(family):
         calls = [(op, args, *rest, {})[:3] for op, args, *rest in family(*shape)]
         mode = FakeTensorMode()  # one for all: it knows each tensor again
-        for call, own in zip(calls, seen(calls), strict=True):
+        for call, taken in zip(calls, seen(calls), strict=True):
             said, known = predicted(mode, *call)
             about = (call[0], tree_map(_described, call[1]))
             if known:
-                assert said == pytest.approx(own, abs=slack(call), rel=0), about
-            assert said <= own + slack(call), about
+                assert said == pytest.approx(taken, abs=slack(call), rel=0), about
+            assert said <= taken + slack(call), about
 
 
 def _described(x):
