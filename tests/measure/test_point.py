@@ -14,7 +14,6 @@ from attnprof.measure.counters import count_derived, count_with_fvcore, derived_
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
 from tests.measure.samples import can, request
-from tests.mechanisms.cases import BY_SAMPLE
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,9 +45,8 @@ MASKS = [
 def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanism, phase, causal):
     # a state is built by real steps; 70 are a whole block of 64 or four of 16, and a rest
     seq_len = 24 if phase == "decode" else 70
-    batch_size = 1 if mechanism in BY_SAMPLE and phase != "decode" else 2
-    how = {"phase": phase, "causal": causal, "batch_size": batch_size}
-    record = point.count_point(request(mechanism, seq_len, **how))
+    how = {"phase": phase, "causal": causal}
+    record = point.count_point(request(mechanism, seq_len, batch_size=2, **how))
     rows = " ".join(record.differences)
     assert "unexplained" not in rows
     if record.flops_derived is None:

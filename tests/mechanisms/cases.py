@@ -30,8 +30,6 @@ PARAMS = {
 }
 #: the peak on the CPU leaves something out, and says so in the cost table's notes
 WORKSPACE = ("sdpa", "gqa")
-#: loops over samples and heads of keys: one sample and several heads are turns enough
-BY_SAMPLE = ("dsa", "moba", "nsa", "reformer", "topk")
 #: another number format is another result, and why
 HASHES = {"reformer": "rounding moves tokens to other buckets"}
 

@@ -11,7 +11,7 @@ from torch.backends import mkldnn
 import attnprof
 from attnprof import registry
 from attnprof.measure.clocks import onednn_restored
-from tests.mechanisms.cases import BY_SAMPLE, HASHES, built, causals, inputs, names, params
+from tests.mechanisms.cases import HASHES, built, causals, inputs, names, params
 from tests.mechanisms.checks import check_gradients
 
 SHAPE = (2, 7, 2, 4)
@@ -33,8 +33,7 @@ KINDS = ("linear", "longformer", "neural", "nystromformer", "reformer", "sdpa", 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("name", registry.names())
 def test_a_compiled_layer_is_the_layer(name):
-    shape = (1, *SHAPE[1:]) if name in BY_SAMPLE else SHAPE
-    layer, x = built(name, shape), inputs(shape)
+    layer, x = built(name, SHAPE), inputs(SHAPE)
     causal = causals(name)[-1]
     torch.compiler.reset()
     # every mechanism's text becomes one graph; what is made of backward passes is tried by kind
