@@ -1,7 +1,6 @@
 """Tests run as commands do: see :func:`attnprof.cli.app.main`, whose settings these are.
 
-Imports make objects that stay: collections that run meanwhile find nothing to free. Workers of
-pytest share the processors: a product of numpy's takes one, where several would wait for another.
+Imports make objects that stay: collections that run meanwhile find nothing to free.
 """
 
 import gc
@@ -9,4 +8,3 @@ import os
 
 gc.set_threshold(100_000)
 os.environ.setdefault("SYMPY_CACHE_SIZE", "50000")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported

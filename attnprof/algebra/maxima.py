@@ -134,14 +134,29 @@ def _covers(others: Sequence[Mapping[Any, Any]], away: Any, value: Mapping[Any, 
         return True
     short = away < 0
     columns = short.any(0)  # a mean of two that are large enough is so, too
-    away, less = away[:, columns], short[:, columns].astype(np.float32)
-    pairs = np.argwhere(np.triu(less @ less.T == 0, 1))  # nowhere are both smaller
+    away = away[:, columns]
+    pairs = np.argwhere(np.triu(~_overlaps(short[:, columns]), 1))  # nowhere are both smaller
     a, b = away[pairs[:, 0]], away[pairs[:, 1]]
     with np.errstate(divide="ignore", invalid="ignore"):
         weight = b / (b - a)  # of the one, at which its mean with the other has as much
     high = np.where(b > a, weight, 1).min(-1, initial=1)
     pairs = pairs[np.where(a > b, weight, 0).max(-1, initial=0) <= np.minimum(high, 1) + 1e-9]
     return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
+
+
+def _overlaps(rows: Any) -> Any:
+    """Return which two of the rows of booleans are True in the same place, as a square of them.
+
+    By bits: a product of matrices would wake all threads of numpy's library for a few rows.
+    """
+    import numpy as np
+
+    packed = np.packbits(rows, axis=1)
+    words = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
+    both = np.zeros((len(rows), len(rows)), dtype=bool)
+    for word in words.T:
+        both |= (word[:, None] & word) != 0
+    return both
 
 
 def _without_smaller(table: Any) -> list[int]:
