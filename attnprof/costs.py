@@ -66,6 +66,8 @@ def ceil_sqrt(n: Number) -> Number:
 
 def ceil_div(a: Number, b: Number) -> Number:
     """Return ⌈a/b⌉."""
+    if isinstance(b, int) and b == 1:
+        return a
     sympy = _sympy(a, b)
     return sympy.ceiling(a / b) if sympy else -(-a // b)
 

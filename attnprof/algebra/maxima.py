@@ -151,10 +151,11 @@ def _overlaps(rows: Any) -> Any:
     """
     import numpy as np
 
-    packed = np.packbits(rows, axis=1)
-    words = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
-    both = np.zeros((len(rows), len(rows)), dtype=bool)
-    for word in words.T:
+    count, places = rows.shape
+    packed = np.zeros((count, -(-places // 64) * 8), dtype=np.uint8)
+    packed[:, : -(-places // 8)] = np.packbits(rows, axis=1)
+    both = np.zeros((count, count), dtype=bool)
+    for word in packed.view(np.uint64).T:
         both |= (word[:, None] & word) != 0
     return both
 

@@ -2,10 +2,11 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import sympy
 
-from attnprof.algebra.maxima import maximum_of
+from attnprof.algebra.maxima import _overlaps, maximum_of
 from attnprof.algebra.orders import bounds, leading_terms, total
 from attnprof.verify.printed import read_formula
 
@@ -79,3 +80,11 @@ def test_what_has_no_leading_terms_says_so(text):
 def test_a_bound_holds_where_every_term_stays_below(upper, lower, holds):
     sides = (leading_terms(read_formula(text), ["N", "d"]) for text in (upper, lower))
     assert bounds(*sides) is holds
+
+
+@pytest.mark.parametrize(("count", "places"), [(0, 0), (1, 0), (3, 1), (8, 8), (20, 64), (30, 70)])
+def test_overlaps_are_places_where_two_rows_are_true(count, places):
+    by_columns = np.random.default_rng(0).random((places, count)) < 0.1
+    rows = by_columns.T  # as a choice of a table's columns lies in memory
+    expected = [[bool((one & other).any()) for other in rows] for one in rows]
+    assert _overlaps(rows).tolist() == expected
