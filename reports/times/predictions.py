@@ -336,8 +336,8 @@ def page(
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
-        f"seed {SEED}, each timed {min(len(row.passes) for row in points)} times, minutes apart, "
-        "in processes of their own, and told by the median of these; *at best* is the fastest. "
+        f"seed {SEED}, each timed {_times(min(len(row.passes) for row in points))} in processes "
+        "of their own, and told by the median of these; *at best* is the fastest. "
         "The intervals are of 95 %. A layer is timed while the machine is as fast as it was "
         "calibrated, by the reference operation before and after; "
         f"{sum(row.repeated for row in points)} timings were made again. "
@@ -364,6 +364,10 @@ def page(
         *table("setting | shape | predicted | measured | >winner takes more", map(race_row, races)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _times(passes: int) -> str:
+    return "once," if passes == 1 else f"{passes} times, minutes apart,"
 
 
 def setting(row: Point | Race) -> str:
