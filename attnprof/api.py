@@ -94,7 +94,7 @@ def crossover(
     ``first_seq_len`` in tokens, ``closed_form`` in the head width d. ``over`` another size than
     ``seq`` (``d``, ``heads``, ``batch``, ``kv_heads``, or a parameter that is a whole number) the
     ``first_value`` of that at each of ``seq_len``, with closed forms in the length N; heads share
-    a model of width ``d_model`` where that is valid. ``params`` go to whichever of the two has
+    a model of width ``d_model`` where that is given. ``params`` go to whichever of the two has
     them, ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
     cannot be compared.
 
