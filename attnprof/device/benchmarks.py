@@ -1,4 +1,10 @@
-"""The benchmarks of a calibration: calls of single operations over grids of sizes, no attention."""
+"""The benchmarks of a calibration: calls of single operations over grids of sizes.
+
+A prediction adds up times of single operations, so a calibration times each kind of operation, from
+sizes at which a call is pure overhead to tensors larger than every cache. No attention mechanism is
+among them: predictions of layers are checked against times that nothing was fitted to.
+Entry point: :func:`benchmarks`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +19,8 @@ from attnprof.device.call_costs import sequences
 from attnprof.device.fused_times import fused_benchmarks
 from attnprof.device.product_times import (
     AS_A_BATCH,
-    ON_CPU,
-    ON_GPU,
+    CPU_PRODUCTS,
+    GPU_PRODUCTS,
     PLAIN,
     ProductLimits,
     product_shapes,
@@ -25,81 +31,89 @@ from attnprof.device.tables import Benchmark, Call
 
 @dataclass(frozen=True)
 class Grids:
-    """Sizes at which operations are measured, from those at which a call is nothing but overhead.
+    """Sizes at which operations are timed on a kind of device: entries of tensors, or counts.
 
-    ``entries``: of memory that is read, up to more than caches hold, closer where a cache is just
-    exceeded. ``few``: of single operations: overhead, one thread, all threads. ``runs``: of entries
-    that lie apart. ``most``: the limit on entries of rows, runs and moved pieces. ``adjacent``: how
-    many rows that are not contiguous lie next to each other in memory (None: all of a tensor).
+    ``entries``: tensors for patterns of memory access, closer together where a cache overflows.
+    ``overhead_sizes``: tensors for pointwise arithmetic: pure overhead, one thread, all threads.
+    ``runs``: lengths of strided runs. ``rows``, ``columns``: of reductions over rows.
+    ``sorted_rows``: rows of a sort. ``pieces``: pieces that a gather or scatter moves.
+    ``max_entries``: the largest tensor of rows, runs and pieces. ``adjacent_rows``: rows with
+    interleaved entries that form a group in memory (None: all rows of the tensor).
     """
 
     entries: tuple[int, ...]
-    few: tuple[int, ...]
+    overhead_sizes: tuple[int, ...]
     runs: tuple[int, ...]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     sorted_rows: tuple[int, ...]
     pieces: tuple[int, ...]
-    most: int
+    max_entries: int
     products: ProductLimits
-    adjacent: int | None = None
+    adjacent_rows: int | None = None
 
 
 CPU_GRIDS = Grids(
     entries=(*(4**power for power in range(3, 8)), *(2**power for power in range(16, 23)), 4**12),
-    few=(64, 4096, 2**17),
+    overhead_sizes=(64, 4096, 2**17),
     runs=(2, 16, 128, 1024, 4096),
     rows=(1, 16, 256, 4096, 65536),
     columns=(4, 16, 64, 256, 1024, 4096, 16384),
     sorted_rows=(1, 16, 256, 4096),
     pieces=(16, 256, 4096, 65536),
-    most=2**22,
-    products=ON_CPU,
+    max_entries=2**22,
+    products=CPU_PRODUCTS,
 )
-#: A GPU does far more at once, and its cache holds far more.
+#: A GPU needs larger tensors to be busy, and has larger caches.
 GPU_GRIDS = Grids(
     entries=(*(4**power for power in range(3, 9)), *(2**power for power in range(18, 28))),
-    few=(64, 4096, 2**17, 2**21, 2**25),
+    overhead_sizes=(64, 4096, 2**17, 2**21, 2**25),
     runs=(2, 16, 128, 1024, 4096, 2**16, 2**20, 2**24),
     rows=(1, 16, 256, 4096, 65536, 2**20),
     columns=(4, 16, 64, 256, 1024, 4096, 16384, 65536),
     sorted_rows=(1, 16, 256, 4096, 65536),
     pieces=(16, 256, 4096, 65536, 2**20),
-    most=2**28,
-    products=ON_GPU,
-    adjacent=64,
+    max_entries=2**28,
+    products=GPU_PRODUCTS,
+    adjacent_rows=64,
 )
 
 
 def grids(device: str) -> Grids:
-    """Return the sizes that suit a device."""
+    """Return the sizes for a device: ``cpu`` or one of CUDA's."""
     return GPU_GRIDS if device.startswith("cuda") else CPU_GRIDS
 
 
-#: Rows and columns of a weight; total entries of the weights that a vector is multiplied with in
-#: turn, from what a near cache holds to more than any cache holds.
-WEIGHT = (512, 512)
-WEIGHTS = tuple(parts * 2**18 for parts in (1, 4, 8, 16, 20, 24, 32, 64, 128))
-#: Turns of a call: with 1 it finds memory as it left it, with 2 as the call before the last did.
-NEAR, HOT = 1, 2
-#: Distances between entries of a run; multiples of large powers of two share few lines of a cache.
+#: Rows and columns of one weight; total entries of the weights that a vector is multiplied with one
+#: after the other, from the size of a near cache to more than any cache holds.
+WEIGHT_SHAPE = (512, 512)
+WEIGHT_ENTRIES = tuple(parts * 2**18 for parts in (1, 4, 8, 16, 20, 24, 32, 64, 128))
+#: Copies of a call that take turns, each with memory of its own: 1 uses the memory of the last call
+#: again, 2 that of the call before the last.
+JUST_USED, ALTERNATING = 1, 2
+#: Entries from one entry of a strided run to the next; multiples of large powers of two map to few
+#: lines of a cache.
 STRIDES = (2, 16, 128, 1024, 8192)
 
 
 def benchmarks(dtype: torch.dtype, device: str) -> list[Benchmark]:
-    """Return everything that is measured for a number format."""
-    made: Any = {"dtype": dtype, "device": device}
-    kinds = (_products, _patterns, _entries, _rows, _moves)
-    of_grids = [one for kind in kinds for one in kind(made, grids(device))]
-    return [*of_grids, *sequences(made), *(fused_benchmarks(made) if device == "cpu" else ())]
+    """Return all benchmarks of a calibration for a number format on a device."""
+    options: Any = {"dtype": dtype, "device": device}
+    groups = (_products, _patterns, _entries, _rows, _moves)
+    on_grids = [benchmark for group in groups for benchmark in group(options, grids(device))]
+    return [*on_grids, *sequences(options), *(fused_benchmarks(options) if device == "cpu" else ())]
 
 
-def _products(made: Any, sizes: Grids) -> list[Benchmark]:
+def _products(options: Any, sizes: Grids) -> list[Benchmark]:
+    """Return benchmarks of matrix products: weights in turn (CPU only), all shapes, vectors.
+
+    ``options`` are the dtype and device of new tensors, here and in the functions below.
+    """
     limits = sizes.products
 
     def matrix(batch: int, rows: int, columns: int, by_columns: bool) -> Tensor:
         size = (batch, columns, rows) if by_columns else (batch, rows, columns)
-        x = torch.randn(size[-1], **made).expand(size).clone()  # far quicker than all at random
+        x = torch.randn(size[-1], **options).expand(size).clone()  # quicker than all random
         return x.mT if by_columns else x
 
     def call(batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> Call:
@@ -109,28 +123,38 @@ def _products(made: Any, sizes: Grids) -> list[Benchmark]:
         return (lambda: torch.bmm(a, b)) if in_batches else lambda: torch.mm(a[0], b[0])
 
     def one_after_the_other(entries: int) -> Call:
-        matrices = [matrix(1, *WEIGHT, by_columns=True)[0] for _ in range(entries // prod(WEIGHT))]
-        x = torch.ones(1, WEIGHT[0], **made)
+        count = entries // prod(WEIGHT_SHAPE)
+        matrices = [matrix(1, *WEIGHT_SHAPE, by_columns=True)[0] for _ in range(count)]
+        x = torch.ones(1, WEIGHT_SHAPE[0], **options)
         return lambda: [torch.mm(x, weight) for weight in matrices]
 
     vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
-    read = [Benchmark("weights", (WEIGHTS,), one_after_the_other, WEIGHTS[-1], NEAR, flops=2)]
+    weights = [
+        Benchmark(
+            "weights", (WEIGHT_ENTRIES,), one_after_the_other, WEIGHT_ENTRIES[-1], JUST_USED,
+            flops=2,
+        ),
+    ]  # fmt: skip
     return [
-        *(read if made["device"] == "cpu" else ()),
-        Benchmark("product", (), call, limits.work, HOT, scattered=product_shapes(limits), flops=2),
-        Benchmark("vector product", vectors, partial(call, 1), 2**25, HOT, flops=2),
+        *(weights if options["device"] == "cpu" else ()),
+        Benchmark(
+            "product", (), call, limits.work, ALTERNATING, scattered=product_shapes(limits), flops=2
+        ),
+        Benchmark("vector product", vectors, partial(call, 1), 2**25, ALTERNATING, flops=2),
     ]
 
 
-def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
+def _patterns(options: Any, sizes: Grids) -> list[Benchmark]:
     """Return benchmarks of patterns of memory access, with the cheapest arithmetic."""
 
     def ones(n: int) -> Tensor:
-        return torch.ones(n, **made)
+        return torch.ones(n, **options)
 
     def transposed(length: int, stride: int) -> Call:
         x = ones(length * stride).view(length, stride).T
-        rows = torch.empty(stride, length + 1, **made)[:, :length]  # or torch copies in blocks
+        rows = torch.empty(stride, length + 1, **options)[
+            :, :length
+        ]  # whole: torch copies in blocks
         return lambda: rows.copy_(x)
 
     def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
@@ -143,15 +167,17 @@ def _patterns(made: Any, sizes: Grids) -> list[Benchmark]:
     }  # fmt: skip
     return [
         *(
-            Benchmark(name, (sizes.entries,), make, sizes.entries[-1], NEAR, often=True)
+            Benchmark(
+                name, (sizes.entries,), make, sizes.entries[-1], JUST_USED, repeat_in_pass=True
+            )
             for name, make in patterns.items()
         ),
-        Benchmark("strided", (sizes.runs, STRIDES), transposed, sizes.most),
+        Benchmark("strided", (sizes.runs, STRIDES), transposed, sizes.max_entries),
     ]
 
 
-#: Operations on entries that have a table of their own; others have the time of ``mul``.
-OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
+#: Pointwise operations with a table of their arithmetic; all others are priced as ``mul``.
+POINTWISE: dict[str, Callable[[Tensor], object]] = {
     "mul": lambda x: x * 1.5, "add": lambda x: x + 1.5, "sub": lambda x: x - 1.5,
     "div": lambda x: x / 1.5, "neg": torch.neg, "reciprocal": torch.reciprocal, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "pow": lambda x: x**3,
@@ -165,69 +191,78 @@ OF_ENTRIES: dict[str, Callable[[Tensor], object]] = {
     "gelu_backward": lambda x: torch.ops.aten.gelu_backward(x, x),
     "silu_backward": lambda x: torch.ops.aten.silu_backward(x, x),
 }  # fmt: skip
-#: Operations with a table whose operands are first made of the entries.
-OF_MADE: dict[str, Callable[[Tensor], Call]] = {
-    "masked_fill": lambda x: partial(x.masked_fill, _in_runs(x), 0.5),
-    "where": lambda x: partial(torch.where, _in_runs(x), x, x),
+#: Pointwise operations with a table whose operands are prepared, untimed, from the entries.
+POINTWISE_PREPARED: dict[str, Callable[[Tensor], Call]] = {
+    "masked_fill": lambda x: partial(x.masked_fill, _mask_in_runs(x), 0.5),
+    "where": lambda x: partial(torch.where, _mask_in_runs(x), x, x),
     "cat": lambda x: partial(torch.cat, x.chunk(2)),
     "tril": lambda x: x.view(16, -1).tril,
     "constant_pad_nd": lambda x: partial(torch.nn.functional.pad, x.view(16, -1), (0, 1)),
 }
 
 
-def _in_runs(x: Tensor) -> Tensor:
-    """Return a mask with half of its entries True, in runs as masks of attention have them."""
-    return torch.arange(len(x), device=x.device) % RUN < RUN // 2
+def _mask_in_runs(x: Tensor) -> Tensor:
+    """Return a mask of ``len(x)`` entries, half of them True, in runs like attention masks."""
+    return torch.arange(len(x), device=x.device) % MASK_PERIOD < MASK_PERIOD // 2
 
 
-def _entries(made: Any, sizes: Grids) -> list[Benchmark]:
-    def of(prepare: Callable[[Tensor], Call]) -> Callable[[int], Call]:
-        return lambda n: prepare(torch.rand(n, **made) + 0.5)
+def _entries(options: Any, sizes: Grids) -> list[Benchmark]:
+    """Return benchmarks of pointwise operations, and of a product that is broadcast in pieces."""
+
+    def on_random(prepare: Callable[[Tensor], Call]) -> Callable[[int], Call]:
+        return lambda n: prepare(torch.rand(n, **options) + 0.5)
 
     def plain(run: Callable[[Tensor], object]) -> Callable[[Tensor], Call]:
         return lambda x: partial(run, x)
 
     def broadcast(runs: int, length: int) -> Call:
-        x = torch.rand(runs // BLOCK, BLOCK, 1, **made)
-        y = torch.rand(runs // BLOCK, 1, length, **made)
+        x = torch.rand(runs // RUNS_PER_ROW, RUNS_PER_ROW, 1, **options)
+        y = torch.rand(runs // RUNS_PER_ROW, 1, length, **options)
         return lambda: x * y
 
     def in_pieces(n: int) -> Call:
-        return broadcast(max(BLOCK, n // PIECE), PIECE)
+        return broadcast(max(RUNS_PER_ROW, n // GPU_PIECE), GPU_PIECE)
 
-    prepared = {name: plain(run) for name, run in OF_ENTRIES.items()} | OF_MADE
-    single = [Benchmark(f"of {name}", (sizes.few,), of(prepare), sizes.few[-1])
-              for name, prepare in prepared.items()]  # fmt: skip
-    if made["device"] == "cpu":
-        lengths = ((MANY_RUNS,), (*OF_RESTS, WHOLE))
-        return [*single, Benchmark("broadcast", lengths, broadcast, 2**23, HOT)]
+    prepared = {name: plain(run) for name, run in POINTWISE.items()} | POINTWISE_PREPARED
+    counts = sizes.overhead_sizes
+    single = [
+        Benchmark(f"of {name}", (counts,), on_random(prepare), counts[-1])
+        for name, prepare in prepared.items()
+    ]
+    if options["device"] == "cpu":
+        lengths = ((BROADCAST_RUNS,), (*REMAINDER_LENGTHS, WHOLE_VECTORS))
+        return [*single, Benchmark("broadcast", lengths, broadcast, 2**23, ALTERNATING)]
     return [*single, Benchmark("in pieces", (sizes.entries,), in_pieces, sizes.entries[-1])]
 
 
 #: Entries after which a mask repeats itself.
-RUN = 512
-#: Contiguous pieces of memory in a broadcast product, and how many of them share the entries of one
-#: of its two factors.
-MANY_RUNS, BLOCK = 2**12, 16
-#: Entries of a piece on a GPU, where only the total number of entries matters.
-PIECE = 8
-#: Entries of a piece that fills whole vector registers (of ``VECTOR`` entries), and of pieces that
-#: leave each kind of rest.
-WHOLE, OF_RESTS, RESTS, VECTOR = 48, (4, 24, 12), (4, 8, 12), 16
+MASK_PERIOD = 512
+#: Contiguous runs of memory in a broadcast product, and how many of them are multiplied with the
+#: same row of the other factor.
+BROADCAST_RUNS, RUNS_PER_ROW = 2**12, 16
+#: Entries of a run on a GPU, where only the total number of entries matters.
+GPU_PIECE = 8
+#: Entries of a vector register, and of a run that fills three of them.
+VECTOR_ENTRIES, WHOLE_VECTORS = 16, 48
+#: Entries of runs that do not fill whole registers (4, 24, 12), and by what modulo 16, ascending.
+REMAINDER_LENGTHS, REMAINDERS = (4, 24, 12), (4, 8, 12)
 
 
-def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
+def _rows(options: Any, sizes: Grids) -> list[Benchmark]:
+    """Return benchmarks of reductions over rows; "outer" ones over entries that are a row apart."""
+
     def tensor(rows: int, columns: int, outer: bool) -> tuple[Tensor, int]:
-        """Return rows with contiguous entries, or with entries a row apart, and their dimension.
+        """Return a tensor of ``rows`` rows of ``columns`` entries, and the dimension to reduce.
 
-        A GPU's kernel chooses by that dimension how many rows it computes at once.
+        ``outer`` interleaves rows in memory: all of them, or groups of ``adjacent_rows``, since a
+        GPU's kernel chooses by the inner dimension how many rows it computes at once.
         """
         if not outer:
-            return torch.rand(rows, columns, **made), -1
-        if sizes.adjacent is None:
-            return torch.rand(columns, rows, **made).T, -1
-        group = min(rows, sizes.adjacent)
-        return torch.rand(rows // group, columns, group, **made), 1
+            return torch.rand(rows, columns, **options), -1
+        if sizes.adjacent_rows is None:
+            return torch.rand(columns, rows, **options).T, -1
+        group = min(rows, sizes.adjacent_rows)
+        return torch.rand(rows // group, columns, group, **options), 1
 
     def make(run: Callable[[Tensor, int], object], *, outer: bool = False) -> Callable[..., Call]:
         return lambda rows, columns: partial(run, *tensor(rows, columns, outer))
@@ -240,7 +275,7 @@ def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
         return call
 
     def norm_backward(rows: int, columns: int) -> Call:
-        x, w = torch.rand(rows, columns, **made), torch.ones(columns, **made)
+        x, w = torch.rand(rows, columns, **options), torch.ones(columns, **options)
         _, mean, scale = torch.native_layer_norm(x, [columns], w, w, 1e-5)
         masks = [True, True, True]
         return lambda: torch.ops.aten.native_layer_norm_backward(
@@ -261,33 +296,36 @@ def _rows(made: Any, sizes: Grids) -> list[Benchmark]:
         "layer norm backward": norm_backward,
     }  # fmt: skip
     return [
-        Benchmark(name, (sizes.rows, sizes.columns), run, sizes.most) for name, run in runs.items()
+        Benchmark(name, (sizes.rows, sizes.columns), run, sizes.max_entries)
+        for name, run in runs.items()
     ]
 
 
-def _moves(made: Any, sizes: Grids) -> list[Benchmark]:
+def _moves(options: Any, sizes: Grids) -> list[Benchmark]:
+    """Return benchmarks of sorts, gathers, scatters, transforms, views, functions and autograd."""
+
     def sort(rows: int, columns: int) -> Call:
-        return partial(torch.rand(rows, columns, **made).sort, -1)
+        return partial(torch.rand(rows, columns, **options).sort, -1)
 
     def gather(rows: int, run: int) -> Call:
-        x, at = torch.rand(rows, run, **made), torch.randperm(rows, device=made["device"])
+        x, at = torch.rand(rows, run, **options), torch.randperm(rows, device=options["device"])
         return lambda: x.index_select(0, at)
 
     def scatter(rows: int, run: int) -> Call:
-        x, y = (torch.rand(rows, run, **made) for _ in range(2))
-        at = torch.randperm(rows, device=made["device"])
+        x, y = (torch.rand(rows, run, **options) for _ in range(2))
+        at = torch.randperm(rows, device=options["device"])
         return lambda: x.index_copy_(0, at, y)
 
     def fourier(rows: int, points: int) -> Call:
-        x = torch.rand(rows, points, device=made["device"])
+        x = torch.rand(rows, points, device=options["device"])
         return lambda: torch.fft.rfft(x)
 
     def fourier_back(rows: int, points: int) -> Call:
-        x = torch.rand(rows, points // 2 + 1, device=made["device"]) + 0j
+        x = torch.rand(rows, points // 2 + 1, device=options["device"]) + 0j
         return lambda: torch.fft.irfft(x)
 
     def view(_: int) -> Call:
-        x = torch.empty(4, 4, 4, device=made["device"])
+        x = torch.empty(4, 4, 4, device=options["device"])
         return lambda: (x.view(16, 4), x.transpose(1, 2), x[1:3], x.unsqueeze(0))
 
     def functions(_: int) -> Call:
@@ -295,22 +333,22 @@ def _moves(made: Any, sizes: Grids) -> list[Benchmark]:
         return lambda: layers(x)
 
     return [
-        Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.most // 16),
-        Benchmark("gather", (sizes.pieces, (1, 16, 256)), gather, sizes.most, NEAR),
-        Benchmark("scatter", (sizes.pieces, (1, 16, 256)), scatter, sizes.most, NEAR),
+        Benchmark("sort", (sizes.sorted_rows, (16, 256, 4096)), sort, sizes.max_entries // 16),
+        Benchmark("gather", (sizes.pieces, (1, 16, 256)), gather, sizes.max_entries, JUST_USED),
+        Benchmark("scatter", (sizes.pieces, (1, 16, 256)), scatter, sizes.max_entries, JUST_USED),
         Benchmark("fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier, 2**21),
         Benchmark("inverse fourier", ((1, 16, 256), (64, 512, 4096, 32768)), fourier_back, 2**21),
-        Benchmark("4 views", ((1,),), view, 1, often=True, host=True),
-        Benchmark("functions", ((1,),), functions, 1, often=True, host=True),
-        *_autograd(made["device"]),
+        Benchmark("4 views", ((1,),), view, 1, repeat_in_pass=True, host_time=True),
+        Benchmark("functions", ((1,),), functions, 1, repeat_in_pass=True, host_time=True),
+        *_autograd(options["device"]),
     ]
 
 
-#: Operations in a row whose nodes are timed, and layers that do nothing.
+#: Operations of a chain whose autograd nodes are timed; layers without operations in a row.
 CHAIN = 64
 #: Python functions that a call of :class:`_Layer` runs: two of torch's and ``forward``, the same
 #: three of the layer inside, a lookup of each of its two attributes, and one of its own.
-OF_A_LAYER = 9
+FUNCTIONS_PER_LAYER = 9
 
 
 class _Layer(torch.nn.Module):
@@ -327,14 +365,14 @@ class _Layer(torch.nn.Module):
 
 
 def _checked(x: Tensor, weight: Tensor, *, mask: Tensor | None, heads: int) -> Tensor:
-    """Return the first argument; stands for functions that check their arguments."""
+    """Return ``x`` after the checks of arguments that layers usually make."""
     if mask is not None or heads < 1 or x.dim() != 3 or weight.dim() != 1:
         raise ValueError("no such input")
     return x
 
 
 def _autograd(device: str) -> list[Benchmark]:
-    """Return benchmarks of a chain of operations: without autograd, recorded, with its backward."""
+    """Return benchmarks of a chain of operations: without autograd, recorded, and with backward."""
 
     def chain(grad: bool, back: bool) -> Callable[[int], Call]:
         def make(_: int) -> Call:
@@ -355,6 +393,6 @@ def _autograd(device: str) -> list[Benchmark]:
 
     kinds = {"chain": (False, False), "recorded": (True, False), "played": (True, True)}
     return [
-        Benchmark(name, ((1,),), chain(*how), 1, often=True, host=True)
-        for name, how in kinds.items()
+        Benchmark(name, ((1,),), chain(grad, back), 1, repeat_in_pass=True, host_time=True)
+        for name, (grad, back) in kinds.items()
     ]

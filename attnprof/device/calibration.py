@@ -1,4 +1,10 @@
-"""A device as it was measured: ceilings, seconds of single operations by size, checked layers."""
+"""A device's calibration: ceilings, tables of single operations, checked layers; its file.
+
+Predicted times rest on measurements of the device that are made once and kept in a JSON file.
+:class:`Calibration` holds one device with one number of threads; :func:`load`, :func:`save` and
+:func:`entries` read and write the file, and refuse values that would give no times.
+:func:`with_roofline` sets measured times against the least that the ceilings allow.
+"""
 
 import json
 import os
@@ -20,13 +26,13 @@ from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
 
-#: The share of predictions whose time lies in their interval.
+#: Share of calls whose measured time lies in its predicted interval.
 COVERED = 0.95
 
 
 @dataclass(frozen=True)
 class CheckedLayer:
-    """A layer that was predicted and timed; seconds."""
+    """A layer with its predicted and its measured seconds."""
 
     mechanism: str
     phase: str
@@ -38,19 +44,19 @@ class CheckedLayer:
 
     @property
     def residual(self) -> float:
-        """The logarithm of measured over predicted."""
+        """The logarithm of measured over predicted seconds."""
         return log(self.measured_s / self.predicted_s)
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What checked layers tell of predictions on their device."""
+    """Checked layers of a device, with the bias and the errors of predictions that they show."""
 
     layers: tuple[CheckedLayer, ...]
 
     @staticmethod
     def is_listed(rows: Any) -> bool:
-        """Return whether a value of a file has a list of plain values for each layer."""
+        """Return whether a value of a file is a list of layers, each a list of field values."""
         hints = list(CheckedLayer.__annotations__.values())
         return isinstance(rows, list) and len(rows) > 1 and all(
             isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
@@ -59,9 +65,9 @@ class SelfCheck:
         )  # fmt: skip
 
     def bias(self, phase: str) -> float:
-        """Return the median residual of a phase's layers, by which its predictions are corrected.
+        """Return the median residual of a phase's layers, which corrects its predictions.
 
-        Of a phase without layers, the median of all.
+        A phase without layers gets the median of all layers.
         """
         return median(self._residuals(phase) or [layer.residual for layer in self.layers])
 
@@ -70,25 +76,26 @@ class SelfCheck:
 
     @property
     def scores(self) -> list[float]:
-        """How far each layer's residual lies from the median of its phase's others, in order."""
+        """Distances of residuals from the median of the other layers of their phase, ascending."""
         scores = []
         for phase in dict.fromkeys(layer.phase for layer in self.layers):
             residuals = self._residuals(phase)
-            for place, residual in enumerate(residuals):
-                others = residuals[:place] + residuals[place + 1 :]
+            for index, residual in enumerate(residuals):
+                others = residuals[:index] + residuals[index + 1 :]
                 scores.append(abs(residual - median(others or residuals)))
         return sorted(scores)
 
     @property
     def median_error(self) -> float:
-        """The median share by which a corrected prediction is off, as a factor minus one."""
+        """The median relative error of corrected predictions: 0.08 for 8 % off."""
         return exp(median(self.scores)) - 1
 
     @property
     def reach(self) -> float:
-        """The half width of an interval of 95 %, in logarithms: the score that 95 % stay below.
+        """The half width of a 95 % interval, in logarithms: the score that 95 % stay below.
 
-        One more layer is as likely to have any rank among the scores (split conformal prediction).
+        A new layer's score has any rank among n others with the same probability (split conformal
+        prediction), so with n = 39 the bound is the score of rank ceil(0.95 · 40) = 38.
         """
         scores = self.scores
         return scores[min(len(scores), ceil(COVERED * (len(scores) + 1))) - 1]
@@ -100,22 +107,21 @@ class SelfCheck:
         )
 
 
-#: Versions of the tables of a CPU and of a GPU; others are measured anew.
+#: Versions of the tables of a CPU and of a GPU; tables of another version are measured again.
 VERSION, GPU_VERSION = 8, 5
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of a device, with so many threads.
+    """The measurements of a device with a number of threads.
 
-    ``tables`` are seconds by number format and benchmark (:mod:`attnprof.device.benchmarks`),
-    ``fault_s`` those of a byte of memory used for the first time. ``repeatability`` is the typical
-    difference between two measurements of the same, as a share; ``unsteadiness`` the standard
-    deviation, in logarithms, of how slow the processor was meanwhile, ``reference_s`` the usual
-    time of the operation that showed it; ``cpu_share`` the share of it that the calibration had.
-    ``processors`` are a GPU's multiprocessors, ``checks`` the layers by number format that its
-    predictions were held against, ``conditions`` what it was made under (cores, wait policy,
-    allocator, torch's version).
+    ``tables``: seconds by number format and benchmark (:mod:`attnprof.device.benchmarks`).
+    ``fault_s``: seconds per byte of memory that is used for the first time. ``repeatability``:
+    typical relative difference of two measurements of one call. ``unsteadiness``: standard
+    deviation of the logarithm of the reference operation's time while calibrating.
+    ``reference_s``: its usual seconds. ``cpu_share``: share of the processors that other programs
+    left. ``processors``: multiprocessors of a GPU. ``checks``: checked layers by number format.
+    ``conditions``: cores, wait policy, allocator and torch's version at that time.
     """
 
     ceilings: Ceilings
@@ -133,11 +139,11 @@ class Calibration:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What calibrations of a file are told apart by."""
+        """The device's name and the threads, which identify a calibration in a file."""
         return self.ceilings.name, self.threads
 
     def with_formats_of(self, before: "Calibration") -> "Calibration":
-        """Return this calibration with the formats that were measured before only."""
+        """Return this calibration, with formats that only an earlier one has added."""
         rates = {**before.ceilings.flops_per_s, **self.ceilings.flops_per_s}
         ceilings = replace(self.ceilings, flops_per_s=rates)
         tables, checks = {**before.tables, **self.tables}, {**before.checks, **self.checks}
@@ -150,7 +156,10 @@ class Calibration:
             **{name: getattr(self.ceilings, name) for name in RATES},
             "version": version_of(self.device),
             **{name: getattr(self, name) for name in _MORE},
-            "checks": {x: [list(astuple(one)) for one in y.layers] for x, y in self.checks.items()},
+            "checks": {
+                dtype: [list(astuple(layer)) for layer in check.layers]
+                for dtype, check in self.checks.items()
+            },
             "tables": {
                 dtype: {name: [[*place, seconds] for place, seconds in table.seconds.items()]
                         for name, table in named.items()}
@@ -160,20 +169,24 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "Calibration":
-        """Return what :meth:`to_dict` wrote; tables of another version are left out."""
+        """Return the calibration of :meth:`to_dict`'s values, without tables of another version."""
         rates = {name: entry[name] for name in RATES}
-        same = entry.get("version") == version_of(entry["device"])
+        is_current = entry.get("version") == version_of(entry["device"])
         tables = {
             dtype: {
                 name: TimeTable({tuple(place): seconds for *place, seconds in rows})
                 for name, rows in named.items()
             }
-            for dtype, named in (entry["tables"] if same else {}).items()
+            for dtype, named in (entry["tables"] if is_current else {}).items()
         }
-        more = {name: entry[name] for name in _MORE if entry.get(name) is not None} if same else {}
+        more = (
+            {name: entry[name] for name in _MORE if entry.get(name) is not None}
+            if is_current
+            else {}
+        )
         checks = {
             dtype: SelfCheck(tuple(CheckedLayer(*row) for row in rows))
-            for dtype, rows in (entry.get("checks", {}) if same else {}).items()
+            for dtype, rows in (entry.get("checks", {}) if is_current else {}).items()
         }
         return cls(
             Ceilings(entry["name"], **rates, measured=True), entry["device"], entry["threads"],
@@ -182,13 +195,13 @@ class Calibration:
 
 
 def version_of(device: str) -> int:
-    """Return the version of the tables for a device, ``cpu`` or one of CUDA's."""
+    """Return the current version of the tables of a device: ``cpu`` or one of CUDA's."""
     return GPU_VERSION if device.startswith("cuda") else VERSION
 
 
 _ENTRY = {"name": str, "device": str, "threads": int, **RATES}
-#: Types of further values, and the most that a device can have; beyond it predictions are no
-#: numbers.
+#: Types of further values and the largest plausible number of each (seconds, shares, counts);
+#: larger ones would make predictions infinite.
 _MORE: Mapping[str, tuple[Any, float]] = {
     "fault_s": (float, 1.0), "repeatability": (float | None, 10.0),
     "cpu_share": (float | None, 1.0), "unsteadiness": (float | None, 10.0),
@@ -196,46 +209,47 @@ _MORE: Mapping[str, tuple[Any, float]] = {
     "conditions": (dict[str, str] | None, 0.0),
 }  # fmt: skip
 _MOST_THREADS = 10**6
-#: Seconds of an operation and sizes of its operands lie between these.
+#: Least and most seconds of an operation in a table, and the largest size of an operand.
 _LEAST_S, _MOST_S, _MOST_SIZE = 1e-60, 1e6, 10**15
-#: So many times as long as more of it an operation takes by no kernel: some that kernels treat in
-#: another way take ten times as long (sums so far, on a GPU).
+#: Most times as long as a larger operation a smaller one may take. A change of kernels makes up to
+#: a factor of ten (sums on a GPU); more than this is no measurement.
 MOST_FALL = 100.0
-#: Combinations of a table's sizes; a calibration has at most a few hundred.
+#: Most combinations of a table's sizes; a calibration has at most a few hundred.
 _MOST_PLACES = 100_000
 
 
 def default_path() -> Path:
-    """Return where calibrations are kept unless said otherwise: in the user's cache folder."""
+    """Return the default file of calibrations, in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "attnprof" / "calibration.json"
 
 
 def save(calibration: Calibration, path: Path, *, force: bool = False) -> None:
-    """Add a calibration to a whole file, format by format; ``force`` overwrites what is none.
+    """Write a calibration into a file, next to those of other devices and numbers of threads.
 
-    Formats of the same device and threads that were calibrated before stay, those of another
-    version do not. Calibrations that end at the same time wait for each other.
+    Earlier formats of the same device and threads stay if their tables have the current version.
+    ``force`` overwrites a file that holds no calibrations. The folder is locked meanwhile, so that
+    calibrations that end at the same time lose nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked_folder(path.resolve().parent):
         try:
             with reading_back():
-                there = entries(path)
+                saved = entries(path)
         except RequestError:
             if not force:
                 raise
-            there = []
-        kept = [entry for entry in there if (entry["name"], entry["threads"]) != calibration.key]
-        for entry in there:
-            if entry not in kept and entry.get("version") == version_of(calibration.device):
+            saved = []
+        others = [entry for entry in saved if (entry["name"], entry["threads"]) != calibration.key]
+        for entry in saved:
+            if entry not in others and entry.get("version") == version_of(calibration.device):
                 calibration = calibration.with_formats_of(Calibration.from_dict(entry))
-        data = {"schema": SCHEMA, "ceilings": [*kept, calibration.to_dict()]}
+        data = {"schema": SCHEMA, "ceilings": [*others, calibration.to_dict()]}
         write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def load(name: str, threads: int | None, path: Path | None = None) -> Calibration | None:
-    """Return the calibration with so many threads, if any."""
+    """Return the calibration of a device with a number of threads in a file; None if missing."""
     for entry in entries(path or default_path()):
         if (entry["name"], entry["threads"]) == (name, threads):
             return Calibration.from_dict(entry)
@@ -243,47 +257,47 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
 
 
 def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
-    """Return the last calibration of a device by words of its name, like ``H200``."""
+    """Return the last calibration with tables of a device by words of its name, like ``H200``."""
     saved = entries(path or default_path())
-    same = [Calibration.from_dict(entry) for entry in saved if names(name, entry["name"])]
-    return next((one for one in reversed(same) if one.tables), None)
+    matches = [Calibration.from_dict(entry) for entry in saved if names(name, entry["name"])]
+    return next((match for match in reversed(matches) if match.tables), None)
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Return the devices of a calibration; :class:`RequestError` for a file that is none."""
+    """Return a file's calibrations as plain values; :class:`RequestError` if it is damaged."""
     if not path.exists():
         return []
     advice = "name another file, or move it away and run attnprof calibrate"
-    if "calibrate --calibration" in writers_of(path):  # only one of ours may be deleted
+    if "calibrate --calibration" in writers_of(path):  # attnprof wrote it: deleting it is safe
         advice = f"delete it (rm {shlex.quote(str(path))}) and run attnprof calibrate"
     data = read_json(path, REPORT_LIMIT, advice)
     listed = data.get("ceilings") if isinstance(data, dict) else None
     if not isinstance(listed, list) or data.get("schema") != SCHEMA:
         raise RequestError(f"{path} is no calibration; {advice}")
     for number, entry in enumerate(listed):
-        if why := _why_no_entry(entry):
-            raise RequestError(f"{path} is no calibration: ceilings[{number}] {why}; {advice}")
+        if fault := _fault_of_entry(entry):
+            raise RequestError(f"{path} is no calibration: ceilings[{number}] {fault}; {advice}")
     return listed
 
 
-def _why_no_entry(entry: Any) -> str:
-    """Return why a value of a file is no calibration; empty where it is one."""
+def _fault_of_entry(entry: Any) -> str:
+    """Return what is wrong with a calibration's values, as the end of a sentence; "" if nothing."""
     if not is_ceiling(entry, _ENTRY):
         return "has no name, device, threads or rates above 0"
     if not 1 <= entry["threads"] <= _MOST_THREADS:
         return f"has threads {entry['threads']}"
     if entry.get("version") != version_of(entry["device"]):
-        return ""  # ceilings alone, or tables of another version
-    for name, (hint, most) in _MORE.items():
+        return ""  # only the ceilings are read then
+    for name, (hint, limit) in _MORE.items():
         value = entry.get(name)
-        beyond = isinstance(value, (int, float)) and not 0 <= value <= most
+        beyond = isinstance(value, (int, float)) and not 0 <= value <= limit
         if not fits(value, hint) or beyond:
             return f"has {name} {shown(value)}"
-    return _why_no_tables(entry.get("tables"), entry.get("checks", {}))
+    return _fault_of_tables(entry.get("tables"), entry.get("checks", {}))
 
 
-def _why_no_tables(tables: Any, checks: Any) -> str:
-    """Return why an entry's tables or checked layers are none; empty where they are."""
+def _fault_of_tables(tables: Any, checks: Any) -> str:
+    """Return what is wrong with tables or checked layers, in the same way."""
     if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
         return "has checks that are no lists of layers"
     if not fits(tables, dict[str, dict[str, list[list[float]]]]):
@@ -296,7 +310,7 @@ def _why_no_tables(tables: Any, checks: Any) -> str:
 
 
 def _is_table(rows: list[list[float]]) -> bool:
-    """Return whether rows are places of one grid, with seconds at their ends."""
+    """Return whether rows are equally many sizes each, followed by plausible seconds."""
     lengths = {len(row) for row in rows}
     return len(lengths) == 1 and min(lengths) > 1 and all(
         _LEAST_S <= seconds <= _MOST_S
@@ -306,48 +320,55 @@ def _is_table(rows: list[list[float]]) -> bool:
 
 
 def check_tables(tables: Mapping[str, TimeTable], expected: Iterable[Benchmark]) -> None:
-    """Raise :class:`RequestError` if tables lack what is measured, have other sizes, or fall.
+    """Raise :class:`RequestError` if a table is missing, has other sizes, or falls with size.
 
-    Single operations may be missing: they are priced as multiplications.
+    Tables of pointwise arithmetic ("of …") may be missing: they are priced as multiplications.
     """
-    for one in expected:
-        if (table := tables.get(one.name)) is None:
-            if one.name.startswith("of ") and one.name != "of mul":
+    for benchmark in expected:
+        if (table := tables.get(benchmark.name)) is None:
+            if benchmark.name.startswith("of ") and benchmark.name != "of mul":
                 continue
-            raise RequestError(f"it has no table of {one.name}")
-        sizes = len(one.axes or one.scattered[0])
+            raise RequestError(f"it has no table of {benchmark.name}")
+        sizes = len(benchmark.axes or benchmark.scattered[0])
         if len(table.axes) != sizes:
-            raise RequestError(f"its table of {one.name} has {len(table.axes)} sizes, not {sizes}")
-        if not one.scattered and prod(map(len, table.axes)) > _MOST_PLACES:
-            raise RequestError(f"its table of {one.name} is no grid")
-        if fall := None if one.scattered else table.fall(MOST_FALL):
+            raise RequestError(
+                f"its table of {benchmark.name} has {len(table.axes)} sizes, not {sizes}"
+            )
+        if not benchmark.scattered and prod(map(len, table.axes)) > _MOST_PLACES:
+            raise RequestError(f"its table of {benchmark.name} is no grid")
+        if fall := None if benchmark.scattered else table.fall(MOST_FALL):
             less, more = (f"{table.seconds[place]:.1e} s for {place}" for place in fall)
-            raise RequestError(f"its table of {one.name} falls with size, from {less} to {more}")
+            raise RequestError(
+                f"its table of {benchmark.name} falls with size, from {less} to {more}"
+            )
 
 
-# -- measured times beside the least that ceilings allow (the roofline) ----------------
+# -- roofline: measured times against the least that ceilings allow --------------------
 def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
-    """Return Williams, Waterman and Patterson's least time, and its limit: compute or memory."""
+    """Return the least seconds of FLOPs at ``rate`` and bytes, and the limit: compute or memory.
+
+    The roofline model of Williams, Waterman and Patterson.
+    """
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
     return max(compute, memory), "compute" if compute >= memory else "memory"
 
 
 def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
-    """Return the device's own calibration (in ``path`` or the cache), else its maker's figures."""
+    """Return a device's calibrated ceilings, else its maker's, else None."""
     name = str(environment.get("device_name") or "")
     calibration = load(name, environment.get("threads"), path)
     return calibration.ceilings if calibration else stated(name)
 
 
 def with_roofline(report: Report, path: Path | None = None) -> Report:
-    """Return the report with each record's share of the bound, if the device is known."""
+    """Return the report with each record's roofline, or the advice to calibrate in its summary."""
     ceilings = ceilings_of(report.environment, path)
     if ceilings is None:
         advice = "no ceilings known for this device: run attnprof calibrate"
         return replace(report, summary={**report.summary, "roofline": advice})
     tf32 = bool(report.environment.get("tf32"))
     records = [
-        _placed(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
+        _with_fraction(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
         for record in report.records
     ]
     fields = asdict(ceilings)
@@ -355,7 +376,8 @@ def with_roofline(report: Report, path: Path | None = None) -> Report:
     return replace(report, records=records, summary={**report.summary, "roofline": fields})
 
 
-def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
+def _with_fraction(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
+    """Return a record with its roofline; unchanged if its time, counts or rate are unknown."""
     rate = ceilings.rate(record.dtype, tf32=tf32)
     flops = record.flops_formula or record.flops_derived
     if not (rate and record.median_s and flops and record.bytes_moved) or record.contradicted:

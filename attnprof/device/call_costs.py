@@ -1,9 +1,13 @@
-"""What calls cost beyond their own operation, because others come between.
+"""Costs of calls whose code other operations have pushed out of the processor's caches.
 
-A processor knows an operation repeated better than one that follows others: it has to fetch the
-code of each anew. Small operations as layers call them, each again and again and then one after
-another, show by which share of a call that is dearer; and with much memory gone through in between,
-which takes their code's place in a cache, too.
+An operation that is repeated runs from warm caches; in a layer other operations run in between, and
+its code and data structures have to be fetched again. A calibration times two dozen small
+operations as layers call them three ways: each repeated, one after the other, and one after the
+other with memory read in between. :class:`CallCosts` turns the ratios into a share that is added to
+each call of a sequence. Entry points: :func:`sequences` (benchmarks), :meth:`CallCosts.shares`.
+
+Example: if a repeated call takes 2 µs on average and one in the sequence 3 µs, the share is 0.5 for
+a call with all other kinds in between, and 0.25 with half of them.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -17,7 +21,7 @@ from torch.nn import functional
 
 from attnprof.device.tables import Benchmark, Call, TimeTable
 
-#: Operations as layers call them, of a square matrix.
+#: Operations as layers call them, on a square matrix.
 CALLS: tuple[Callable[[Tensor], object], ...] = (
     lambda x: functional.linear(x, x, x[0]), lambda x: x.view(4, -1, len(x)).transpose(0, 1),
     lambda x: x @ x, lambda x: x * 0.5, lambda x: x.softmax(-1), lambda x: x[None] @ x[None],
@@ -28,83 +32,96 @@ CALLS: tuple[Callable[[Tensor], object], ...] = (
     lambda x: x - 1.0, lambda x: x.norm(dim=-1), lambda x: functional.pad(x, (0, 1)),
     lambda x: x.cumsum(-1), lambda x: x.new_zeros(x.shape),
 )  # fmt: skip
-#: Rows of the matrix, and calls of an operation again and again.
-ROWS, AGAIN = 16, 16
-#: Entries of memory that is gone through between operations of a sequence, and how often.
-FLUSHED, EVERY = 2**18, 4
-#: So many times as much as in the sequence is added to a call at most, however many kinds of others
-#: come in between: code is not fetched from farther away then.
-MOST_AMONG = 1.5
-#: Bytes gone through after which nothing of an operation's code is where it was.
+#: Rows of the matrix: so few that a call is overhead; repetitions of an operation in "alone".
+ROWS, REPEATS = 16, 16
+#: Entries of memory (1 MiB in float32) that the broken sequence reads and writes, each time after
+#: so many operations.
+FLUSHED_ENTRIES, FLUSH_INTERVAL = 2**18, 4
+#: The most other kinds of operations in between that count, relative to those of the sequence: code
+#: that is out of the near caches is fetched from the same place, however many more come.
+MAX_OTHERS = 1.5
+#: Bytes of memory read or written after which nothing of an operation's code is in a near cache.
 CODE_BYTES = 2**20
 
 
-def sequences(made: Any) -> list[Benchmark]:
-    """Return benchmarks: each operation again and again, in turns, and with memory in between."""
+def sequences(options: Any) -> list[Benchmark]:
+    """Return benchmarks of the operations repeated, in sequence, and with memory in between.
 
-    def sequence(again: int = 1, *, flushes: bool = False) -> Callable[[int], Call]:
+    ``options``: dtype and device of new tensors.
+    """
+
+    def sequence(repeats: int = 1, *, flushes: bool = False) -> Callable[[int], Call]:
         def make(rows: int) -> Call:
-            x, memory = torch.rand(rows, rows, **made) + 0.5, torch.ones(FLUSHED, **made)
+            x, memory = (
+                torch.rand(rows, rows, **options) + 0.5,
+                torch.ones(FLUSHED_ENTRIES, **options),
+            )
 
             def call() -> object:
-                for place, run in enumerate(CALLS):
-                    if flushes and place % EVERY == 0:
+                for index, operation in enumerate(CALLS):
+                    if flushes and index % FLUSH_INTERVAL == 0:
                         memory.mul_(1.0)
-                    for _ in range(again):
-                        last = run(x)
-                return last
+                    for _ in range(repeats):
+                        result = operation(x)
+                return result
 
             return call
 
         return make
 
     def flush(_: int) -> Call:
-        return partial(torch.ones(FLUSHED, **made).mul_, 1.0)
+        return partial(torch.ones(FLUSHED_ENTRIES, **options).mul_, 1.0)
 
     kinds = {
-        "alone": sequence(AGAIN), "sequence": sequence(),
+        "alone": sequence(REPEATS), "sequence": sequence(),
         "broken sequence": sequence(flushes=True), "flush": flush,
     }  # fmt: skip
-    return [Benchmark(name, ((ROWS,),), make, ROWS, 1, often=True) for name, make in kinds.items()]
+    return [
+        Benchmark(name, ((ROWS,),), make, ROWS, 1, repeat_in_pass=True)
+        for name, make in kinds.items()
+    ]
 
 
 @dataclass(frozen=True)
 class CallCosts:
-    """Shares of calls that are added because others come between, by a calibration's tables."""
+    """Shares of a call's time that other operations in between add, by a calibration's tables."""
 
     tables: Mapping[str, TimeTable]
 
     def shares(self, kinds: Sequence[Hashable], moved: Sequence[int]) -> list[float]:
-        """Return the share that is added to each call of a sequence that runs again and again.
+        """Return the share added to each call of a sequence of operations that runs repeatedly.
 
-        ``kinds`` tell which operation each is, ``moved`` the bytes that it goes through. The more
-        other kinds come before the same one comes again, and the more bytes are gone through, the
-        less of its code is still there.
+        ``kinds`` identify operations, ``moved`` are the bytes that each reads and writes. The share
+        grows with the number of other kinds since the last call of the same kind, and with the
+        bytes moved since.
         """
-        more, most = self._shares
-        recent: list[Hashable] = []
-        shares, last, passed = list[float](), dict[Hashable, int](), 0
-        for turn in range(2):  # the first one tells what comes before each in the second
+        sequence_share, broken_share = self._shares
+        recent: list[Hashable] = []  # kinds, the latest first
+        shares, moved_at, total = list[float](), dict[Hashable, int](), 0
+        for is_second in (False, True):  # the first run only says what comes before the second
             for kind, size in zip(kinds, moved, strict=True):
-                others = recent.index(kind) if kind in last else len(recent)
-                if turn:
-                    broken = min(1.0, (passed - last[kind]) / CODE_BYTES)
-                    among = min(MOST_AMONG, others / (len(CALLS) - 1))
-                    shares.append(among * (more + broken * (most - more)))
-                if kind in last:
+                others = recent.index(kind) if kind in moved_at else len(recent)
+                if is_second:
+                    evicted = min(1.0, (total - moved_at[kind]) / CODE_BYTES)
+                    relative = min(MAX_OTHERS, others / (len(CALLS) - 1))
+                    shares.append(
+                        relative * (sequence_share + evicted * (broken_share - sequence_share))
+                    )
+                if kind in moved_at:
                     del recent[others]
                 recent.insert(0, kind)
-                passed += size
-                last[kind] = passed
+                total += size
+                moved_at[kind] = total
         return shares
 
     @cached_property
     def _shares(self) -> tuple[float, float]:
-        """Of one sequence, and with memory in between."""
+        """The share that a plain sequence adds to a repeated call, and a broken one."""
         alone, plain, broken, flush = (
             self.tables[name].at((ROWS,))
             for name in ("alone", "sequence", "broken sequence", "flush")
         )
-        again = alone / AGAIN
-        more = max(0.0, plain / again - 1)
-        return more, max(more, (broken - len(CALLS) // EVERY * flush) / again - 1)
+        repeated = alone / REPEATS
+        share = max(0.0, plain / repeated - 1)
+        flushes_s = len(CALLS) // FLUSH_INTERVAL * flush
+        return share, max(share, (broken - flushes_s) / repeated - 1)

@@ -1,6 +1,8 @@
-"""What devices can do at most: makers' figures with their source, dense and at the stated clock.
+"""Ceilings of devices: the most FLOP/s and bytes/s that their makers state, with the source.
 
-Those of a device that is not among them are measured. Nothing is guessed.
+A roofline and a lower bound on a time need a device's ceilings. Figures are for dense arithmetic at
+the stated clock. A device that is missing here is measured by ``attnprof calibrate``; no figure is
+guessed. Entry points: :func:`stated` for a driver's name, :func:`device_named` for a typed one.
 """
 
 import re
@@ -16,10 +18,11 @@ TERA, GIGA = 10**12, 10**9
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Most floating-point operations and bytes a second.
+    """The most floating-point operations and bytes per second of a device.
 
-    ``flops_per_s`` by number format; ``tf32`` where float32 products may use it. ``source`` says
-    where every number is from; ``measured`` that it was measured and not stated by the maker.
+    ``flops_per_s``: by number format, and by ``tf32`` for float32 products that may round so.
+    ``source``: publication or measurement that the numbers are from. ``measured``: by attnprof, not
+    stated by the maker.
     """
 
     name: str
@@ -29,7 +32,10 @@ class Ceilings:
     measured: bool = False
 
     def rate(self, dtype: str, *, tf32: bool = False) -> float | None:
-        """Return FLOP/s for a number format; None where the source does not say."""
+        """Return FLOP/s for a number format; None if the source has no figure.
+
+        ``tf32``: float32 products may use TF32.
+        """
         if dtype == "float32" and tf32 and "tf32" in self.flops_per_s:
             return self.flops_per_s["tf32"]
         return self.flops_per_s.get(dtype)
@@ -39,15 +45,18 @@ def _gpu(
     name: str, source: str, bandwidth_gb: float, half: float, single: float,
     tf32: float | None = None, double: float | None = None, *, bfloat16: bool = True,
 ) -> Ceilings:  # fmt: skip
-    """Return a GPU from figures in TFLOP/s and GB/s."""
+    """Return a GPU's ceilings from TFLOP/s (``half``, ``single``, …) and GB/s.
+
+    ``bfloat16``: whether it multiplies bfloat16 at float16's rate, or not at all.
+    """
     rates = {"float16": half, "float32": single, "bfloat16": half if bfloat16 else None,
              "tf32": tf32, "float64": double}  # fmt: skip
     scaled = {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
     return Ceilings(name, scaled, bandwidth_gb * GIGA, source)
 
 
-#: Matched against the name a driver reports, the most specific first. float64 is the maker's
-#: figure for its matrix units where there are any.
+#: GPUs by words of the name that a driver reports, the most specific first. Rates of float64 are
+#: those of matrix units if a GPU has such units.
 GPUS: tuple[Ceilings, ...] = (
     _gpu("B200", "NVIDIA HGX B200 datasheet, one GPU, halved where stated with sparsity",
          8000, 2250, 75, 1100, 37),
@@ -87,37 +96,39 @@ MEMORY_GB: Mapping[str, float] = {
 
 
 def device_named(name: str) -> Ceilings:
-    """Return the maker's figures of a device by a name as people type it: ``h100``, ``a100-80gb``.
+    """Return the maker's figures for a name as people type it: ``h100``, ``a100-80gb``.
 
-    Raises :class:`RequestError` with the known ones.
+    Of several that match, the one with the shortest name. Raises :class:`RequestError`, which lists
+    the names, if none does.
     """
     name = re.sub(r"(?i)^(rtx)(?=\d)", r"\1 ", name)
     exact = [gpu for gpu in GPUS if gpu.name.casefold() == name.casefold()]
-    near = exact or [gpu for gpu in GPUS if names(name, gpu.name)] or [
+    matches = exact or [gpu for gpu in GPUS if names(name, gpu.name)] or [
         gpu for gpu in GPUS if names(gpu.name, name)
     ]  # fmt: skip
-    if not near:
+    if not matches:
         possible = ", ".join(gpu.name for gpu in GPUS)
         raise RequestError(f"--on {name}: its memory is not known; possible: {possible}")
-    return min(near, key=lambda gpu: len(gpu.name))
+    return min(matches, key=lambda gpu: len(gpu.name))
 
 
 def stated(device_name: str) -> Ceilings | None:
-    """Return the maker's figures for a device by its driver's name; None where there are none."""
+    """Return the maker's figures for a device by its driver's name; None if it is not in GPUS."""
     return next((gpu for gpu in GPUS if names(gpu.name, device_name)), None)
 
 
 def names(short: str, device_name: str) -> bool:
-    """Return whether every word of a short name, like ``H200``, is in the driver's name."""
+    """Return whether a driver's name has every word of a short name like ``H200``."""
     words = (set(re.split(r"[-_ ]", name.upper())) for name in (short, device_name))
     return set.issubset(*words)
 
 
+#: Fields of ceilings in a file, with their types.
 RATES = {"flops_per_s": dict[str, float], "bytes_per_s": float, "source": str}
 
 
 def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
-    """Return whether a value of a file has what ``fields`` declare, and rates above 0."""
+    """Return whether a value of a file has all ``fields`` with their types, and rates above 0."""
     return (
         isinstance(entry, dict)
         and all(fits(entry.get(name), hint) for name, hint in fields.items())

@@ -1,9 +1,13 @@
-"""How long a product of matrices takes, from measured products of many shapes.
+"""Predict the time of a product of matrices of any shape from measured products of random shapes.
 
-A kernel's time adds up: the call, every multiplication, entries that are read, packed and written,
-and what edges cost that do not fill a register. How much each counts is fitted to measured times,
-none of it negative. What the sum leaves over is interpolated between neighbours, shapes that are
-alike in size, layout and alignment (a Gaussian process with a Matérn kernel of order 3/2).
+A grid over batch, rows, columns, length of the sums and layout would be far too large, and kernels
+change with alignment. So the time is a sum of terms, like the call, multiplications, entries that
+are read, packed and written, and edges that do not fill a register. Their weights, none of them
+negative, are fitted to the measured times. The logarithm of measured over fitted time, the
+remainder, is then interpolated between shapes that are alike in size, layout and alignment (a
+Gaussian process with a Matérn kernel of order 3/2).
+
+Entry points: :func:`product_shapes` for a calibration, :meth:`ProductTimes.at` for a prediction.
 """
 
 from collections.abc import Mapping
@@ -20,29 +24,29 @@ from attnprof.device.tables import Sizes
 
 Array = NDArray[np.float64]
 
-#: How operands lie: row by row (1), the second transposed (2), the first (3), both (4).
+#: Layouts of operands in memory: both by rows, the second by columns, the first, or both.
 PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED, BOTH_TRANSPOSED = 1, 2, 3, 4
-#: Added to the layout of a single product that is asked for as a batch of one, which some devices
-#: have other kernels for.
+#: Added to the layout of a batch of one product, for which some devices have other kernels than for
+#: a single product.
 AS_A_BATCH = 4
-#: Rounds of the fit, each weighing shapes by how far off they were, and sweeps in one.
+#: Rounds of the fit, each of which weights shapes anew by their errors; sweeps over all weights in
+#: a round.
 ROUNDS, SWEEPS = 12, 30
-#: Logarithms of a time's error beyond which a shape counts less.
-FAR_OFF = 0.3
-#: Entries of a level of the cache, four bytes each; results beyond them are written more slowly.
-CACHES = (1e5, 2e6)
-
-
-#: Layouts of products that calls ask for; both operands transposed are rare.
+#: Error of a time, as a logarithm, at which a shape counts half as much in the fit.
+ROBUST_SCALE = 0.3
+#: Entries (4 B each) that levels of the cache hold; larger tensors are read and written more slowly.
+CACHE_ENTRIES = (1e5, 2e6)
+#: Layouts of products in layers, to draw from; both operands transposed is rare.
 LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
 
 
 @dataclass(frozen=True)
 class ProductLimits:
-    """Products that are measured; entries of a tensor and multiplications of the largest.
+    """Number and largest sizes of the products to measure on a kind of device.
 
-    ``long_sums`` of a hundred have far longer sums than rows and columns, ``many`` of a hundred
-    are batches of very many small ones, ``as_batches`` of a hundred single ones are batches of one.
+    ``entries``: of a tensor. ``work``: multiplications of a product. In percent: ``long_sums``,
+    products with far longer sums than rows and columns; ``many``, batches of very many small
+    products; ``as_batches``, single products that are computed as a batch of one.
     """
 
     count: int
@@ -53,50 +57,59 @@ class ProductLimits:
     as_batches: int = 0
 
 
-ON_CPU = ProductLimits(1400, 20_000_000, 1_200_000_000)
-#: A GPU's kernels differ most in how they divide long sums, and whether they are asked for batches.
-ON_GPU = ProductLimits(3600, 200_000_000, 200_000_000_000, long_sums=35, many=8, as_batches=50)
-#: Sizes are lengths of sequences or widths, small ones of heads or larger ones, from and to; and
-#: how many of a hundred lengths and widths are multiples of 8, and how many powers of two.
-LENGTHS, SMALL, LARGE = (16, 8192), (8, 160), (128, 4800)
-LONG = (200, 32768)
-#: Products of a batch of very many, from and to.
-MANY = (256, 65536)
-EVEN_LENGTHS, EVEN_WIDTHS, POWERS = 85, 60, 20
-#: Rows a multiple of so many entries apart share few places of a cache, and of twice as many fewer.
-CROWDED = 512
-#: Columns of a quarter of the results, and the multiples of 8 among them that half of these have:
-#: kernels treat each such width in its own way.
-FEW_COLUMNS, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
+CPU_PRODUCTS = ProductLimits(1400, 20_000_000, 1_200_000_000)
+#: A GPU's kernels differ most in how they split long sums, and between batches and single products.
+GPU_PRODUCTS = ProductLimits(
+    3600, 200_000_000, 200_000_000_000, long_sums=35, many=8, as_batches=50
+)
+#: Ranges of sizes: lengths of sequences, small widths (heads), large widths.
+LENGTH_RANGE, SMALL_RANGE, LARGE_RANGE = (16, 8192), (8, 160), (128, 4800)
+#: Range of the length of long sums.
+LONG_SUM_RANGE = (200, 32768)
+#: Range of the number of products in batches of very many.
+MANY_RANGE = (256, 65536)
+#: Percent of lengths and of widths that are multiples of 8; percent of sizes that are powers of two.
+EVEN_LENGTHS_PERCENT, EVEN_WIDTHS_PERCENT, POWERS_PERCENT = 85, 60, 20
+#: Rows whose distance is a multiple of so many entries map to few sets of a cache; of twice as many,
+#: to even fewer.
+CROWDED_STRIDE = 512
+#: A quarter of the products have few columns, half of these a multiple of 8: kernels differ by width.
+FEW_COLUMNS_RANGE, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 
 
-def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...]:
-    """Return random products of all magnitudes, always the same: batch, m, n, k and layout."""
+def product_shapes(limits: ProductLimits = CPU_PRODUCTS) -> tuple[tuple[int, ...], ...]:
+    """Return shapes (batch, m, n, k, layout) over all magnitudes, random but always the same.
+
+    A shape stands for ``batch`` products of (m, k) by (k, n).
+    """
     draw = Random(0)  # noqa: S311 - which shapes, no secret
     shapes = dict[tuple[int, ...], None]()
     while len(shapes) < limits.count:
         batch = draw.choice((1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128))
-        m, n, k = (_size(draw) for _ in range(3))
+        m, n, k = (_random_size(draw) for _ in range(3))
         if draw.random() < 0.25:
             even = draw.random() < 0.5
-            n = draw.choice(EVEN_COLUMNS) if even else draw.randint(*FEW_COLUMNS)
+            n = draw.choice(EVEN_COLUMNS) if even else draw.randint(*FEW_COLUMNS_RANGE)
         layout = draw.choice(LAYOUTS)
         if limits.long_sums and draw.random() * 100 < limits.long_sums:
-            m, n, k = (_sized(draw, *ends) for ends in (SMALL, (SMALL[0], LARGE[1]), LONG))
+            m, n, k = (
+                _size_between(draw, *ends)
+                for ends in (SMALL_RANGE, (SMALL_RANGE[0], LARGE_RANGE[1]), LONG_SUM_RANGE)
+            )
             m, n = draw.sample((m, n), 2)
             layout = draw.choice((*LAYOUTS[1:], FIRST_TRANSPOSED, BOTH_TRANSPOSED))
         if limits.many and draw.random() * 100 < limits.many:
-            batch = _sized(draw, *MANY)
-            m, n, k = (_sized(draw, *SMALL) for _ in range(3))
+            batch = _size_between(draw, *MANY_RANGE)
+            m, n, k = (_size_between(draw, *SMALL_RANGE) for _ in range(3))
             m, n = draw.sample((m, draw.choice((1, n))), 2)
         if batch > 1 and draw.random() < 0.1:
             m = 1  # the queries of one token
         elif draw.random() < 0.12:
-            apart = CROWDED * draw.choice((1, 2, 4, 8))
+            stride = CROWDED_STRIDE * draw.choice((1, 2, 4, 8))
             layout = draw.choice((PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED))
-            m = apart if layout == FIRST_TRANSPOSED else m
-            n = apart if layout == PLAIN else n
-            k = apart if layout == SECOND_TRANSPOSED else k
+            m = stride if layout == FIRST_TRANSPOSED else m
+            n = stride if layout == PLAIN else n
+            k = stride if layout == SECOND_TRANSPOSED else k
         if limits.as_batches and batch == 1 and draw.random() * 100 < limits.as_batches:
             layout += AS_A_BATCH
         entries = batch * max(m * n, m * k, n * k)
@@ -105,45 +118,51 @@ def product_shapes(limits: ProductLimits = ON_CPU) -> tuple[tuple[int, ...], ...
     return tuple(shapes)
 
 
-def _size(draw: Random) -> int:
+def _random_size(draw: Random) -> int:
+    """Draw a length of a sequence or a width, with the same probability."""
     length = draw.random() < 0.5
-    low, high = LENGTHS if length else SMALL if draw.random() < 0.7 else LARGE
-    return _sized(draw, low, high, EVEN_LENGTHS if length else EVEN_WIDTHS)
+    low, high = LENGTH_RANGE if length else SMALL_RANGE if draw.random() < 0.7 else LARGE_RANGE
+    return _size_between(draw, low, high, EVEN_LENGTHS_PERCENT if length else EVEN_WIDTHS_PERCENT)
 
 
-def _sized(draw: Random, low: int, high: int, even_share: int = EVEN_WIDTHS) -> int:
-    """Draw a size of any magnitude between two: a power of two, a multiple of 8, or any."""
+def _size_between(
+    draw: Random, low: int, high: int, even_percent: int = EVEN_WIDTHS_PERCENT
+) -> int:
+    """Draw a size, log-uniform in a range; round it to a power of two, a multiple of 8, or not."""
     size = round(exp(draw.uniform(log(low), log(high))))
-    if draw.random() * 100 < POWERS:
+    if draw.random() * 100 < POWERS_PERCENT:
         return int(2 ** round(log2(size)))
-    even = draw.random() * 100 < even_share
+    even = draw.random() * 100 < even_percent
     return max(8, size // 8 * 8) if even else size
 
 
-#: Bytes of an entry from which on a factor of a product may lie in memory in any way.
-WHOLE_BYTES = 4
+#: Bytes of an entry of single precision, from which on kernels read factors with any strides.
+SINGLE_BYTES = 4
 
 
 def is_packed(x: Any) -> bool:
-    """Return whether oneDNN copies a factor first: matrices of half formats that lie apart."""
-    return x.element_size() < WHOLE_BYTES and not (x.is_contiguous() or x.mT.is_contiguous())
+    """Return whether oneDNN copies a factor first: a half format whose matrices are not dense."""
+    return x.element_size() < SINGLE_BYTES and not (x.is_contiguous() or x.mT.is_contiguous())
 
 
 def layout_of(first: Any, second: Any) -> int:
-    """Return the layout: which of two matrices lies column by column; whether in a batch."""
-    left, right = (bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second))
-    alone = bool(first.dim() == 3 and first.shape[0] == 1)
-    return PLAIN + right + 2 * left + AS_A_BATCH * alone
+    """Return the layout of two factors: which one lies by columns, and whether in a batch of one."""
+    first_by_columns, second_by_columns = (
+        bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second)
+    )
+    is_batch_of_one = bool(first.dim() == 3 and first.shape[0] == 1)
+    return PLAIN + second_by_columns + 2 * first_by_columns + AS_A_BATCH * is_batch_of_one
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How far properties tell products apart; neighbours are about one apart.
+    """Distances between shapes; shapes within a distance of about one have similar remainders.
 
-    Of twice the ``rows`` or the length of sums, of twice the ``columns`` up to 64; of one or
-    several at once (``batched``), of one alone or in a batch (``as_batch``); of rows that begin at
-    multiples of 8 entries or do not (``aligned``), and even or odd columns. ``left_over`` and
-    ``noise`` are standard deviations, in logarithms, of what the sum leaves over and of a time.
+    ``rows``: for doubling the rows or the length of the sums. ``columns``: for doubling the columns
+    up to 64. ``batched``: between one product and several. ``as_batch``: between a single product
+    and a batch of one. ``aligned``: for rows that do not begin at multiples of 8 entries. ``odd``:
+    for an odd number of columns. ``left_over``, ``noise``: standard deviations, in logarithms, of
+    remainders and of measured times.
     """
 
     rows: float = 0.5
@@ -158,42 +177,47 @@ class Likeness:
 
 @dataclass(frozen=True)
 class ProductTimes:
-    """Seconds of products by their sizes: batch, m, n, k and the layout (``PLAIN``, …)."""
+    """Seconds of products by shape (batch, m, n, k, layout), with a fit to all of them."""
 
     seconds: Mapping[Sizes, float]
     likeness: Likeness = Likeness()
 
     def at(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
-        """Return the seconds of so many products (m, k) by (k, n)."""
-        weights, mean, points, left = self._fitted
+        """Return the seconds of ``batch`` products (m, k) by (k, n)."""
+        weights, mean, points, influence = self._fitted
         shape = np.array([[batch, m, n, k, layout]], dtype=float)
-        near = self._covariance(self._features(shape), points) @ left
-        return float(np.exp(np.log(_work(shape) @ weights) + mean + near)[0])
+        remainder = self._covariance(self._features(shape), points) @ influence
+        return float(np.exp(np.log(_terms(shape) @ weights) + mean + remainder)[0])
 
     @cached_property
     def _fitted(self) -> tuple[Array, float, Array, Array]:
-        """Weights of the sum, its usual error, measured shapes, and what each tells of others."""
+        """Weights of terms, median remainder, features of measured shapes, influence of each."""
         shapes = np.array(list(self.seconds), dtype=float)
         times = np.array(list(self.seconds.values()))
-        work, points = _work(shapes), self._features(shapes)
-        weights = _fit(work / times[:, None])
-        over = np.log(times) - np.log(work @ weights)
-        mean = float(np.median(over))
+        terms, points = _terms(shapes), self._features(shapes)
+        weights = _fit_weights(terms / times[:, None])
+        remainders = np.log(times) - np.log(terms @ weights)
+        mean = float(np.median(remainders))
         covariance = self._covariance(points, points) + self.likeness.noise**2 * np.eye(len(points))
-        return weights, mean, points, np.linalg.solve(covariance, over - mean)
+        return weights, mean, points, np.linalg.solve(covariance, remainders - mean)
 
     def _features(self, shapes: Array) -> Array:
-        """Return the coordinates of shapes by which they are alike, chosen on random products."""
+        """Return the coordinates of shapes whose distances :class:`Likeness` describes, a row each.
+
+        The constants gave the least errors on random products that were left out of the fit.
+        """
         b, m, n, k, layout = shapes.T
         like = self.likeness
         first, second = transposed(layout)
-        apart = _rows_apart(m, n, k, layout)
+        row_strides = _row_strides(m, n, k, layout)
         crowded = [
-            0.7 * (entries % (CROWDED * times) == 0) for entries in apart for times in (1, 2)
+            0.7 * (entries % (CROWDED_STRIDE * times) == 0)
+            for entries in row_strides
+            for times in (1, 2)
         ]
         aligned = [
             share * like.aligned * (entries % step != 0)
-            for entries in apart
+            for entries in row_strides
             for share, step in ((1.0, 8), (0.6, 2))
         ]
         return np.stack(
@@ -208,67 +232,67 @@ class ProductTimes:
             axis=1,
         )  # fmt: skip
 
-    def _covariance(self, some: Array, others: Array) -> Array:
-        """Return how much what one shape leaves over tells of another's."""
-        apart = some @ others.T
-        apart *= -2.0
-        apart += (some**2).sum(1)[:, None] + (others**2).sum(1)
-        np.sqrt(3 * np.maximum(apart, 0.0, out=apart), out=apart)
-        covariance: Array = self.likeness.left_over**2 * (1 + apart)
-        covariance *= np.exp(np.negative(apart, out=apart), out=apart)
+    def _covariance(self, points: Array, other_points: Array) -> Array:
+        """Return the prior covariance of the remainders at two sets of points (Matérn 3/2)."""
+        distances = points @ other_points.T
+        distances *= -2.0
+        distances += (points**2).sum(1)[:, None] + (other_points**2).sum(1)
+        np.sqrt(3 * np.maximum(distances, 0.0, out=distances), out=distances)
+        covariance: Array = self.likeness.left_over**2 * (1 + distances)
+        covariance *= np.exp(np.negative(distances, out=distances), out=distances)
         return covariance
 
 
-def _work(shapes: Array) -> Array:
-    """Return what a product's time is a sum of, a column each."""
+def _terms(shapes: Array) -> Array:
+    """Return the terms of which a product's time is a sum: a row per shape, a column per term."""
     b, m, n, k, layout = shapes.T
     first, second = transposed(layout)
-    ones, pieces = np.ones_like(b), (b > 1) * 1.0
-    left, right, out = b * m * k, b * n * k, b * m * n
-    columns: list[Any] = [1 - pieces, pieces, b * pieces, out * k, left, right, out]
+    ones, in_batch = np.ones_like(b), (b > 1) * 1.0
+    left, right, results = b * m * k, b * n * k, b * m * n
+    columns: list[Any] = [1 - in_batch, in_batch, b * in_batch, results * k, left, right, results]
     columns += [left * first, right * second, b * m, b * n, b * k]
     columns += [left * (n % 16 == rest) for rest in range(1, 16)]
     columns += [right * (m % 8 == rest) for rest in range(1, 8)]
-    columns += [out * (n % step != 0) for step in (2, 4, 8, 16)]
-    columns += [out * k * (n % step != 0) for step in (2, 8)]
-    rows_apart = _rows_apart(m, n, k, layout)
-    columns += [x * (apart % step != 0) for step in (2, 4, 8)
-                for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
-    columns += [x * (apart % (CROWDED * times) == 0) for times in (1, 2)
-                for x, apart in zip((right, left), rows_apart, strict=True)]  # fmt: skip
-    columns += [x * (x > cache) for x in (left, right, out) for cache in CACHES]
-    columns += [left * (n < 16), right * (m < 16), out * (k < 16)]
+    columns += [results * (n % step != 0) for step in (2, 4, 8, 16)]
+    columns += [results * k * (n % step != 0) for step in (2, 8)]
+    row_strides = _row_strides(m, n, k, layout)
+    columns += [x * (stride % step != 0) for step in (2, 4, 8)
+                for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
+    columns += [x * (stride % (CROWDED_STRIDE * times) == 0) for times in (1, 2)
+                for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
+    columns += [x * (x > cache) for x in (left, right, results) for cache in CACHE_ENTRIES]
+    columns += [left * (n < 16), right * (m < 16), results * (k < 16)]
     return np.stack([column * ones for column in columns], axis=1)
 
 
 def transposed(layout: Any) -> tuple[Any, Any]:
-    """Return whether the first and the second operand lie column by column, 1 or 0."""
+    """Return for each factor of a product 1.0 if it lies by columns, 0.0 if by rows."""
     first = (layout - 1) % AS_A_BATCH + 1 >= FIRST_TRANSPOSED
     return first * 1.0, (layout % 2 == 0) * 1.0
 
 
-def _rows_apart(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:
-    """Return the entries from one row in memory to the next, second operand first."""
+def _row_strides(m: Array, n: Array, k: Array, layout: Array) -> tuple[Array, Array]:
+    """Return the entries from one row in memory to the next, of the second and the first factor."""
     first, second = transposed(layout)
     return np.where(second > 0, k, n), np.where(first > 0, m, k)
 
 
-def _fit(shares: Array) -> Array:
-    """Fit weights, none negative, with which the columns of a row add up to about one.
+def _fit_weights(shares: Array) -> Array:
+    """Fit non-negative weights with which the columns of each row add up to about one.
 
-    Least squares by coordinates, in rounds: rows are weighed so that errors count by their
-    logarithm, and large ones less.
+    Solve least squares by coordinate descent, in rounds. Each round weights the rows so that errors
+    count by their logarithm, and large errors less.
     """
     scale = np.maximum(np.sqrt((shares**2).mean(0)), 1e-300)
     columns = shares / scale
-    factors, rows = np.zeros(columns.shape[1]), np.ones(len(columns))
+    factors, row_weights = np.zeros(columns.shape[1]), np.ones(len(columns))
     for _ in range(ROUNDS):
-        weighed = columns * rows[:, None]
-        gram, aim = weighed.T @ weighed, weighed.T @ rows
+        weighted = columns * row_weights[:, None]
+        gram, target = weighted.T @ weighted, weighted.T @ row_weights
         for _ in range(SWEEPS):
             for j in np.flatnonzero(gram.diagonal() > 0):
-                factors[j] = max(0.0, factors[j] + (aim[j] - gram[j] @ factors) / gram[j, j])
-        total = np.maximum(columns @ factors, 1e-3)
-        rows = 1 / np.sqrt(total * (1 + (np.log(total) / FAR_OFF) ** 2))
+                factors[j] = max(0.0, factors[j] + (target[j] - gram[j] @ factors) / gram[j, j])
+        totals = np.maximum(columns @ factors, 1e-3)
+        row_weights = 1 / np.sqrt(totals * (1 + (np.log(totals) / ROBUST_SCALE) ** 2))
     weights: Array = factors / scale
     return weights

@@ -1,10 +1,14 @@
-"""Times freed of what slows a whole processor down, as a small operation beside each shows it.
+"""Times at the usual speed of a processor, from readings that other programs disturbed.
 
-Neighbours on a core, its cache or its power budget slow every operation down at once, though not
-all equally: what waits for code or for the core's units more than what waits for memory. A
-reference operation timed before and after each reading tells how slow the processor is at that
-moment. Readings at the reference's usual time are told as they are; where there are few of them,
-all are moved to it, by as much as readings of that kind follow the reference.
+Other programs on a core, its cache or its power budget slow all operations at once, though those
+that wait for memory less than those that wait for code or for the core's units. So a small
+reference operation is timed before and after each reading. Readings during which the reference took
+its usual time count as they are. A place with few of them uses all its readings, corrected to the
+usual speed: in logarithms, by the share with which times of that place follow the reference's.
+Entry point: :func:`steady`.
+
+Example: the reference usually takes 5 µs and now 7.5 µs, a product reads 490 µs. With a share of
+0.5 it counts as 490 / (7.5/5)**0.5 = 400 µs.
 """
 
 from bisect import bisect_right
@@ -18,108 +22,126 @@ from typing import TypeVar
 
 Place = TypeVar("Place", bound=Hashable)
 
-#: Readings of a place tell its own share, as far as they spread more than this sum of squares;
-#: below, the share is that of places of its kind.
-TRUSTED = 0.06
-#: Up to this factor the reference is as usual; so many such readings of a place are enough.
-SAME_SPEED, FEWEST = 1.12, 3
-#: Share of all readings that an undisturbed processor must have.
-UNDISTURBED = 0.1
+#: Squared deviations of the reference at which the slope of a place weighs as much as that of its
+#: kind: readings at one speed do not show how a place follows the reference.
+TRUSTED_SQUARES = 0.06
+#: Largest factor between reference times of one speed; readings at the usual speed that suffice.
+SAME_SPEED, ENOUGH_READINGS = 1.12, 3
+#: Least share of all readings that an undisturbed processor must have made.
+UNDISTURBED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TimeReading:
-    """Seconds of a call, and of the reference operation beside it, both as logarithms."""
+    """Logarithms of the seconds of a call, and of the reference operation around it."""
 
     log_s: float
     reference: float
 
 
 @dataclass(frozen=True)
-class _Cloud:
-    """Readings of one place around their means: the centre, and sums of squares and products."""
+class _Deviations:
+    """Sums over the readings of a place, for a regression on the reference's logarithms.
 
-    log_s: float
-    reference: float
+    ``squares``: squared deviations of the reference from its mean. ``products``: its deviations
+    times those of the readings.
+    """
+
     squares: float
     products: float
 
     @classmethod
-    def of(cls, readings: Sequence[TimeReading]) -> "_Cloud":
-        x, y = fmean(one.reference for one in readings), fmean(one.log_s for one in readings)
-        squares = sum((one.reference - x) ** 2 for one in readings)
-        products = sum((one.reference - x) * (one.log_s - y) for one in readings)
-        return cls(y, x, squares, products)
+    def of(cls, readings: Sequence[TimeReading]) -> "_Deviations":
+        """Return the sums of readings."""
+        reference = fmean(reading.reference for reading in readings)
+        log_s = fmean(reading.log_s for reading in readings)
+        return cls(
+            squares=sum((one.reference - reference) ** 2 for one in readings),
+            products=sum((one.reference - reference) * (one.log_s - log_s) for one in readings),
+        )
 
 
 def steady(
     passes: Sequence[Mapping[Place, Sequence[TimeReading]]], usual: float | None = None,
     kind: Callable[[Place], Hashable] = lambda _: None,
 ) -> dict[Place, list[float]]:  # fmt: skip
-    """Return logarithms of seconds at the usual speed: by place, one value a pass that has it.
+    """Return logarithms of seconds at the usual speed: by place, the median of each pass.
 
-    A value is the median of its pass, where that counts; the usual time, a logarithm, that of
-    :func:`usual_of` all readings unless it is given. Places of a ``kind`` follow the reference
-    alike. Raises ValueError for no readings.
+    A pass without readings at the usual speed is left out if the other passes have enough of them.
+    ``usual``: logarithm of the reference's usual time, by default :func:`usual_reference` of all
+    readings. ``kind``: a function that groups places which follow the reference alike. Raises
+    ValueError without readings.
     """
-    together: dict[Place, list[Sequence[TimeReading]]] = {}
+    by_place: dict[Place, list[Sequence[TimeReading]]] = {}
     for one_pass in passes:
-        for place, taken in one_pass.items():
-            together.setdefault(place, []).append(taken)
+        for place, readings in one_pass.items():
+            by_place.setdefault(place, []).append(readings)
     if usual is None:
-        parts = chain(*together.values())
-        usual = usual_of([one.reference for part in parts for one in part])
-    clouds = {
-        place: _Cloud.of(list(chain(*passes_there))) for place, passes_there in together.items()
+        all_passes = chain(*by_place.values())
+        usual = usual_reference([one.reference for readings in all_passes for one in readings])
+    deviations = {
+        place: _Deviations.of(list(chain(*place_passes)))
+        for place, place_passes in by_place.items()
     }
-    shares = _shares(clouds, {place: kind(place) for place in together})
+    shares = _shares(deviations, {place: kind(place) for place in by_place})
     return {
-        place: _at_usual(passes_there, shares[place], usual)
-        for place, passes_there in together.items()
+        place: _at_usual(place_passes, shares[place], usual)
+        for place, place_passes in by_place.items()
     }
 
 
 def same_speed(reference: float, usual: float) -> bool:
-    """Return whether the processor was as fast as usual, by logarithms of reference times."""
+    """Return whether the processor had its usual speed, by logarithms of reference times."""
     return abs(reference - usual) <= log(SAME_SPEED)
 
 
-def enough(references: Iterable[float], usual: float) -> bool:
-    """Return whether readings beside these references tell a time at the usual speed."""
-    return sum(same_speed(one, usual) for one in references) >= FEWEST
+def has_enough(references: Iterable[float], usual: float) -> bool:
+    """Return whether enough readings were made at the usual speed, by their reference times."""
+    return sum(same_speed(one, usual) for one in references) >= ENOUGH_READINGS
 
 
-def _at_usual(parts: Sequence[Sequence[TimeReading]], share: float, usual: float) -> list[float]:
-    """Return medians of each pass: of readings at the usual speed, or of all, moved to it."""
-    if enough((one.reference for part in parts for one in part), usual):
-        same = [[x.log_s for x in part if same_speed(x.reference, usual)] for part in parts]
-        return [median(logs) for logs in same if logs]
-    return [median(x.log_s - share * (x.reference - usual) for x in part) for part in parts]
+def _at_usual(passes: Sequence[Sequence[TimeReading]], share: float, usual: float) -> list[float]:
+    """Return each pass's median of readings at the usual speed, or of all, corrected to it."""
+    if has_enough((one.reference for readings in passes for one in readings), usual):
+        steady_logs = [
+            [reading.log_s for reading in readings if same_speed(reading.reference, usual)]
+            for readings in passes
+        ]
+        return [median(logs) for logs in steady_logs if logs]
+    return [
+        median(reading.log_s - share * (reading.reference - usual) for reading in readings)
+        for readings in passes
+    ]
 
 
-def usual_of(references: Sequence[float]) -> float:
-    """Return the logarithm of the reference's time while nobody disturbs the processor.
+def usual_reference(references: Sequence[float]) -> float:
+    """Return the logarithm of the reference's time on an undisturbed processor.
 
-    The fastest at which a share of all readings was made: where neighbours come and go, what they
-    leave is the same at all times, and how slow they make it is not. Raises ValueError for none.
+    It is the median of the fastest cluster of times that holds ``UNDISTURBED_SHARE`` of all:
+    disturbed times vary, undisturbed ones are alike. Raises ValueError without readings.
     """
     ordered = sorted(references)
-    for place, fastest in enumerate(ordered):
-        alike = ordered[place : bisect_right(ordered, fastest + log(SAME_SPEED))]
-        if len(alike) >= UNDISTURBED * len(ordered):
-            return median(alike)
+    for first, fastest in enumerate(ordered):
+        cluster = ordered[first : bisect_right(ordered, fastest + log(SAME_SPEED))]
+        if len(cluster) >= UNDISTURBED_SHARE * len(ordered):
+            return median(cluster)
     raise ValueError("no references")
 
 
-def _shares(clouds: Mapping[Place, _Cloud], kinds: Mapping[Place, Hashable]) -> dict[Place, float]:
-    """Return by how much of a change of the reference the readings of each place change."""
+def _shares(
+    deviations: Mapping[Place, _Deviations], kinds: Mapping[Place, Hashable]
+) -> dict[Place, float]:
+    """Return the slope of each place's logarithms over the reference's, between 0 and 1.5."""
     squares, products = defaultdict[Hashable, float](float), defaultdict[Hashable, float](float)
-    for place, cloud in clouds.items():
-        squares[kinds[place]] += cloud.squares
-        products[kinds[place]] += cloud.products
-    alike = {kind: products[kind] / squares[kind] if squares[kind] else 0.0 for kind in squares}
+    for place, deviation in deviations.items():
+        squares[kinds[place]] += deviation.squares
+        products[kinds[place]] += deviation.products
+    kind_shares = {
+        kind: products[kind] / squares[kind] if squares[kind] else 0.0 for kind in squares
+    }
     shares = {
-        place: (one.products + TRUSTED * alike[kinds[place]]) / (one.squares + TRUSTED)
-        for place, one in clouds.items()
+        place: (deviation.products + TRUSTED_SQUARES * kind_shares[kinds[place]])
+        / (deviation.squares + TRUSTED_SQUARES)
+        for place, deviation in deviations.items()
     }
     return {place: min(1.5, max(0.0, share)) for place, share in shares.items()}

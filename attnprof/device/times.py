@@ -11,21 +11,21 @@ from typing import ClassVar
 import numpy as np
 
 from attnprof.device.benchmarks import (
+    BROADCAST_RUNS,
     CHAIN,
-    MANY_RUNS,
-    OF_A_LAYER,
-    OF_MADE,
-    OF_RESTS,
-    PIECE,
-    RESTS,
-    VECTOR,
-    WEIGHTS,
-    WHOLE,
+    FUNCTIONS_PER_LAYER,
+    GPU_PIECE,
+    POINTWISE_PREPARED,
+    REMAINDER_LENGTHS,
+    REMAINDERS,
+    VECTOR_ENTRIES,
+    WEIGHT_ENTRIES,
+    WHOLE_VECTORS,
 )
 from attnprof.device.call_costs import CallCosts
 from attnprof.device.fused_times import fused_s
 from attnprof.device.operations import FUSED, Demand, KernelCall
-from attnprof.device.product_times import PLAIN, WHOLE_BYTES, Likeness, ProductTimes
+from attnprof.device.product_times import PLAIN, SINGLE_BYTES, Likeness, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
 from attnprof.measure.clocks import LARGEST_KEPT
@@ -77,18 +77,18 @@ class Times:
     @cached_property
     def function_s(self) -> float:
         """Seconds of a call of a Python function between operations."""
-        return self.tables["functions"].at((1,)) / CHAIN / OF_A_LAYER
+        return self.tables["functions"].at((1,)) / CHAIN / FUNCTIONS_PER_LAYER
 
     @cached_property
     def _jumps(self) -> tuple[float, ...]:
         """Seconds of a jump between pieces of whole vectors, and more for each of ``RESTS``."""
 
         def each(length: int) -> float:
-            more = self.tables["broadcast"].at((MANY_RUNS, length))
-            return (more - self.tables["fill"].at((MANY_RUNS * length,))) / MANY_RUNS
+            more = self.tables["broadcast"].at((BROADCAST_RUNS, length))
+            return (more - self.tables["fill"].at((BROADCAST_RUNS * length,))) / BROADCAST_RUNS
 
-        jump = max(0.0, each(WHOLE))
-        return jump, *(max(0.0, each(length) - jump) for length in OF_RESTS)
+        jump = max(0.0, each(WHOLE_VECTORS))
+        return jump, *(max(0.0, each(length) - jump) for length in REMAINDER_LENGTHS)
 
     def of(self, work: Demand) -> float:
         """Return the seconds of a call; RequestError where tables tell of none, or of no end."""
@@ -129,7 +129,7 @@ class Times:
             return 0, 0.0
 
         def byte_s(together: int) -> float:
-            entries = max(WEIGHTS[0], together / self.entry_bytes)
+            entries = max(WEIGHT_ENTRIES[0], together / self.entry_bytes)
             return table.at((entries,)) / entries / self.entry_bytes
 
         far_s = byte_s(work.given)
@@ -236,14 +236,14 @@ class Times:
         What a piece has beyond whole vectors is gone through one by one.
         """
         jump, *rests = self._jumps
-        rest_s = float(np.interp(length % VECTOR, (0, *RESTS), (0.0, *rests)))
+        rest_s = float(np.interp(length % VECTOR_ENTRIES, (0, *REMAINDERS), (0.0, *rests)))
         return seconds + runs * (jump + rest_s)
 
     def _overhead_s(self, o: KernelCall) -> float:
         """Return the seconds of a call on next to nothing; a number is made a tensor first."""
         overhead_s = self._of(o)
         alone = self.tables[overhead_s].at((1,))
-        made = overhead_s.removeprefix("of ") in OF_MADE
+        made = overhead_s.removeprefix("of ") in POINTWISE_PREPARED
         return alone if made or o.operands < 2 else min(alone, self.tables["binary"].at((1,)))
 
     def _arithmetic_s(self, o: KernelCall, entries: int) -> float:
@@ -350,11 +350,11 @@ class GpuTimes(Times):
     def _broken_s(self, seconds: float, runs: int, length: float) -> float:
         """Return the seconds of pieces: what finding their places costs, however many there are."""
         pieces = self.tables["in pieces"]
-        return max(seconds, pieces.at((runs * max(length, PIECE),)))
+        return max(seconds, pieces.at((runs * max(length, GPU_PIECE),)))
 
     @cached_property
     def _products(self) -> ProductTimes:
-        likeness = PRODUCTS if self.entry_bytes >= WHOLE_BYTES else HALF_PRODUCTS
+        likeness = PRODUCTS if self.entry_bytes >= SINGLE_BYTES else HALF_PRODUCTS
         return ProductTimes(self.tables["product"].seconds, likeness)
 
     @cached_property
@@ -366,7 +366,7 @@ class GpuTimes(Times):
     def _fused(self, o: KernelCall) -> float:
         """Return the seconds of a fused kernel, whose blocks the processors share."""
         heads, n, m, d, v = o.sizes
-        half = self.entry_bytes < WHOLE_BYTES
+        half = self.entry_bytes < SINGLE_BYTES
         kernel = FUSED_KERNELS[half, "backward" in o.name]
         start_s = kernel.calls * self.call_s
         if half and n == 1:  # the keys are shared out, and reading them is all

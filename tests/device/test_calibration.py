@@ -65,7 +65,7 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
     )  # fmt: skip
     tables, _ = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1,): 1e-6, (8,): 8e-6})
-    monkeypatch.setattr(calibration_run, "MOST", 0)
+    monkeypatch.setattr(calibration_run, "REPEAT_LIMIT", 0)
     before = len(asked)
     bench.tables()
     assert len(asked) - before < before

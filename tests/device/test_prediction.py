@@ -9,7 +9,7 @@ import pytest
 from attnprof import registry
 from attnprof.cli.app import main
 from attnprof.device import calibration, recommendation
-from attnprof.device.benchmarks import CHAIN, OF_ENTRIES, OF_MADE, WEIGHTS
+from attnprof.device.benchmarks import CHAIN, POINTWISE, POINTWISE_PREPARED, WEIGHT_ENTRIES
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
@@ -53,9 +53,9 @@ def made_up():
         "vector product": {(1, *p[2:4]): s for p, s in products.items() if p[:2] == (1, 1)},
         "product": products,
         **dict.fromkeys(patterns, entries), **dict.fromkeys(over_rows, rows),
-        **{f"of {name}": entries for name in (*OF_ENTRIES, *OF_MADE)},
+        **{f"of {name}": entries for name in (*POINTWISE, *POINTWISE_PREPARED)},
         "fused": scores, **dict.fromkeys(SQUARE, square),
-        "weights": {(n,): n * 2 * FLOP_S for n in WEIGHTS},
+        "weights": {(n,): n * 2 * FLOP_S for n in WEIGHT_ENTRIES},
         "broadcast": rows, "4 views": nothing, "functions": nothing,
         **dict.fromkeys(("sequence", "broken sequence", "flush", "chain", "recorded"), nothing),
         "played": {(1,): 5e-30}, "alone": {(1,): 16e-30},
@@ -101,7 +101,7 @@ def test_factors_of_half_formats_that_lie_apart_are_packed_first():
 
 def test_weights_that_no_cache_holds_until_the_next_call_take_longer():
     tables = made_up()
-    near, far = WEIGHTS[0], WEIGHTS[-1]
+    near, far = WEIGHT_ENTRIES[0], WEIGHT_ENTRIES[-1]
     tables["weights"] = TimeTable({(near,): near * 1e-9, (far,): far * 5e-9})
     times, entry_bytes = Times(tables), 4
     product = KernelCall("mm", "product", (1, 1, 64, 64), weights=64 * 64 * entry_bytes)

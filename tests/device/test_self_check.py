@@ -12,7 +12,7 @@ from attnprof.device import calibration_run, self_check
 from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.prediction import Predictor, read_machine
-from attnprof.device.self_check import LAYERS, PHASES, checked, drawn_points
+from attnprof.device.self_check import LAYERS, PHASES, check_layers, drawn_points
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import made_up
@@ -72,7 +72,7 @@ def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
 
 
 def test_layers_are_predicted_and_timed_until_there_are_enough():
-    check = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
     assert Counter(layer.phase for layer in check.layers) == dict.fromkeys(PHASES, LAYERS)
     assert [check.bias(phase) for phase in PHASES] == pytest.approx([log(2)] * len(PHASES))
     assert len({layer.mechanism for layer in check.layers}) > 5
@@ -86,7 +86,7 @@ def test_a_layer_that_ends_the_second_time_keeps_its_first():
             raise CannotRunError("no memory now")
         return 2e-3
 
-    check = checked(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
     assert check.bias("train") == pytest.approx(log(2))
 
 
@@ -99,7 +99,7 @@ def test_layers_are_timed_in_a_process_of_their_own():
 
 def test_where_layers_take_too_long_nothing_is_checked():
     points = itertools.islice(drawn_points("float32", "cpu"), 30)
-    assert checked(lambda *_: 10.0, points, lambda _: 2e-3) is None
+    assert check_layers(lambda *_: 10.0, points, lambda _: 2e-3) is None
 
 
 @pytest.mark.parametrize(

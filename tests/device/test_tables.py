@@ -7,12 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnprof.device.call_costs import AGAIN, CALLS, CODE_BYTES, EVERY, MOST_AMONG, CallCosts
+from attnprof.device.call_costs import (
+    CALLS,
+    CODE_BYTES,
+    FLUSH_INTERVAL,
+    MAX_OTHERS,
+    REPEATS,
+    CallCosts,
+)
 from attnprof.device.product_times import (
     AS_A_BATCH,
+    CPU_PRODUCTS,
     FIRST_TRANSPOSED,
-    ON_CPU,
-    ON_GPU,
+    GPU_PRODUCTS,
     PLAIN,
     SECOND_TRANSPOSED,
     Likeness,
@@ -21,7 +28,7 @@ from attnprof.device.product_times import (
     product_shapes,
     transposed,
 )
-from attnprof.device.steady_times import TimeReading, steady, usual_of
+from attnprof.device.steady_times import TimeReading, steady, usual_reference
 from attnprof.device.tables import TimeTable
 
 
@@ -107,11 +114,13 @@ def test_a_place_that_one_pass_alone_has_has_one_value():
 
 def test_the_usual_speed_is_that_of_an_undisturbed_processor():
     fast, slow = [1.0, 1.01, 0.99], [1.6, 1.61, 1.59, 1.7] * 5
-    assert usual_of([*fast, *slow]) == pytest.approx(1.0, abs=0.02)
-    assert usual_of([0.5, *slow]) == pytest.approx(1.605, abs=0.02)  # one reading is no speed
-    assert usual_of([2.5]) == 2.5
+    assert usual_reference([*fast, *slow]) == pytest.approx(1.0, abs=0.02)
+    assert usual_reference([0.5, *slow]) == pytest.approx(
+        1.605, abs=0.02
+    )  # one reading is no speed
+    assert usual_reference([2.5]) == 2.5
     with pytest.raises(ValueError, match="no references"):
-        usual_of([])
+        usual_reference([])
 
 
 def test_a_pass_without_readings_at_the_usual_speed_is_left_out_where_others_have_enough():
@@ -119,13 +128,13 @@ def test_a_pass_without_readings_at_the_usual_speed_is_left_out_where_others_hav
     assert [len(values) for values in steady(made, math.log(5e-6)).values()] == [1, 1, 1]
 
 
-FLUSHES = len(CALLS) // EVERY
+FLUSHES = len(CALLS) // FLUSH_INTERVAL
 
 
 def costs(plain, broken):
     """Calls of 1 s again and again, in turns, and with memory of 7 s in between."""
     seconds = {
-        "alone": AGAIN,
+        "alone": REPEATS,
         "sequence": plain,
         "broken sequence": broken + 7 * FLUSHES,
         "flush": 7,
@@ -151,7 +160,7 @@ def test_what_comes_again_soon_is_less_dear():
     assert once == [0.0]
     assert again[1] == 0.0 < again[0] < other[0]
     assert other == pytest.approx([0.5 * 2 / (len(CALLS) - 1)] * 3)
-    assert max(shares(table, range(100))) == pytest.approx(MOST_AMONG * 0.5)
+    assert max(shares(table, range(100))) == pytest.approx(MAX_OTHERS * 0.5)
 
 
 def test_bytes_count_since_an_operation_of_the_same_kind():
@@ -164,7 +173,7 @@ def test_turns_that_are_no_slower_add_nothing():
 
 
 def shapes_of(count):
-    return product_shapes(replace(ON_CPU, count=count))
+    return product_shapes(replace(CPU_PRODUCTS, count=count))
 
 
 def kernel(batch, m, n, k, layout):
@@ -210,8 +219,8 @@ def test_shapes_are_the_same_every_time_and_no_two_alike():
 
 
 def test_a_gpu_is_asked_for_long_sums_of_few_rows_and_columns():
-    long = [shape for shape in product_shapes(ON_GPU) if shape[3] > 8 * max(shape[1:3])]
-    assert len(long) > 0.25 * ON_GPU.count
+    long = [shape for shape in product_shapes(GPU_PRODUCTS) if shape[3] > 8 * max(shape[1:3])]
+    assert len(long) > 0.25 * GPU_PRODUCTS.count
 
 
 def test_where_alignment_tells_kernels_apart_it_is_learnt_from_fewer_shapes():
