@@ -1,19 +1,22 @@
-"""Times of torch's fused attention on a CPU, interpolated between times of the kernel itself.
+"""Times of torch's fused attention: measured as a whole on a CPU, by a formula on a GPU.
 
 A fused kernel distributes blocks of queries over threads, goes through keys in blocks, and keeps
 scores in a cache: its time is not the sum of its products. So a calibration times the whole kernel
 over heads, queries, keys and head widths, with and without a causal mask, forward and backward.
-Entry points: :func:`fused_benchmarks` for a calibration, :func:`fused_s` for a prediction.
+On a GPU, whose kernels have simple blocks, :class:`FusedKernel` counts multiplications instead.
+Entry points: :func:`fused_benchmarks` for a calibration; :func:`fused_s` and ``FUSED_KERNELS`` for
+a prediction.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from math import isqrt
+from math import ceil, isqrt
 from typing import Any
 
 import torch
 
-from attnprof.device.operations import KernelCall
+from attnprof.device.operation_forms import KernelCall
 from attnprof.device.tables import Benchmark, Call, TimeTable
 
 #: Heads, queries, keys and head widths that are timed; one query stands for a decoded token.
@@ -88,3 +91,39 @@ def _backward(options: Any, causal: bool, heads: int, scores: int, width: int) -
     y, scale = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)  # noqa: SLF001 - torch's kernel
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001 - torch's kernel
     return lambda: backward(gradient, q, k, v, y, scale, 0.0, causal)
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """The work of a fused attention kernel on a GPU, in multiplications at the best product's rate.
+
+    The kernel takes blocks of ``rows`` queries through all keys. A score costs ``score``, plus
+    ``width`` for each entry of a key and of a value, but at least ``alone`` on a multiprocessor
+    that has no other block. Starting the kernel takes as long as ``calls`` small operations. The
+    numbers are from an H200; a calibration does not measure them.
+    """
+
+    rows: int
+    score: float
+    width: float
+    alone: float
+    calls: int = 1
+
+    def work(self, heads: int, n: int, m: int, widths: int, processors: int) -> float:
+        """Return the multiplications that take as long as the kernel.
+
+        ``n``, ``m``: queries and keys. ``widths``: entries of a key and a value. ``processors``:
+        multiprocessors, 0 if unknown.
+        """
+        per_score = self.score + self.width * widths
+        blocks = heads * ceil(n / self.rows)
+        return self.rows * m * max(per_score * blocks, max(per_score, self.alone) * processors)
+
+
+#: Fused kernels by (format of two bytes, backward pass), as timed for ``reports/times/h200``.
+FUSED_KERNELS = {
+    (False, False): FusedKernel(64, 130, 0.65, alone=320),
+    (False, True): FusedKernel(64, 330, 1.6, alone=700),
+    (True, False): FusedKernel(128, 100, 0.85, alone=240, calls=3),
+    (True, True): FusedKernel(128, 420, 1.6, alone=600, calls=7),
+}

@@ -19,7 +19,7 @@ import torch
 from attnprof.blocks.cache import tensors_within
 from attnprof.device.calibration import elsewhere, load
 from attnprof.device.ceilings import MEMORY_GB, device_named, stated
-from attnprof.device.operations import Demand, watched
+from attnprof.device.operations import Demand, observed
 from attnprof.device.prediction import Predictor
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, sample
@@ -70,7 +70,7 @@ def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype:
         try:
             subject = phase_subject(whole, phase, sizes, dtype)
             subject.prepare()
-            return watched(subject)
+            return observed(subject)
         except RuntimeError as error:
             raise CannotRunError(
                 f"{whole.name} does not run without values in {phase}: {error}"

@@ -1,7 +1,10 @@
 """Predict time and memory of a mechanism or a module on a device, without running it there.
 
-The time is the sum of the call's operations (:mod:`attnprof.device.operations`), each read from
-the tables of a calibration; the peak is the closed form's. Entry point: :func:`predict_points`.
+The time is the sum of the times of the call's operations (:mod:`attnprof.device.operations`), each
+interpolated in the tables of a calibration, and corrected by layers that the calibration predicted
+and timed. The peak of memory is the closed form's. A device that was never calibrated gets a lower
+bound from its maker's ceilings. Entry points: :func:`predict_points` for a report,
+:class:`Predictor` for a calibration.
 """
 
 from collections import Counter
@@ -28,9 +31,10 @@ from attnprof.record import PredictRecord, ProfileRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
-#: Half width of an interval of 95 % in standard deviations; operations that a record lists.
-REACH, LISTED = 1.96, 12
+#: Half width of a 95 % interval in standard deviations; most operations that a record lists.
+REACH, MAX_OPERATIONS = 1.96, 12
 
+#: What intervals mean, for reports: without checked layers, with them, and from ceilings alone.
 INTERVAL = (
     "low and high: ends of an interval of 95 % by the repeatability of the calibration, how steady "
     "the processor was meanwhile, and what a sum of single operations leaves out"
@@ -46,20 +50,21 @@ def predict_points(
     requests: Sequence[PointRequest], *, path: Path | None = None, on: str | None = None,
     kept: bool = False,
 ) -> Report:  # fmt: skip
-    """Return the report of ``predict``: a record a point, or why it has no numbers.
+    """Return the report of ``predict``: for each point a record, or the reason it has none.
 
     Times come from the calibration of this device, in ``path`` or the cache folder, or of the
     device that ``on`` names. If that was never calibrated, its maker's ceilings give a lower bound.
-    Raises :class:`CannotRunError` without a calibration of this device.
+    ``kept``: see :class:`Predictor`. Raises :class:`CannotRunError` without a calibration of this
+    device.
     """
     environment = point_environment(requests[0])
-    point, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
+    predict, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
     records = []
     for done, request in enumerate(requests):
         tell(f"predicting {request.title}", done, len(requests))
         try:
             with refusing(request):
-                records.append(point(request, inf))
+                records.append(predict(request, inf))
         except RequestError as error:
             records.append(blank_of(PredictRecord, request, str(error)))
     summary = {
@@ -69,26 +74,29 @@ def predict_points(
     return Report("predict", records, summary, environment)
 
 
-#: A function that returns a point's record, given a request and a limit in processor seconds.
-Point = Callable[[PointRequest, float], PredictRecord]
+#: A function that returns a point's record, given a request and the most processor seconds to list
+#: its operations.
+PointPredictor = Callable[[PointRequest, float], PredictRecord]
 
 
 def pricing(
     environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
     kept: bool = False,
-) -> tuple[Point, str, str]:  # fmt: skip
-    """Return a function that predicts a point, a text on its source, and one on its interval.
+) -> tuple[PointPredictor, str, str]:  # fmt: skip
+    """Return a function that predicts a point, and for the report its source and its intervals.
 
-    Raises :class:`CannotRunError` without a calibration, :class:`RequestError` for a device whose
-    ceilings nobody states.
+    Raises :class:`CannotRunError` without a calibration of this device, :class:`RequestError` for a
+    device ``on`` that has neither a calibration nor ceilings by its maker.
     """
-    calibrated = elsewhere(on, path) if on else calibration_of(environment, path)
-    if calibrated is not None:
-        slowdown, state = (1.0, "") if on else read_machine(calibrated, conditions_now())
-        predictor = Predictor(calibrated, kept, slowdown)
-        wider = "intervals reach as much farther" if slowdown != 1 else ""
-        remarks = "; ".join(text for text in (predictor.made_of, state, wider) if text)
-        return predictor.point, remarks, CHECKED if calibrated.checks else INTERVAL
+    calibration = elsewhere(on, path) if on else calibration_of(environment, path)
+    if calibration is not None:
+        slowdown, machine_note = (1.0, "") if on else read_machine(calibration, conditions_now())
+        predictor = Predictor(calibration, kept, slowdown)
+        interval_note = "intervals reach as much farther" if slowdown != 1 else ""
+        remarks = "; ".join(
+            text for text in (predictor.made_of, machine_note, interval_note) if text
+        )
+        return predictor.point, remarks, CHECKED if calibration.checks else INTERVAL
     ceilings = stated(on or "")
     if ceilings is None:
         possible = ", ".join(gpu.name for gpu in GPUS)
@@ -97,22 +105,23 @@ def pricing(
             f"{possible}, or --calibration with a file that calibrate wrote there"
         )
     return (
-        lambda request, _: at_least(request, ceilings),
+        lambda request, _: lower_bound_point(request, ceilings),
         f"{ceilings.name}: {ceilings.source}", LOWER,
     )  # fmt: skip
 
 
-#: Duration of a reading of the machine's speed, and how many groups of calls are timed in it.
+#: Seconds of measuring the share of processors, and readings of the reference operation after it.
 READING_S, BUNDLES = 0.15, 40
-#: A machine counts as slower or faster from this factor on; readings of one state differ by less.
+#: Least factor by which a machine counts as slower or faster; readings in one state differ by less.
 SLOWER = 1.25
 
 
 def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
-    """Return how many times slower (below 1: faster) a machine is than calibrated, with remarks.
+    """Return how many times slower this machine is now than when calibrated, and remarks for users.
 
-    A reference operation is timed again, and so is the share of the processors that other programs
-    leave. ``conditions`` of this process are compared with those of the calibration.
+    The factor is below 1 if it is faster, and 1 if the difference is no more than ``SLOWER``. The
+    reference operation is timed again, and the share of the processors that other programs leave.
+    Remarks tell of both, and of ``conditions`` that differ from the calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
@@ -131,19 +140,22 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
             f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
             "(other programs, another clock, or cores that wait longer for each other)"
         )
-    if different := "; ".join(
-        f"{name.replace('_', ' ')} {there}, here {conditions.get(name)}"
-        for name, there in calibration.conditions.items()
-        if conditions.get(name) != there
+    if differences := "; ".join(
+        f"{name.replace('_', ' ')} {calibrated_value}, here {conditions.get(name)}"
+        for name, calibrated_value in calibration.conditions.items()
+        if conditions.get(name) != calibrated_value
     ):
-        remarks.append(f"calibrated with {different}: type attnprof calibrate")
+        remarks.append(f"calibrated with {differences}: type attnprof calibrate")
     return slowdown, "; ".join(remarks)
 
 
 def calibration_of(
     environment: Mapping[str, Any], path: Path | None, on: str | None = None
 ) -> Calibration:
-    """Return the calibration of this device and threads, or of the device that ``on`` names."""
+    """Return the calibration of this device and its threads, or of the device that ``on`` names.
+
+    Raises :class:`CannotRunError` if there is none.
+    """
     if on is not None:
         if (calibration := elsewhere(on, path)) is None:
             where = path or "the cache folder"
@@ -160,7 +172,7 @@ def calibration_of(
 
 
 def _answer(records: Sequence[PredictRecord]) -> str:
-    """Return one sentence: what is fastest, and at which lengths."""
+    """Return a sentence with the fastest mechanism by length; "" without any comparison."""
     fastest: dict[int, str] = {}
     for length in dict.fromkeys(r.seq_len for r in records):
         timed = [r for r in records if r.seq_len == length and r.time_s is not None]
@@ -183,7 +195,7 @@ class Predictor:
     """Predictions by a calibration.
 
     ``kept``: freed memory stays with the process, so that new memory costs no page faults.
-    ``slowdown``: how many times slower the machine is now than when it was calibrated.
+    ``slowdown``: how many times slower the machine is now than when calibrated. It widens intervals.
     """
 
     calibration: Calibration
@@ -193,22 +205,22 @@ class Predictor:
 
     @property
     def made_of(self) -> str:
-        """The device and how well its calibration repeats itself."""
-        made, share = self.calibration, self.calibration.repeatability
-        how = "" if share is None else f", repeatable to ±{share:.0%}"
-        where = f"{made.ceilings.name}, {plural(made.threads, 'thread')}"
-        checks = [f"; {dtype} {check}" for dtype, check in made.checks.items()]
-        if made.tables and "float32" not in made.tables:
+        """A text for reports: the device, and how repeatable and accurate its calibration is."""
+        calibration, share = self.calibration, self.calibration.repeatability
+        repeatable = "" if share is None else f", repeatable to ±{share:.0%}"
+        where = f"{calibration.ceilings.name}, {plural(calibration.threads, 'thread')}"
+        checks = [f"; {dtype} {check}" for dtype, check in calibration.checks.items()]
+        if calibration.tables and "float32" not in calibration.tables:
             checks.append(
                 "; float32 was not calibrated (attnprof calibrate adds it): what layers compute in "
                 "it is priced in their own format"
             )
-        return f"{where}: single operations measured{how}{''.join(checks)}"
+        return f"{where}: single operations measured{repeatable}{''.join(checks)}"
 
     def times(self, dtype: str) -> Times:
-        """Return the times in a number format; RequestError where it was not calibrated.
+        """Return the times in a number format, with those of other calibrated formats.
 
-        What a layer computes in another format is priced in that one, where it was calibrated.
+        Raises :class:`RequestError` if it was not calibrated, or its tables are damaged.
         """
         tables = self.calibration.tables
         if dtype not in tables:
@@ -216,13 +228,13 @@ class Predictor:
             raise RequestError(
                 f"{dtype} was not calibrated ({have}): type attnprof calibrate --dtype {dtype}"
             )
-        if dtype not in self._times:  # made once, since they remember fits
-            others = {name: self._alone(name) for name in tables if name != dtype}
-            self._times[dtype] = replace(self._alone(dtype), formats=others)
+        if dtype not in self._times:  # once: they keep fits and prices
+            others = {name: self._single_format_times(name) for name in tables if name != dtype}
+            self._times[dtype] = replace(self._single_format_times(dtype), formats=others)
         return self._times[dtype]
 
-    def _alone(self, dtype: str) -> Times:
-        """Return the times in a number format, by its tables alone."""
+    def _single_format_times(self, dtype: str) -> Times:
+        """Return the times in a number format, without those of others."""
         import torch
 
         tables, device = self.calibration.tables[dtype], self.calibration.device
@@ -233,16 +245,20 @@ class Predictor:
                 f"the calibration of {dtype} is not whole: {error}: type attnprof calibrate "
                 f"--dtype {dtype}"
             ) from error
-        key = tables, 0.0 if self.kept else self.calibration.fault_s, ITEM_SIZES[dtype]
+        arguments = tables, 0.0 if self.kept else self.calibration.fault_s, ITEM_SIZES[dtype]
         if device.startswith("cuda"):
-            return GpuTimes(*key, processors=self.calibration.processors)
-        return Times(*key)
+            return GpuTimes(*arguments, processors=self.calibration.processors)
+        return Times(*arguments)
 
     def interval(self, work: Demand, dtype: str, phase: str) -> tuple[float, float, float]:
-        """Return the seconds of a phase's call, and the ends of their interval of 95 %."""
-        times, made, check = self.times(dtype), self.calibration, self.calibration.checks.get(dtype)
+        """Return the seconds of a phase's call, and the low and high end of the 95 % interval."""
+        times, calibration, check = (
+            self.times(dtype),
+            self.calibration,
+            self.calibration.checks.get(dtype),
+        )
         seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
-        spreads = (times.spread, made.repeatability or 0.0, made.unsteadiness or 0.0)
+        spreads = (times.spread, calibration.repeatability or 0.0, calibration.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
         slower, faster = max(1.0, self.slowdown), min(1.0, self.slowdown)
         return seconds, seconds / spread * faster, seconds * spread * slower
@@ -250,42 +266,46 @@ class Predictor:
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """Return the record of a point: time and its interval, peak memory, seconds by operation.
 
-        Raises what :func:`attnprof.device.operations.operations_of` raises.
+        ``most_s``: limit in processor seconds. Raises the errors of
+        :func:`attnprof.device.operations.operations_of`.
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
         seconds, low_s, high_s = self.interval(work, request.dtype, request.phase)
-        shares = _shares(work, times)
+        rows = _operation_rows(work, times)
         bounds: Counter[str] = Counter()
-        for row in shares:
+        for row in rows:
             bounds[row["bound"]] += row["time_s"]
         return replace(
-            predicted_record(request), device=self.calibration.device, time_s=seconds,
+            record_with_peak(request), device=self.calibration.device, time_s=seconds,
             ci_low_s=low_s, ci_high_s=high_s,
-            bound=bounds.most_common(1)[0][0] if bounds else None, operations=shares[:LISTED],
+            bound=bounds.most_common(1)[0][0] if bounds else None, operations=rows[:MAX_OPERATIONS],
         )  # fmt: skip
 
 
-def at_least(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
+def lower_bound_point(request: PointRequest, ceilings: Ceilings) -> PredictRecord:
     """Return the record of a point on an uncalibrated device: its roofline, a lower bound."""
     counts = predict_point(request)
     rate = ceilings.rate(request.dtype)
     flops = counts.flops_formula if counts.flops_formula is not None else counts.flops_derived
-    record = predicted_record(request, counts)
+    record = record_with_peak(request, counts)
     if rate is None or flops is None or counts.bytes_moved is None:
         return replace(record, skipped=f"{ceilings.name} has no stated rate for {request.dtype}")
     seconds, bound = roofline(flops, counts.bytes_moved, ceilings, rate)
     return replace(record, time_s=seconds, ci_low_s=seconds, bound=bound)
 
 
-def predicted_record(request: PointRequest, counts: ProfileRecord | None = None) -> PredictRecord:
-    """Return a record of a request with the peak by the closed form."""
+def record_with_peak(request: PointRequest, counts: ProfileRecord | None = None) -> PredictRecord:
+    """Return a record of a request with the peak by its closed form, without a time."""
     names = {field.name for field in fields(PredictRecord)}
     values = asdict(counts or predict_point(request))
     return PredictRecord(**{name: value for name, value in values.items() if name in names})
 
 
-def _shares(work: Demand, times: Times) -> list[dict[str, Any]]:
-    """Return groups of equal operations with their calls and seconds, the slowest first."""
+def _operation_rows(work: Demand, times: Times) -> list[dict[str, Any]]:
+    """Return rows for a record: equal operations with their calls and seconds, the slowest first.
+
+    Costs between operations are rows, too.
+    """
     calls = Counter(replace(o, weights=0) for o in work.operations)
     rows = [
         {

@@ -34,7 +34,7 @@ AS_A_BATCH = 4
 ROUNDS, SWEEPS = 12, 30
 #: Error of a time, as a logarithm, at which a shape counts half as much in the fit.
 ROBUST_SCALE = 0.3
-#: Entries (4 B each) that levels of the cache hold; larger tensors are read and written more slowly.
+#: Entries (4 B each) that levels of the cache hold; larger tensors take longer per entry.
 CACHE_ENTRIES = (1e5, 2e6)
 #: Layouts of products in layers, to draw from; both operands transposed is rare.
 LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
@@ -58,7 +58,7 @@ class ProductLimits:
 
 
 CPU_PRODUCTS = ProductLimits(1400, 20_000_000, 1_200_000_000)
-#: A GPU's kernels differ most in how they split long sums, and between batches and single products.
+#: A GPU's kernels differ most by how they split long sums, and between batches and single products.
 GPU_PRODUCTS = ProductLimits(
     3600, 200_000_000, 200_000_000_000, long_sums=35, many=8, as_batches=50
 )
@@ -68,12 +68,12 @@ LENGTH_RANGE, SMALL_RANGE, LARGE_RANGE = (16, 8192), (8, 160), (128, 4800)
 LONG_SUM_RANGE = (200, 32768)
 #: Range of the number of products in batches of very many.
 MANY_RANGE = (256, 65536)
-#: Percent of lengths and of widths that are multiples of 8; percent of sizes that are powers of two.
+#: Percent of lengths and of widths that are multiples of 8, and of sizes that are powers of two.
 EVEN_LENGTHS_PERCENT, EVEN_WIDTHS_PERCENT, POWERS_PERCENT = 85, 60, 20
-#: Rows whose distance is a multiple of so many entries map to few sets of a cache; of twice as many,
-#: to even fewer.
+#: Rows whose distance is a multiple of so many entries map to few sets of a cache; a multiple of
+#: twice as many, to even fewer.
 CROWDED_STRIDE = 512
-#: A quarter of the products have few columns, half of these a multiple of 8: kernels differ by width.
+#: A quarter of the products have few columns, half of these a multiple of 8, since kernels differ.
 FEW_COLUMNS_RANGE, EVEN_COLUMNS = (4, 40), (8, 16, 24, 32)
 
 
@@ -146,7 +146,7 @@ def is_packed(x: Any) -> bool:
 
 
 def layout_of(first: Any, second: Any) -> int:
-    """Return the layout of two factors: which one lies by columns, and whether in a batch of one."""
+    """Return the layout of two factors: which lies by columns, and whether in a batch of one."""
     first_by_columns, second_by_columns = (
         bool(x.stride(-1) != 1 and x.stride(-2) == 1) for x in (first, second)
     )

@@ -1,4 +1,9 @@
-"""Which attention to take for a request: all mechanisms by their predicted time."""
+"""Recommend an attention mechanism for a workload: rank all of them by predicted time.
+
+Mechanisms that fit into memory come first, then exact ones before approximations, then fast ones
+before slow. Mechanisms with very many operations at the asked length are extrapolated from shorter
+lengths. The summary also says which are fastest at other lengths. Entry point: :func:`recommend`.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import registry
-from attnprof.device.prediction import Point, predicted_record, pricing
+from attnprof.device.prediction import PointPredictor, pricing, record_with_peak
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
 from attnprof.measure.point import available_bytes, blank_of, needed_bytes
@@ -19,14 +24,14 @@ from attnprof.record import PredictRecord, RecommendRecord, Report
 from attnprof.units import format_bytes, format_ratio, format_time, joined, plural
 from attnprof.workload import Workload
 
-#: Seconds of seeing a call's operations, beyond which its time follows from shorter lengths.
-MOST_S = 1.0
-#: Pairs of lengths by which a time follows, as shares of what is asked, and the shortest of them.
-SHORTER, SHORTEST = ((1 / 32, 1 / 16), (1 / 128, 1 / 64)), 64
-#: Lengths at which the fastest are told, as multiples of what is asked, and the longest.
-MULTIPLES, LONGEST = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4), 2**17
-#: So many of the exact ones and of the others are asked at other lengths.
-ASKED = 4
+#: Most processor seconds to list a call's operations; beyond them its time is extrapolated.
+LISTING_S = 1.0
+#: Pairs of lengths to extrapolate from, as fractions of the asked length; the shortest in tokens.
+SHORTER_LENGTHS, SHORTEST_LENGTH = ((1 / 32, 1 / 16), (1 / 128, 1 / 64)), 64
+#: Other lengths whose fastest are reported, as multiples of the asked one; the longest in tokens.
+MULTIPLES, LONGEST_LENGTH = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4), 2**17
+#: How many exact mechanisms, and how many others, are predicted at other lengths.
+CANDIDATES = 4
 
 
 def recommend(
@@ -34,34 +39,40 @@ def recommend(
     threads: int | None = None, scope: str = "layer", path: Path | None = None,
     on: str | None = None, memory: int | None = None,
 ) -> Report:  # fmt: skip
-    """Return the report of ``recommend``: every mechanism, the ones to take first.
+    """Return the report of ``recommend``: every mechanism, the best first.
 
-    ``memory`` are the bytes that a call may need, by default those that are free; ``on`` names a
-    device that is not here. Raises :class:`CannotRunError` without a calibration of the device.
+    ``memory``: bytes that a call may need, by default those that are free here. ``on``: name of a
+    device that is not here. ``path``: file of calibrations. Raises :class:`CannotRunError` without
+    a calibration of the device, or if no mechanism can run the workload.
     """
     names = registry.names()
     chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
     points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
     predict, made_of, interval = pricing(environment, path=path, on=on)
-    most = memory
-    if most is None and on is None:
-        most = available_bytes(points[0].device)
+    memory_limit = memory
+    if memory_limit is None and on is None:
+        memory_limit = available_bytes(points[0].device)
     rows: list[RecommendRecord] = []
     for done, point in enumerate(points):
         tell(f"predicting {point.title}", done, len(points))
-        rows.append(_row(point, chosen[point.mechanism], predict, most))
+        rows.append(_row(point, chosen[point.mechanism], predict, memory_limit))
     rows.sort(key=lambda row: (row.rank is None, not row.exact, _seconds(row)))
     ranked = [
         row if row.rank is None else replace(row, rank=rank) for rank, row in enumerate(rows, 1)
     ]
-    fit = [row for row in ranked if row.rank]
-    others = sorted((row for row in fit if not row.exact), key=_seconds)
-    near = {row.mechanism for row in [*[x for x in fit if x.exact][:ASKED], *others[:ASKED]]}
-    stretches = _stretches([point for point in points if point.mechanism in near], predict, most)
+    ranked_rows = [row for row in ranked if row.rank]
+    inexact = sorted((row for row in ranked_rows if not row.exact), key=_seconds)
+    candidates = {
+        row.mechanism
+        for row in [*[x for x in ranked_rows if x.exact][:CANDIDATES], *inexact[:CANDIDATES]]
+    }
+    stretches = _stretches(
+        [point for point in points if point.mechanism in candidates], predict, memory_limit
+    )
     summary = {
         "answer": _answer(ranked, stretches), "made_of": made_of, "interval": interval,
-        "memory_bytes": most, "fastest": stretches,
+        "memory_bytes": memory_limit, "fastest": stretches,
     }  # fmt: skip
     if not any(row.rank for row in ranked):
         reasons = (f"{row.mechanism}: {row.skipped}" for row in ranked[:3])
@@ -70,22 +81,24 @@ def recommend(
 
 
 def gives_up(spec: Mechanism) -> str:
-    """Return what a mechanism does not do that softmax attention does."""
-    kind, why = spec.to_softmax
-    what = KINDS.get(kind, "another function")
-    parts = [] if kind == "same" else [f"{what}: {why or 'it has no queries and keys'}"]
-    can = spec.abilities
-    parts += ["one length only"] * can.needs_seq_len
-    parts += ["not causal"] * (not can.causal) + ["no decoding"] * (not can.decode)
+    """Return what a mechanism lacks compared with softmax attention; "" if nothing."""
+    kind, difference = spec.to_softmax
+    kind_text = KIND_TEXTS.get(kind, "another function")
+    parts = [] if kind == "same" else [f"{kind_text}: {difference or 'it has no queries and keys'}"]
+    abilities = spec.abilities
+    parts += ["one length only"] * abilities.needs_seq_len
+    parts += ["not causal"] * (not abilities.causal) + ["no decoding"] * (not abilities.decode)
     return "; ".join(parts)
 
 
-#: What a mechanism is to softmax attention, where it is not the same.
-KINDS = dict.fromkeys(("approximates", "untrained"), "an approximation")
+#: Texts for relations to softmax attention; any other that is not "same" is another function.
+KIND_TEXTS = dict.fromkeys(("approximates", "untrained"), "an approximation")
 
 
-def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | None) -> Any:
-    """Return a mechanism's row; ``rank`` 0 where it will have one."""
+def _row(
+    request: PointRequest, spec: Mechanism, predict: PointPredictor, memory_limit: int | None
+) -> Any:
+    """Return a mechanism's row; its rank is 0 until rows are sorted, None if it cannot run."""
     traits: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
     try:
         predicted = _predicted(request, predict)
@@ -94,77 +107,94 @@ def _row(request: PointRequest, spec: Mechanism, predict: Point, most: int | Non
         return replace(blank_of(RecommendRecord, request, str(refusal)), **traits)
     names = {field.name for field in fields(RecommendRecord)}
     values = {name: value for name, value in asdict(predicted).items() if name in names}
-    fits = most is None or needed <= most
-    why = None if fits else f"needs {format_bytes(needed)}, there are {format_bytes(most or 0)}"
+    fits = memory_limit is None or needed <= memory_limit
+    skipped = (
+        None
+        if fits
+        else f"needs {format_bytes(needed)}, there are {format_bytes(memory_limit or 0)}"
+    )
     return RecommendRecord(
-        **{**values, "skipped": why}, **traits, peak_bytes=predicted.peak_bytes_predicted,
+        **{**values, "skipped": skipped}, **traits, peak_bytes=predicted.peak_bytes_predicted,
         fits=fits, rank=0 if fits else None,
     )  # fmt: skip
 
 
-def _predicted(request: PointRequest, predict: Point) -> PredictRecord:
-    """Return a prediction; of very many operations, what two shorter calls let expect."""
+def _predicted(request: PointRequest, predict: PointPredictor) -> PredictRecord:
+    """Return a prediction, extrapolated from two shorter lengths if its listing takes too long."""
     try:
-        return predict(request, MOST_S)
+        return predict(request, LISTING_S)
     except CannotRunError:
-        for shares in SHORTER:
-            lengths = [max(SHORTEST, round(request.seq_len * share)) for share in shares]
+        for shares in SHORTER_LENGTHS:
+            lengths = [max(SHORTEST_LENGTH, round(request.seq_len * share)) for share in shares]
             if len({*lengths}) == 1:
                 break
             with suppress(CannotRunError):
-                few, more = (predict(replace(request, seq_len=n), MOST_S) for n in lengths)
-                return _farther(request, few, more)
+                shorter, longer = (predict(replace(request, seq_len=n), LISTING_S) for n in lengths)
+                return _extrapolated(request, shorter, longer)
         raise
 
 
-def _farther(request: PointRequest, few: PredictRecord, more: PredictRecord) -> PredictRecord:
-    """Return a time that grows with a power of the length, by those of two shorter lengths."""
-    growth = log((more.time_s or 1) / (few.time_s or 1)) / log(more.seq_len / few.seq_len)
-    seconds = (more.time_s or 0) * (request.seq_len / more.seq_len) ** growth
-    bounded = more.ci_high_s is not None and more.time_s
-    wide = ((more.ci_high_s or 0.0) / (more.time_s or 1.0)) ** 2 if bounded else 1.0
+def _extrapolated(
+    request: PointRequest, shorter: PredictRecord, longer: PredictRecord
+) -> PredictRecord:
+    """Return the record of a longer request, with a time that grows with a power of the length.
+
+    The power is that between two shorter lengths. The interval is twice as wide in logarithms.
+    """
+    growth = log((longer.time_s or 1) / (shorter.time_s or 1)) / log(
+        longer.seq_len / shorter.seq_len
+    )
+    seconds = (longer.time_s or 0) * (request.seq_len / longer.seq_len) ** growth
+    has_interval = longer.ci_high_s is not None and longer.time_s
+    spread = ((longer.ci_high_s or 0.0) / (longer.time_s or 1.0)) ** 2 if has_interval else 1.0
     return replace(
-        predicted_record(request), time_s=seconds, bound=more.bound, ci_low_s=seconds / wide,
-        ci_high_s=seconds * wide if bounded else None,
+        record_with_peak(request), time_s=seconds, bound=longer.bound, ci_low_s=seconds / spread,
+        ci_high_s=seconds * spread if has_interval else None,
     )  # fmt: skip
 
 
 def _seconds(row: RecommendRecord) -> float:
+    """Return a row's predicted seconds, infinite if it has none."""
     return float("inf") if row.time_s is None else row.time_s
 
 
 def _stretches(
-    points: Sequence[PointRequest], predict: Point, most: int | None
+    points: Sequence[PointRequest], predict: PointPredictor, memory_limit: int | None
 ) -> list[dict[str, Any]]:
-    """Return the stretches of lengths over which the same two mechanisms are fastest."""
+    """Return stretches of lengths with the fastest mechanism and the fastest exact one of each."""
     stretches: list[dict[str, Any]] = []
     for done, multiple in enumerate(MULTIPLES):
         tell("predicting at other lengths", done, len(MULTIPLES))
         length = round(points[0].seq_len * multiple) if points else 0
-        if not SHORTEST <= length <= LONGEST:
+        if not SHORTEST_LENGTH <= length <= LONGEST_LENGTH:
             continue
         times: dict[str, float] = {}
         for point in points:
-            at = replace(point, seq_len=length)
+            request = replace(point, seq_len=length)
             try:
-                if most is None or needed_bytes(at) <= most:
-                    times[point.mechanism] = predict(at, MOST_S).time_s or 0.0
+                if memory_limit is None or needed_bytes(request) <= memory_limit:
+                    times[point.mechanism] = predict(request, LISTING_S).time_s or 0.0
             except AttnprofError:
                 continue
         if not times:
             continue
         exact = [name for name in times if registry.get(name).to_softmax[0] == "same"]
-        best = min(exact, key=times.__getitem__, default=None)
+        exact_name = min(exact, key=times.__getitem__, default=None)
         fastest = min(times, key=times.__getitem__)
-        if stretches and (stretches[-1]["exact"], stretches[-1]["fastest"]) == (best, fastest):
+        if stretches and (stretches[-1]["exact"], stretches[-1]["fastest"]) == (
+            exact_name,
+            fastest,
+        ):
             stretches[-1]["to"] = length
         else:
-            stretches.append({"from": length, "to": length, "exact": best, "fastest": fastest})
+            stretches.append(
+                {"from": length, "to": length, "exact": exact_name, "fastest": fastest}
+            )
     return stretches
 
 
-def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
-    """Return the next fastest of the same kind, where the intervals do not tell the two apart."""
+def _alternative(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
+    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else ""."""
     others = [row for row in rows if row is not first and row.exact == first.exact]
     second = min(others, key=_seconds, default=None)
     if second is None or second.ci_low_s is None or first.ci_high_s is None:
@@ -173,29 +203,35 @@ def _or_another(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
 
 
 def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
-    """Return one sentence: what to take, what is faster at which price, where that changes."""
-    fit = [row for row in rows if row.rank]
-    if not fit:
+    """Return a sentence: the mechanism to take, faster inexact ones, and other lengths' best."""
+    ranked = [row for row in rows if row.rank]
+    if not ranked:
         return ""
-    exact = next((row for row in fit if row.exact), None)
-    length = plural(fit[0].seq_len, "token")
-    first = min(fit, key=_seconds) if exact is None else exact
+    exact = next((row for row in ranked if row.exact), None)
+    length = plural(ranked[0].seq_len, "token")
+    first = min(ranked, key=_seconds) if exact is None else exact
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
-    parts = [f"at {length} take {first.mechanism}{_or_another(fit, first)}: {time}, the fastest "]
+    parts = [
+        f"at {length} take {first.mechanism}{_alternative(ranked, first)}: {time}, the fastest "
+    ]
     parts[0] += "that computes softmax attention" if exact else "; no exact attention fits"
-    for what in ("an approximation", "another function"):
-        of_kind = [row for row in fit if row.gives_up.startswith(what)]
-        best = min(of_kind, key=_seconds, default=first)
+    for kind_text in ("an approximation", "another function"):
+        kind_rows = [row for row in ranked if row.gives_up.startswith(kind_text)]
+        best = min(kind_rows, key=_seconds, default=first)
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
-            parts.append(f"{best.mechanism}, {what}, is {times} times as fast")
-    turns = [one for one in stretches if one["exact"] not in (None, first.mechanism)]
-    if exact and turns:
-        ends = (dict.fromkeys(f"{one[end]:,}" for end in ("from", "to")) for one in turns)
+            parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast")
+    elsewhere = [
+        stretch for stretch in stretches if stretch["exact"] not in (None, first.mechanism)
+    ]
+    if exact and elsewhere:
+        ends = (
+            dict.fromkeys(f"{stretch[end]:,}" for end in ("from", "to")) for stretch in elsewhere
+        )
         sentences = (
-            f"{one['exact']} ({' to '.join(lengths)} tokens)"
-            for one, lengths in zip(turns, ends, strict=True)
+            f"{stretch['exact']} ({' to '.join(lengths)} tokens)"
+            for stretch, lengths in zip(elsewhere, ends, strict=True)
         )
         parts.append(f"elsewhere the fastest exact one is {joined(sentences)}")
     text = "; ".join(parts)

@@ -13,7 +13,7 @@ from attnprof.device import calibration, calibration_run
 from attnprof.device.benchmarks import Benchmark, benchmarks
 from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.operations import KernelCall
+from attnprof.device.operation_forms import KernelCall
 from attnprof.device.prediction import Predictor
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times

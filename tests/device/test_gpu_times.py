@@ -11,10 +11,12 @@ from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, CPU_GRIDS, GPU_GRIDS, benchmarks, grids
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
-from attnprof.device.operations import Demand, KernelCall
+from attnprof.device.fused_times import FUSED_KERNELS
+from attnprof.device.operation_forms import KernelCall
+from attnprof.device.operations import Demand
 from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.tables import TimeTable
-from attnprof.device.times import FUSED_KERNELS, QUEUED, GpuTimes
+from attnprof.device.times import QUEUED, GpuTimes
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import made_up

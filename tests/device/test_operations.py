@@ -9,7 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof import registry
-from attnprof.device.operations import kernel_call, loops, operations_of
+from attnprof.device.operation_forms import kernel_call, loops
+from attnprof.device.operations import operations_of
 from attnprof.measure.counters import count_with_torch
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject

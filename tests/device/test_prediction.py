@@ -13,7 +13,8 @@ from attnprof.device.benchmarks import CHAIN, POINTWISE, POINTWISE_PREPARED, WEI
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated
-from attnprof.device.operations import OUTER, Demand, KernelCall, operations_of
+from attnprof.device.operation_forms import OUTER, KernelCall
+from attnprof.device.operations import Demand, operations_of
 from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
