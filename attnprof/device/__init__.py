@@ -1,1 +1,1 @@
-"""What devices can do at most, and how near a measurement comes."""
+"""Devices: their ceilings, their calibration, and times predicted by it."""

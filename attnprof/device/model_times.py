@@ -1,7 +1,8 @@
 """Times of a whole model's prompt, training step and decoded token, predicted or measured.
 
-A phase's call is built once, by transformers' own code: on fake tensors its operations are seen
-and priced by a calibration, on real ones with random weights it is timed. Entry points:
+``fit`` bounds a model's speed by ceilings; a time needs the model's own operations. The call of a
+phase is built from transformers' code, once for both uses: on fake tensors its operations are
+listed and priced by a calibration, on real tensors with random weights it is timed. Entry points:
 :func:`predicted_time` and :func:`measured_time`; :func:`with_speeds` adds both to ``fit``'s report.
 """
 
@@ -38,13 +39,13 @@ from attnprof.trace.run.worlds import quiet_hub
 from attnprof.workload import DTYPES
 
 PHASES = ("prefill", "train", "decode")
-#: Inputs that are tokens of a decoder; tokens that are drawn are below so many.
-_TOKENS, _WORDS = ("decoder_input_ids", "input_ids"), 60
+#: Names of inputs that are a decoder's tokens; tokens are drawn below the second number.
+_TOKEN_INPUTS, _VOCABULARY = ("decoder_input_ids", "input_ids"), 60
 
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """Seconds of a call, and the ends of an interval of 95 %."""
+    """Seconds of a call, with the low and high end of a 95 % interval."""
 
     seconds: float
     low_s: float
@@ -54,19 +55,19 @@ class PhaseTime:
 def predicted_time(
     predictor: Predictor, whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype: str
 ) -> PhaseTime:
-    """Return how long a phase takes at sizes ``B`` and ``N``, without running it.
+    """Return the predicted time of a phase at sizes ``B`` (texts) and ``N`` (tokens).
 
-    Raises :class:`CannotRunError` for a model that looks at values.
+    Raises :class:`CannotRunError` for a model whose code depends on values.
     """
-    layers = "forward" if phase == "prefill" else phase  # whose errors a calibration knows
+    layers = "forward" if phase == "prefill" else phase  # phases of checked layers
     return PhaseTime(*predictor.interval(phase_demand(whole, phase, sizes, dtype), dtype, layers))
 
 
 def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype: str) -> Demand:
-    """Return the operations of a phase's call, seen on fake tensors."""
+    """Return the operations of a phase's call, listed on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with quiet_hub(), FakeTensorMode(allow_non_fake_inputs=True), _as_with_values():
+    with quiet_hub(), FakeTensorMode(allow_non_fake_inputs=True), _fake_tensors_as_real():
         try:
             subject = phase_subject(whole, phase, sizes, dtype)
             subject.prepare()
@@ -81,20 +82,20 @@ def measured_time(
     whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype: str, budget: Budget,
     device: str = "cpu",
 ) -> PhaseTime:  # fmt: skip
-    """Return the median time of a phase with random weights, with the interval of the median."""
+    """Return the median time of a phase with random weights, and the interval of the median."""
     with torch.device(device):
         subject = phase_subject(whole, phase, sizes, dtype)
     clock = cuda_clock(torch, device) if device.startswith("cuda") else Clock()
     times = sample(clock, subject.prepare, subject.call, budget)
-    middle = estimate_median([one.wall_s for one in times])
-    return PhaseTime(middle.median_s, middle.low_s, middle.high_s)
+    median = estimate_median([timed.wall_s for timed in times])
+    return PhaseTime(median.median_s, median.low_s, median.high_s)
 
 
 def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype: str) -> Subject:
-    """Return a model of random weights and the call of a phase, on torch's default device.
+    """Return a model with random weights and the call of a phase, on torch's default device.
 
-    ``prefill`` is a prompt with the logits of its last token, ``train`` a forward and backward
-    pass, ``decode`` one token after ``N - 1`` others, whose cache is as it was before each call.
+    ``prefill``: a prompt, with the logits of its last token. ``train``: a forward and a backward
+    pass. ``decode``: one token after ``N - 1`` others, whose cache is restored before each call.
     """
     torch.manual_seed(0)
     with default_dtype(dtype):
@@ -109,68 +110,72 @@ def phase_subject(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype
         clear = partial(module.zero_grad, set_to_none=True)
         return Subject(module, clear, clear, step)
     if phase == "decode":
-        return _decoding(whole, module, inputs)
-    last = {whole.last_logits: 1} if whole.last_logits else {}
-    call = torch.no_grad()(partial(module, **inputs, **last))
+        return _decode_subject(whole, module, inputs)
+    logits = {whole.last_logits: 1} if whole.last_logits else {}
+    call = torch.no_grad()(partial(module, **inputs, **logits))
     return Subject(module, lambda: None, lambda: None, call)
 
 
-def _decoding(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject:
-    name = next((name for name in _TOKENS if name in inputs), "")
+def _decode_subject(whole: WholeModel, module: Any, inputs: dict[str, Any]) -> Subject:
+    """Return the call that decodes the last token of ``inputs``, after the others fill a cache.
+
+    Raises :class:`CannotRunError` for a model without a cache.
+    """
+    name = next((name for name in _TOKEN_INPUTS if name in inputs), "")
     if not whole.caches or not name:
         raise CannotRunError(f"{whole.name} keeps no cache: no token is decoded after others")
     token, inputs[name] = inputs[name][:, -1:], inputs[name][:, :-1]
     with torch.no_grad():
         result = module(**inputs, use_cache=True)
     cache_name, cache = cache_in(result, whole.name)
-    more: dict[str, Any] = {"use_cache": True}
+    cache_inputs: dict[str, Any] = {"use_cache": True}
     if (encoded := getattr(result, "encoder_last_hidden_state", None)) is not None:
-        more["encoder_outputs"] = (encoded,)
+        cache_inputs["encoder_outputs"] = (encoded,)
 
     tensors = list(tensors_within(cache, set()))
     contents = [(x, x.clone(), _writes(x)) for x in tensors]
 
-    def prepare() -> None:  # what grows makes new tensors; what is written in place is put back
-        for place, (x, before, version) in enumerate(contents):
+    def prepare() -> None:  # caches that grow make new tensors, others are restored
+        for index, (x, before, version) in enumerate(contents):
             if _writes(x) != version:
                 x.copy_(before)
-                contents[place] = x, before, _writes(x)
-        more[cache_name] = copy.deepcopy(cache, {id(x): x for x in tensors})
+                contents[index] = x, before, _writes(x)
+        cache_inputs[cache_name] = copy.deepcopy(cache, {id(x): x for x in tensors})
 
     @torch.no_grad()
     def call() -> Any:
-        return module(**{name: token}, **more)
+        return module(**{name: token}, **cache_inputs)
 
     return Subject(module, prepare, prepare, call)
 
 
 def _writes(x: torch.Tensor) -> int:
-    """Return how often a tensor was written in place."""
+    """Return the number of times a tensor was written in place."""
     return x._version  # noqa: SLF001 - as torch's notes on autograd name it
 
 
 def _inputs(whole: WholeModel, phase: str, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return random tokens and normal pixels of a phase's sizes, with labels in training."""
+    """Return random inputs of a phase: tokens, normal pixels, and labels for training."""
     target = whole.target("train" if phase == "train" else "forward")
-    _, named = target.call_inputs(sizes, str(torch.get_default_device()))
+    _, fakes = target.call_inputs(sizes, str(torch.get_default_device()))
 
-    def drawn(x: Any) -> Any:
+    def random_like(x: Any) -> Any:
         if x.is_floating_point():
             return torch.randn(x.shape, dtype=x.dtype)
-        return torch.randint(_WORDS if x.dim() > 1 else 1, x.shape)
+        return torch.randint(_VOCABULARY if x.dim() > 1 else 1, x.shape)
 
-    return {name: drawn(x) for name, x in named.items()}
+    return {name: random_like(x) for name, x in fakes.items()}
 
 
 @contextmanager
-def _as_with_values() -> Iterator[None]:
-    """Let transformers run fake tensors as real ones: one text, experts that rows choose evenly."""
+def _fake_tensors_as_real() -> Iterator[None]:
+    """Patch transformers to run without values: no packed texts, as many rows for each expert."""
     from transformers import masking_utils
     from transformers.integrations import moe
 
     stand_ins = {
         (masking_utils, "find_packed_sequence_indices"): lambda *_, **__: None,
-        (moe, "_grouped_mm"): lambda rows, weight, *_, **__: _Grouped.apply(rows, weight),  # type: ignore[no-untyped-call]
+        (moe, "_grouped_mm"): lambda rows, weight, *_, **__: _EvenExperts.apply(rows, weight),  # type: ignore[no-untyped-call]
     }
     with ExitStack() as stack:
         for (module, name), function in stand_ins.items():
@@ -179,64 +184,64 @@ def _as_with_values() -> Iterator[None]:
         yield
 
 
-class _Grouped(torch.autograd.Function):
-    """Products of rows (S, k) with the matrices (E, k, n) of experts, as many rows for each."""
+class _EvenExperts(torch.autograd.Function):
+    """Products of rows (S, k) with matrices (E, k, n) of experts, S / E rows for each."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, weight: Any) -> Any:
-        """Return (S, n)."""
+        """Return the products, (S, n)."""
         ctx.save_for_backward(rows, weight)
         out = rows.new_empty((rows.shape[0], weight.shape[2]))
-        for expert, some in _groups(rows, weight):
-            torch.mm(rows[some], weight[expert], out=out[some])
+        for expert, slots in _expert_rows(rows, weight):
+            torch.mm(rows[slots], weight[expert], out=out[slots])
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Return the gradients of rows and matrices."""
+        """Return the gradients of rows (S, k) and matrices (E, k, n)."""
         (grad,), (rows, weight) = grads, ctx.saved_tensors
-        of_rows, of_weight = torch.empty_like(rows), torch.zeros_like(weight)
-        for expert, some in _groups(rows, weight):
-            torch.mm(grad[some], weight[expert].T, out=of_rows[some])
-            torch.mm(rows[some].T, grad[some], out=of_weight[expert])
-        return of_rows, of_weight
+        rows_grad, weight_grad = torch.empty_like(rows), torch.zeros_like(weight)
+        for expert, slots in _expert_rows(rows, weight):
+            torch.mm(grad[slots], weight[expert].T, out=rows_grad[slots])
+            torch.mm(rows[slots].T, grad[slots], out=weight_grad[expert])
+        return rows_grad, weight_grad
 
 
-def _groups(rows: Any, weight: Any) -> Iterator[tuple[int, slice]]:
-    """Yield the experts that have rows, and which."""
+def _expert_rows(rows: Any, weight: Any) -> Iterator[tuple[int, slice]]:
+    """Yield the index of each expert that has rows, and the slice of its rows."""
     total, experts = rows.shape[0], weight.shape[0]
     for expert in range(experts):
-        start, end = (place * total // experts for place in (expert, expert + 1))
+        start, end = (index * total // experts for index in (expert, expert + 1))
         if end > start:
             yield expert, slice(start, end)
 
 
-# -- beside fit's bounds -------------------------------------------------------------------------
+# -- fit's report --------------------------------------------------------------------------------
 
-#: How long a phase is timed.
+#: Samples and seconds of timing a phase.
 BUDGET = Budget(samples=8, min_time_s=0.2, max_time_s=10.0, warmup_s=0.2)
-#: Devices that are here.
-_HERE = ("cpu", "cuda")
+#: Values of ``--on`` that mean a device of this machine.
+_THIS_MACHINE = ("cpu", "cuda")
 
 
 def memory_of(on: str) -> int:
-    """Return the bytes of memory of a device by its maker; :class:`RequestError` if unknown."""
-    return int(MEMORY_GB[device_named(_name(on)).name] * 10**9)
+    """Return the bytes of a device's memory that its maker states; RequestError if unknown."""
+    return int(MEMORY_GB[device_named(_device_name(on)).name] * 10**9)
 
 
 def with_speeds(
     report: Report, model: FitModel, options: FitOptions, on: str, path: Path | None, *,
     measured: bool,
 ) -> Report:  # fmt: skip
-    """Return ``fit``'s report with how fast a model is on a device.
+    """Return ``fit``'s report with the speed of a model on a device.
 
-    Bounds by its maker's figures; by a calibration of it, in ``path`` or the cache folder, also
-    what is predicted, and if ``measured`` what is timed here. Raises :class:`RequestError` for a
-    device of which nothing is known.
+    Bounds come from the figures of the device's maker, predicted times from a calibration in
+    ``path`` or the cache folder, and times of this machine if ``measured``. Raises
+    :class:`RequestError` for a device with neither figures nor a calibration.
     """
-    name, here = _name(on), on in _HERE
-    calibrated = load(name, torch.get_num_threads(), path) if here else elsewhere(name, path)
-    device = stated(name) if here or calibrated is not None else device_named(on)
+    name, is_here = _device_name(on), on in _THIS_MACHINE
+    calibration = load(name, torch.get_num_threads(), path) if is_here else elsewhere(name, path)
+    device = stated(name) if is_here or calibration is not None else device_named(on)
     release = released().get(model.source)
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]
@@ -244,13 +249,13 @@ def with_speeds(
         report = with_speed(report, model, options, device)
         folder = model.source.removesuffix("config.json").rstrip("/") or "."
         report = with_checks(report, release.hub if release else folder, options)
-    if calibrated is not None:
-        predictor = Predictor(calibrated)
+    if calibration is not None:
+        predictor = Predictor(calibration)
         time_of = partial(predicted_time, predictor)
-        again = "cuda" if calibrated.device.startswith("cuda") else "cpu"
-        made_of = f"{predictor.made_of}; to check it there: --on {again} --measure"
-        report = with_times(report, whole, options, dtype, "calibrated", time_of, made_of)
-    elif here:
+        flag = "cuda" if calibration.device.startswith("cuda") else "cpu"
+        source = f"{predictor.made_of}; to check it there: --on {flag} --measure"
+        report = with_times(report, whole, options, dtype, "calibrated", time_of, source)
+    elif is_here:
         note = f"{name} was not calibrated with so many threads: type attnprof calibrate"
         speed = {"device": name, "figures": [], "notes": [], **report.summary.get("speed", {})}
         speed["notes"] = [*speed["notes"], note]
@@ -261,19 +266,21 @@ def with_speeds(
     return report
 
 
-def _name(on: str) -> str:
-    return device_name(on) if on in _HERE else on
+def _device_name(on: str) -> str:
+    """Return the driver's name of a device of this machine; other values of ``--on`` unchanged."""
+    return device_name(on) if on in _THIS_MACHINE else on
 
 
 def with_times(
     report: Report, whole: WholeModel, options: FitOptions, dtype: str, basis: str,
-    time_of: Callable[..., PhaseTime], made_of: str,
+    time_of: Callable[..., PhaseTime], source: str,
 ) -> Report:  # fmt: skip
     """Return ``fit``'s report with the figures of a basis, ``calibrated`` or ``measured``.
 
-    ``time_of`` gives the time of a phase of the model at sizes. A model that has none is noted.
+    ``time_of``: a function of model, phase, sizes and number format. ``source``: a text for the
+    notes, after the device's name. A model without times is noted.
     """
-    speed: dict[str, Any] = {"device": made_of.partition(",")[0], "figures": [], "notes": []}
+    speed: dict[str, Any] = {"device": source.partition(",")[0], "figures": [], "notes": []}
     speed |= report.summary.get("speed", {})
     tokens, batch = options.seq_len, options.batch_size
     try:
@@ -295,5 +302,5 @@ def with_times(
         {"quantity": name, "basis": basis, "value": value, "low": low, "high": high, "by": ""}
         for name, (value, low, high) in figures.items()
     )]  # fmt: skip
-    speed["notes"] = [*speed["notes"], f"{basis}: transformers' code on torch; {made_of}"]
+    speed["notes"] = [*speed["notes"], f"{basis}: transformers' code on torch; {source}"]
     return replace(report, summary={**report.summary, "speed": speed})

@@ -160,7 +160,8 @@ def _rows(call: _Dispatched) -> Form:
     """
     table = ROWS[call.name]
     x = call.inputs[table == "softmax backward"]  # the result, not its gradient
-    entries, result_entries = x.numel(), max(1, min((y.numel() for y in call.results), default=1))
+    entries = x.numel()
+    result_entries = max(1, min((y.numel() for y in call.results), default=1))
     arguments = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
     dims = next((arg for arg in arguments if isinstance(arg, (int, list, tuple))), -1)
     reduced = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])

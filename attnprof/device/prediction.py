@@ -195,7 +195,7 @@ class Predictor:
     """Predictions by a calibration.
 
     ``kept``: freed memory stays with the process, so that new memory costs no page faults.
-    ``slowdown``: how many times slower the machine is now than when calibrated. It widens intervals.
+    ``slowdown``: how many times slower the machine is now than calibrated; it widens intervals.
     """
 
     calibration: Calibration

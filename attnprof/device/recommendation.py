@@ -61,15 +61,11 @@ def recommend(
     ranked = [
         row if row.rank is None else replace(row, rank=rank) for rank, row in enumerate(rows, 1)
     ]
-    ranked_rows = [row for row in ranked if row.rank]
-    inexact = sorted((row for row in ranked_rows if not row.exact), key=_seconds)
-    candidates = {
-        row.mechanism
-        for row in [*[x for x in ranked_rows if x.exact][:CANDIDATES], *inexact[:CANDIDATES]]
-    }
-    stretches = _stretches(
-        [point for point in points if point.mechanism in candidates], predict, memory_limit
-    )
+    exact = [row for row in ranked if row.rank and row.exact]
+    inexact = sorted((row for row in ranked if row.rank and not row.exact), key=_seconds)
+    fastest = {row.mechanism for row in (*exact[:CANDIDATES], *inexact[:CANDIDATES])}
+    candidates = [point for point in points if point.mechanism in fastest]
+    stretches = _stretches(candidates, predict, memory_limit)
     summary = {
         "answer": _answer(ranked, stretches), "made_of": made_of, "interval": interval,
         "memory_bytes": memory_limit, "fastest": stretches,
@@ -108,14 +104,10 @@ def _row(
     names = {field.name for field in fields(RecommendRecord)}
     values = {name: value for name, value in asdict(predicted).items() if name in names}
     fits = memory_limit is None or needed <= memory_limit
-    skipped = (
-        None
-        if fits
-        else f"needs {format_bytes(needed)}, there are {format_bytes(memory_limit or 0)}"
-    )
+    shortage = f"needs {format_bytes(needed)}, there are {format_bytes(memory_limit or 0)}"
     return RecommendRecord(
-        **{**values, "skipped": skipped}, **traits, peak_bytes=predicted.peak_bytes_predicted,
-        fits=fits, rank=0 if fits else None,
+        **{**values, "skipped": None if fits else shortage}, **traits, fits=fits,
+        peak_bytes=predicted.peak_bytes_predicted, rank=0 if fits else None,
     )  # fmt: skip
 
 
@@ -222,17 +214,12 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
             parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast")
-    elsewhere = [
-        stretch for stretch in stretches if stretch["exact"] not in (None, first.mechanism)
-    ]
-    if exact and elsewhere:
-        ends = (
-            dict.fromkeys(f"{stretch[end]:,}" for end in ("from", "to")) for stretch in elsewhere
-        )
-        sentences = (
-            f"{stretch['exact']} ({' to '.join(lengths)} tokens)"
-            for stretch, lengths in zip(elsewhere, ends, strict=True)
-        )
-        parts.append(f"elsewhere the fastest exact one is {joined(sentences)}")
+    elsewhere = []
+    for stretch in stretches:
+        if exact and stretch["exact"] not in (None, first.mechanism):
+            lengths = dict.fromkeys(f"{stretch[end]:,}" for end in ("from", "to"))
+            elsewhere.append(f"{stretch['exact']} ({' to '.join(lengths)} tokens)")
+    if elsewhere:
+        parts.append(f"elsewhere the fastest exact one is {joined(elsewhere)}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
