@@ -254,8 +254,8 @@ class _Bench:
             tell("timing again what was disturbed", left_s=until - time.monotonic())
             for name, place in disturbed:
                 if time.monotonic() < until:
-                    tables[name, place] = readings = self._readings_at(by_name[name], place)
-                    references[name, place] += [reading.reference for reading in readings]
+                    tables[name, place] = repeated = self._readings_at(by_name[name], place)
+                    references[name, place] += [reading.reference for reading in repeated]
             yield tables
 
     def _readings_of(self, benchmark: Benchmark, pass_index: int) -> dict[Sizes, list[TimeReading]]:

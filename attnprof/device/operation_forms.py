@@ -164,8 +164,8 @@ def _rows(call: _Dispatched) -> Form:
     result_entries = max(1, min((y.numel() for y in call.results), default=1))
     arguments = call.args[2 if table == "norm" else 1 :]  # the order of a norm is a number, too
     dims = next((arg for arg in arguments if isinstance(arg, (int, list, tuple))), -1)
-    reduced = {dim % max(1, x.dim()) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])
-            if isinstance(dim, int)}  # fmt: skip
+    listed = dims if isinstance(dims, (list, tuple)) else [dims]
+    reduced = {dim % max(1, x.dim()) for dim in listed if isinstance(dim, int)}
     is_outer = x.dim() and not any(x.stride(dim) == 1 for dim in reduced or range(x.dim()))
     if table == "sum" and result_entries == entries:  # over a dimension of size 1
         return "unary", (entries,), 1

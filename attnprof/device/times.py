@@ -114,7 +114,7 @@ class Times:
         The shares of :class:`CallCosts` are added to each operation's overhead. Functions and nodes
         cost more by the mean share.
         """
-        kinds = [(o.name, o.form, o.backward) for o in work.operations]
+        kinds = [(call.name, call.form, call.backward) for call in work.operations]
         shares = CallCosts(self.tables).shares(kinds, work.moved or [0] * len(kinds))
         factor, calls = 1 + fmean(shares or [0.0]), map(self.call_s_of, work.operations)
         return {
@@ -140,9 +140,8 @@ class Times:
             return table.at((entries,)) / entries / self.entry_bytes
 
         far_s = byte_s(work.given)
-        return len(weights), sum(
-            own_bytes * max(0.0, far_s - byte_s(own_bytes)) for own_bytes in weights
-        )
+        extra_s = sum(size * max(0.0, far_s - byte_s(size)) for size in weights)
+        return len(weights), extra_s
 
     def call_s_of(self, call: KernelCall) -> float:
         """Return the overhead of an operation: its seconds on the smallest tensors."""
@@ -213,6 +212,7 @@ class Times:
 
     @cached_property
     def _products(self) -> ProductTimes:
+        """The fit to measured products."""
         return ProductTimes(self.tables["product"].seconds)
 
     def product(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
@@ -249,9 +249,8 @@ class Times:
         ``seconds`` is its time in one run. Entries beyond whole vectors are computed one by one.
         """
         jump, *remainders_s = self._jumps
-        remainder_s = float(
-            np.interp(length % VECTOR_ENTRIES, (0, *REMAINDERS), (0.0, *remainders_s))
-        )
+        remainder = length % VECTOR_ENTRIES
+        remainder_s = float(np.interp(remainder, (0, *REMAINDERS), (0.0, *remainders_s)))
         return seconds + runs * (jump + remainder_s)
 
     def _overhead_s(self, call: KernelCall) -> float:
@@ -263,11 +262,9 @@ class Times:
         table = self._arithmetic_table(call)
         overhead_s = self.tables[table].at((1,))
         is_prepared = table.removeprefix("of ") in POINTWISE_PREPARED
-        return (
-            overhead_s
-            if is_prepared or call.operands < 2
-            else min(overhead_s, self.tables["binary"].at((1,)))
-        )
+        if is_prepared or call.operands < 2:
+            return overhead_s
+        return min(overhead_s, self.tables["binary"].at((1,)))
 
     def _arithmetic_s(self, call: KernelCall, entries: int) -> float:
         """Return the seconds of arithmetic beyond the overhead; 0 if about as fast as ``mul``.
@@ -314,7 +311,7 @@ class GpuTimes(Times):
         """Return the added overhead of operations, and the time of waiting for the host, if any."""
         overheads = "operations after others"
         parts = {overheads: super().between(work)[overheads]}
-        views = sum(o.form == "view" for o in work.operations)
+        views = sum(call.form == "view" for call in work.operations)
         launches = len(work.operations) - views
         if launches <= QUEUED:
             return parts
@@ -348,6 +345,7 @@ class GpuTimes(Times):
 
     @cached_property
     def _products(self) -> ProductTimes:
+        """The fit to measured products, with a GPU's distances between shapes."""
         likeness = GPU_LIKENESS if self.entry_bytes >= SINGLE_BYTES else GPU_HALF_LIKENESS
         return ProductTimes(self.tables["product"].seconds, likeness)
 
