@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
-from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, names, stated
+from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, is_named, stated_ceilings
 from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
 from attnprof.processes.folders import locked_folder
@@ -256,10 +256,10 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
     return None
 
 
-def elsewhere(name: str, path: Path | None = None) -> Calibration | None:
+def load_by_words(name: str, path: Path | None = None) -> Calibration | None:
     """Return the last calibration with tables of a device by words of its name, like ``H200``."""
     saved = entries(path or default_path())
-    matches = [Calibration.from_dict(entry) for entry in saved if names(name, entry["name"])]
+    matches = [Calibration.from_dict(entry) for entry in saved if is_named(name, entry["name"])]
     return next((match for match in reversed(matches) if match.tables), None)
 
 
@@ -357,7 +357,7 @@ def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Cei
     """Return a device's calibrated ceilings, else its maker's, else None."""
     name = str(environment.get("device_name") or "")
     calibration = load(name, environment.get("threads"), path)
-    return calibration.ceilings if calibration else stated(name)
+    return calibration.ceilings if calibration else stated_ceilings(name)
 
 
 def with_roofline(report: Report, path: Path | None = None) -> Report:

@@ -45,7 +45,7 @@ GPU_PRODUCTS = (2048, 4096, 8192)
 COPY_BYTES = 1 << 28
 
 
-def measured_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
+def measure_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: Clock) -> Ceilings:
     """Return the device's ceilings: its fastest square product by number format, its fastest copy.
 
     ``seconds``: how long each size may take. Formats that the device cannot multiply are left out.
@@ -122,7 +122,7 @@ def calibrate(
         )
     clock = _clock(device)
     tell("timing products and copies")
-    ceilings = measured_ceilings(device, dtypes, seconds, clock)
+    ceilings = measure_ceilings(device, dtypes, seconds, clock)
     fault_s = _fault_s(clock, seconds) if device == "cpu" else 0.0
     tables: dict[str, dict[str, TimeTable]] = {}
     differences: list[float] = []

@@ -2,7 +2,8 @@
 
 A roofline and a lower bound on a time need a device's ceilings. Figures are for dense arithmetic at
 the stated clock. A device that is missing here is measured by ``attnprof calibrate``; no figure is
-guessed. Entry points: :func:`stated` for a driver's name, :func:`device_named` for a typed one.
+guessed. Entry points: :func:`stated_ceilings` for a driver's name, :func:`device_named` for a
+typed one.
 """
 
 import re
@@ -103,8 +104,8 @@ def device_named(name: str) -> Ceilings:
     """
     name = re.sub(r"(?i)^(rtx)(?=\d)", r"\1 ", name)
     exact = [gpu for gpu in GPUS if gpu.name.casefold() == name.casefold()]
-    matches = exact or [gpu for gpu in GPUS if names(name, gpu.name)] or [
-        gpu for gpu in GPUS if names(gpu.name, name)
+    matches = exact or [gpu for gpu in GPUS if is_named(name, gpu.name)] or [
+        gpu for gpu in GPUS if is_named(gpu.name, name)
     ]  # fmt: skip
     if not matches:
         possible = ", ".join(gpu.name for gpu in GPUS)
@@ -112,12 +113,12 @@ def device_named(name: str) -> Ceilings:
     return min(matches, key=lambda gpu: len(gpu.name))
 
 
-def stated(device_name: str) -> Ceilings | None:
+def stated_ceilings(device_name: str) -> Ceilings | None:
     """Return the maker's figures for a device by its driver's name; None if it is not in GPUS."""
-    return next((gpu for gpu in GPUS if names(gpu.name, device_name)), None)
+    return next((gpu for gpu in GPUS if is_named(gpu.name, device_name)), None)
 
 
-def names(short: str, device_name: str) -> bool:
+def is_named(short: str, device_name: str) -> bool:
     """Return whether a driver's name has every word of a short name like ``H200``."""
     words = (set(re.split(r"[-_ ]", name.upper())) for name in (short, device_name))
     return set.issubset(*words)

@@ -18,9 +18,9 @@ from unittest.mock import patch
 import torch
 
 from attnprof.blocks.cache import tensors_within
-from attnprof.device.calibration import elsewhere, load
-from attnprof.device.ceilings import MEMORY_GB, device_named, stated
-from attnprof.device.operations import Demand, observed
+from attnprof.device.calibration import load, load_by_words
+from attnprof.device.ceilings import MEMORY_GB, device_named, stated_ceilings
+from attnprof.device.operations import Demand, list_operations
 from attnprof.device.prediction import Predictor
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, sample
@@ -71,7 +71,7 @@ def phase_demand(whole: WholeModel, phase: str, sizes: Mapping[str, int], dtype:
         try:
             subject = phase_subject(whole, phase, sizes, dtype)
             subject.prepare()
-            return observed(subject)
+            return list_operations(subject)
         except RuntimeError as error:
             raise CannotRunError(
                 f"{whole.name} does not run without values in {phase}: {error}"
@@ -240,8 +240,10 @@ def with_speeds(
     :class:`RequestError` for a device with neither figures nor a calibration.
     """
     name, is_here = _device_name(on), on in _THIS_MACHINE
-    calibration = load(name, torch.get_num_threads(), path) if is_here else elsewhere(name, path)
-    device = stated(name) if is_here or calibration is not None else device_named(on)
+    calibration = (
+        load(name, torch.get_num_threads(), path) if is_here else load_by_words(name, path)
+    )
+    device = stated_ceilings(name) if is_here or calibration is not None else device_named(on)
     release = released().get(model.source)
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]

@@ -51,20 +51,18 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         with _Observer(most_s):  # limits preparation: training runs a forward pass
             subject = build_subject(request)
             subject.prepare()
-        demand = observed(subject, most_s)
-        if demand.functions > MANY_FUNCTIONS * len(
-            demand.operations
-        ):  # a first call fills Python's caches
-            subject.prepare()
-            demand = observed(subject, most_s)
+        demand = list_operations(subject, most_s)
+        if demand.functions > MANY_FUNCTIONS * len(demand.operations):
+            subject.prepare()  # the first call has filled Python's caches
+            demand = list_operations(subject, most_s)
         return demand
 
 
-#: Python functions per operation from which on a call is observed a second time.
+#: Python functions per operation from which on a call is listed a second time.
 MANY_FUNCTIONS = 10
 
 
-def observed(subject: Subject, most_s: float = inf) -> Demand:
+def list_operations(subject: Subject, most_s: float = inf) -> Demand:
     """Return the operations of a subject's call, which runs once.
 
     ``most_s``: limit in processor seconds, see :func:`operations_of`.
@@ -103,9 +101,8 @@ class _Observer(TorchDispatchMode):
 
     def count_function(self, frame: Any, event: str, _about: Any) -> None:
         """Count a Python function that begins; called by the interpreter's profiling hook."""
-        self.functions += event == "call" and not _runs_for_fake_tensors_only(
-            frame.f_code.co_filename
-        )
+        file = frame.f_code.co_filename
+        self.functions += event == "call" and not _runs_for_fake_tensors_only(file)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

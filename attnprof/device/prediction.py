@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.device.benchmarks import benchmarks
-from attnprof.device.calibration import Calibration, check_tables, elsewhere, load, roofline
-from attnprof.device.ceilings import GPUS, Ceilings, stated
+from attnprof.device.calibration import Calibration, check_tables, load, load_by_words, roofline
+from attnprof.device.ceilings import GPUS, Ceilings, stated_ceilings
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
@@ -88,7 +88,7 @@ def pricing(
     Raises :class:`CannotRunError` without a calibration of this device, :class:`RequestError` for a
     device ``on`` that has neither a calibration nor ceilings by its maker.
     """
-    calibration = elsewhere(on, path) if on else calibration_of(environment, path)
+    calibration = load_by_words(on, path) if on else calibration_of(environment, path)
     if calibration is not None:
         slowdown, machine_note = (1.0, "") if on else read_machine(calibration, conditions_now())
         predictor = Predictor(calibration, kept, slowdown)
@@ -97,7 +97,7 @@ def pricing(
             text for text in (predictor.made_of, machine_note, interval_note) if text
         )
         return predictor.point, remarks, CHECKED if calibration.checks else INTERVAL
-    ceilings = stated(on or "")
+    ceilings = stated_ceilings(on or "")
     if ceilings is None:
         possible = ", ".join(gpu.name for gpu in GPUS)
         raise RequestError(
@@ -157,7 +157,7 @@ def calibration_of(
     Raises :class:`CannotRunError` if there is none.
     """
     if on is not None:
-        if (calibration := elsewhere(on, path)) is None:
+        if (calibration := load_by_words(on, path)) is None:
             where = path or "the cache folder"
             raise CannotRunError(f"--on {on}: {where} has no calibration of it")
         return calibration

@@ -97,7 +97,7 @@ def _row(
     """Return a mechanism's row; its rank is 0 until rows are sorted, None if it cannot run."""
     traits: dict[str, Any] = {"exact": spec.to_softmax[0] == "same", "gives_up": gives_up(spec)}
     try:
-        predicted = _predicted(request, predict)
+        predicted = _predict(request, predict)
         needed = needed_bytes(request)
     except AttnprofError as refusal:
         return replace(blank_of(RecommendRecord, request, str(refusal)), **traits)
@@ -111,7 +111,7 @@ def _row(
     )  # fmt: skip
 
 
-def _predicted(request: PointRequest, predict: PointPredictor) -> PredictRecord:
+def _predict(request: PointRequest, predict: PointPredictor) -> PredictRecord:
     """Return a prediction, extrapolated from two shorter lengths if its listing takes too long."""
     try:
         return predict(request, LISTING_S)
@@ -122,11 +122,11 @@ def _predicted(request: PointRequest, predict: PointPredictor) -> PredictRecord:
                 break
             with suppress(CannotRunError):
                 shorter, longer = (predict(replace(request, seq_len=n), LISTING_S) for n in lengths)
-                return _extrapolated(request, shorter, longer)
+                return _extrapolate(request, shorter, longer)
         raise
 
 
-def _extrapolated(
+def _extrapolate(
     request: PointRequest, shorter: PredictRecord, longer: PredictRecord
 ) -> PredictRecord:
     """Return the record of a longer request, with a time that grows with a power of the length.

@@ -118,7 +118,7 @@ def processor_rows(folder: Path) -> Iterator[Row]:
 
 def gpu_rows() -> Iterator[Row]:
     """Yield the rows of the GPU's layers; what a call asks for is the same without the GPU."""
-    known = calibration.elsewhere(GPU, FOLDER / "device_1.json")
+    known = calibration.load_by_words(GPU, FOLDER / "device_1.json")
     for dtype, points in in_order(
         earlier(FOLDER / "points.csv", TimedPoint), lambda row: row.dtype
     ):

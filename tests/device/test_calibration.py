@@ -231,7 +231,7 @@ def test_a_file_that_was_cut_off_is_named_for_deleting_and_somebody_s_is_not(tmp
 @pytest.mark.parametrize(("number", "dtype"), [(1, "float32"), (2, "bfloat16"), (3, "float32")])
 def test_the_committed_calibrations_of_a_gpu_price(number, dtype):
     path = Path(__file__).parents[2] / "reports" / "times" / "h200" / f"device_{number}.json"
-    loaded = calibration.elsewhere("h200", path)
+    loaded = calibration.load_by_words("h200", path)
     assert (loaded.checks, loaded.conditions) == ({}, {})
     assert Predictor(loaded).times(dtype).call_s > 0
 

@@ -4,7 +4,7 @@ import pytest
 
 from attnprof.device import calibration
 from attnprof.device.calibration import Calibration, roofline, with_roofline
-from attnprof.device.ceilings import GPUS, Ceilings, stated
+from attnprof.device.ceilings import GPUS, Ceilings, stated_ceilings
 from attnprof.record import ProfileRecord, Report
 
 SOME = Ceilings("some device", {"float32": 100.0, "tf32": 400.0}, 10.0, "a test")
@@ -45,13 +45,13 @@ def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
     ],
 )
 def test_a_device_is_known_by_its_drivers_name_or_not_at_all(reported, device):
-    known = stated(reported)
+    known = stated_ceilings(reported)
     assert (known.name if known else None) == device
 
 
 def test_an_a30_multiplies_as_often_as_its_units_and_clock_say():
     units, clock_hz = 56, 1.44e9  # multiprocessors; fused multiply-adds of each at a clock below
-    known = stated("NVIDIA A30")
+    known = stated_ceilings("NVIDIA A30")
     for dtype, at_once in {"float16": 1024, "tf32": 512, "float32": 64, "float64": 64}.items():
         assert known.flops_per_s[dtype] == pytest.approx(2 * at_once * units * clock_hz, rel=0.01)
     assert known.bytes_per_s == pytest.approx(2 * 1.215e9 * 3072 / 8, rel=0.01)  # two a clock, bits

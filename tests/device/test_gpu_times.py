@@ -104,9 +104,9 @@ def elsewhere(tmp_path):
 
 
 def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
-    known = calibration.elsewhere("h200", elsewhere)
+    known = calibration.load_by_words("h200", elsewhere)
     assert isinstance(Predictor(known).times("float32"), GpuTimes)
-    assert calibration.elsewhere("H100", elsewhere) is None
+    assert calibration.load_by_words("H100", elsewhere) is None
     request = PointRequest("standard", 512, 2, 16)
     report = predict_points([request], path=elsewhere, on="H200")
     (record,) = report.records

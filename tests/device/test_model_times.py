@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from attnprof.cli.app import main
 from attnprof.device import model_times
-from attnprof.device.calibration import elsewhere
+from attnprof.device.calibration import load_by_words
 from attnprof.device.model_times import PHASES, measured_time, phase_demand, phase_subject
 from attnprof.measure.request import Budget
 from attnprof.models.sources import hub_subject
@@ -92,7 +92,7 @@ def fitted(capsys, tmp_path, *words):
 
 
 def test_fit_tells_calibrated_times_with_an_interval(capsys, tmp_path):
-    assert elsewhere("EPYC", CALIBRATION) is not None, (
+    assert load_by_words("EPYC", CALIBRATION) is not None, (
         "run: python reports/run.py times/predictions"
     )
     words = ("--on", "EPYC", "--calibration", str(CALIBRATION), "--dtype", "float32")

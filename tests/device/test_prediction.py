@@ -12,7 +12,7 @@ from attnprof.device import calibration, recommendation
 from attnprof.device.benchmarks import CHAIN, POINTWISE, POINTWISE_PREPARED, WEIGHT_ENTRIES
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
-from attnprof.device.ceilings import Ceilings, stated
+from attnprof.device.ceilings import Ceilings, stated_ceilings
 from attnprof.device.operation_forms import OUTER, KernelCall
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.prediction import Predictor, predict_points
@@ -224,7 +224,7 @@ def test_a_format_that_was_not_calibrated_is_a_row_with_what_to_type(here):
 def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
     request = PointRequest("standard", 4096, 8, 64, dtype="bfloat16")
     (record,) = predict_points([request], on="H100").records
-    rate = stated("H100").flops_per_s["bfloat16"]
+    rate = stated_ceilings("H100").flops_per_s["bfloat16"]
     assert record.time_s >= 2 * 2 * 8 * 4096**2 * 64 / rate
     assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
     with pytest.raises(RequestError, match=r"possible: .*H200"):
