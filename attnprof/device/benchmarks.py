@@ -152,8 +152,8 @@ def _patterns(options: Any, sizes: Grids) -> list[Benchmark]:
 
     def transposed(length: int, stride: int) -> Call:
         x = ones(length * stride).view(length, stride).T
-        target = torch.empty(stride, length + 1, **options)  # if all were written: in blocks
-        rows = target[:, :length]
+        # rows of a wider tensor, since torch transposes into a contiguous one in blocks
+        rows = torch.empty(stride, length + 1, **options)[:, :length]
         return lambda: rows.copy_(x)
 
     def with_(run: Callable[..., object], operands: int) -> Callable[[int], Call]:
