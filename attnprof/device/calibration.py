@@ -11,13 +11,13 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
-from math import ceil, exp, log, prod
+from math import prod
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
 from attnprof.device.ceilings import RATES, Ceilings, is_ceiling, is_named, stated_ceilings
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.tables import Benchmark, TimeTable
 from attnprof.errors import RequestError
 from attnprof.processes.folders import locked_folder
@@ -25,87 +25,6 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
-
-#: Share of calls whose measured time lies in its predicted interval.
-COVERED = 0.95
-
-
-@dataclass(frozen=True)
-class CheckedLayer:
-    """A layer with its predicted and its measured seconds."""
-
-    mechanism: str
-    phase: str
-    seq_len: int
-    num_heads: int
-    head_dim: int
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def residual(self) -> float:
-        """The logarithm of measured over predicted seconds."""
-        return log(self.measured_s / self.predicted_s)
-
-
-@dataclass(frozen=True)
-class SelfCheck:
-    """Checked layers of a device, with the bias and the errors of predictions that they show."""
-
-    layers: tuple[CheckedLayer, ...]
-
-    @staticmethod
-    def is_listed(rows: Any) -> bool:
-        """Return whether a value of a file is a list of layers, each a list of field values."""
-        hints = list(CheckedLayer.__annotations__.values())
-        return isinstance(rows, list) and len(rows) > 1 and all(
-            isinstance(row, list) and len(row) == len(hints) and all(map(fits, row, hints))
-            and min(row[-2:]) > 0
-            for row in rows
-        )  # fmt: skip
-
-    def bias(self, phase: str) -> float:
-        """Return the median residual of a phase's layers, which corrects its predictions.
-
-        A phase without layers gets the median of all layers.
-        """
-        return median(self._residuals(phase) or [layer.residual for layer in self.layers])
-
-    def _residuals(self, phase: str) -> list[float]:
-        return [layer.residual for layer in self.layers if layer.phase == phase]
-
-    @property
-    def scores(self) -> list[float]:
-        """Distances of residuals from the median of the other layers of their phase, ascending."""
-        scores = []
-        for phase in dict.fromkeys(layer.phase for layer in self.layers):
-            residuals = self._residuals(phase)
-            for index, residual in enumerate(residuals):
-                others = residuals[:index] + residuals[index + 1 :]
-                scores.append(abs(residual - median(others or residuals)))
-        return sorted(scores)
-
-    @property
-    def median_error(self) -> float:
-        """The median relative error of corrected predictions: 0.08 for 8 % off."""
-        return exp(median(self.scores)) - 1
-
-    @property
-    def reach(self) -> float:
-        """The half width of a 95 % interval, in logarithms: the score that 95 % stay below.
-
-        A new layer's score has any rank among n others with the same probability (split conformal
-        prediction), so with n = 39 the bound is the score of rank ceil(0.95 · 40) = 38.
-        """
-        scores = self.scores
-        return scores[min(len(scores), ceil(COVERED * (len(scores) + 1))) - 1]
-
-    def __str__(self) -> str:
-        return (
-            f"on this device median error {self.median_error:.0%}, at most "
-            f"{exp(self.scores[-1]) - 1:.0%} in {len(self.layers)} layers drawn at random"
-        )
-
 
 #: Versions of the tables of a CPU and of a GPU; tables of another version are measured again.
 VERSION, GPU_VERSION = 8, 5

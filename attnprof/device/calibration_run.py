@@ -20,8 +20,9 @@ from statistics import fmean, median, pstdev
 import torch
 
 from attnprof.device.benchmarks import benchmarks
-from attnprof.device.calibration import Calibration, SelfCheck
+from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import (
@@ -30,7 +31,13 @@ from attnprof.device.self_check import (
     measure_here,
     measure_in_new_process,
 )
-from attnprof.device.steady_times import TimeReading, has_enough, steady, usual_reference
+from attnprof.device.steady_times import (
+    TimeReading,
+    has_enough,
+    same_speed,
+    steady,
+    usual_reference,
+)
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError
@@ -96,6 +103,8 @@ KIND_FACTOR = 16.0
 #: Timed calls of the reference operation before and after each reading; untimed calls that bring
 #: its code back into the cache; least seconds of a reading, since a coarse clock may say 0.
 REFERENCE_CALLS, WARMUP_CALLS, LEAST_S = 30, 10, 1e-9
+#: Readings of the reference operation before and after a run of a checked layer.
+READINGS = 12
 #: Rows and columns of the product that is the reference operation of several threads.
 REFERENCE_ROWS = 64
 #: Seconds of multiplying that show which share of the processors other programs leave; the least
@@ -153,6 +162,7 @@ def _checks(calibration: Calibration, dtypes: Sequence[str]) -> dict[str, SelfCh
     """Return the checked layers of a calibration, by number format."""
     predictor, checks = Predictor(calibration), {}
     measure = partial(measure_in_new_process, threads=calibration.threads)
+    is_undisturbed = partial(_is_undisturbed, calibration.reference_s)
     if calibration.device.startswith("cuda"):
         measure = partial(measure_here, clock=cuda_clock(torch, calibration.device))
     for dtype in dtypes:
@@ -161,9 +171,15 @@ def _checks(calibration: Calibration, dtypes: Sequence[str]) -> dict[str, SelfCh
         def predict(request: PointRequest, most_s: float, times: Times = times) -> float:
             return times.of(operations_of(request, most_s))
 
-        if check := check_layers(predict, drawn_points(dtype, calibration.device), measure):
+        points = drawn_points(dtype, calibration.device)
+        if check := check_layers(predict, points, measure, is_undisturbed):
             checks[dtype] = check
     return checks
+
+
+def _is_undisturbed(usual_s: float | None) -> bool:
+    """Return whether the reference operation takes its usual seconds now; True if it has none."""
+    return usual_s is None or same_speed(log(_reference_now_s(READINGS)), log(usual_s))
 
 
 def _clock(device: str, *, host: bool = False) -> Clock:
@@ -194,8 +210,13 @@ def machine_speed(seconds: float, bundles: int) -> tuple[float, float]:
     keeps times of an undisturbed processor, too.
     """
     share = processor_share(seconds)
+    return _reference_now_s(bundles), share
+
+
+def _reference_now_s(bundles: int) -> float:
+    """Return the lower quartile of the reference operation's seconds in so many readings."""
     clock, reference = _clock("cpu"), reference_operation("cpu")
-    return sorted(_reference_s(clock, reference) for _ in range(bundles))[bundles // 4], share
+    return sorted(_reference_s(clock, reference) for _ in range(bundles))[bundles // 4]
 
 
 @dataclass

@@ -36,7 +36,7 @@ from rows import earlier, grouped, save, table
 
 from attnprof import registry
 from attnprof.device import calibration
-from attnprof.device.calibration import SelfCheck
+from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import (
@@ -256,7 +256,7 @@ def timed(row: Point, passes: int, known: calibration.Calibration) -> Point:
     repeated = -1
     while repeated < AGAIN:
         wait_until_calibrated_speed(known)
-        seconds = measure_in_new_process(request, row.threads)
+        seconds = median(measure_in_new_process(request, row.threads))
         repeated += 1
         if has_calibrated_speed(known):
             break

@@ -11,8 +11,9 @@ import torch
 
 from attnprof.device import calibration, calibration_run
 from attnprof.device.benchmarks import Benchmark, benchmarks
-from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
+from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.operation_forms import KernelCall
 from attnprof.device.prediction import Predictor
 from attnprof.device.tables import TimeTable
@@ -123,7 +124,7 @@ def test_tables_come_back_from_their_file(tmp_path):
     more["reference_s"], more["conditions"] = 1e-6, {"cores": "2"}
     layers = (
         CheckedLayer("linear", "train", 64, 2, 8, 1e-3, 2e-3),
-        CheckedLayer("we", "decode", 8, 1, 8, 1e-5, 1e-5),
+        CheckedLayer("we", "decode", 8, 1, 8, 1e-5, 1e-5, 2e-5),
     )
     more["checks"] = {"float32": SelfCheck(layers)}
     made = Calibration(SOME, "cpu", 2, tables, **more)

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from attnprof.device import calibration_run, self_check
-from attnprof.device.calibration import Calibration, CheckedLayer, SelfCheck
+from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import LAYERS, PHASES, check_layers, drawn_points
 from attnprof.errors import CannotRunError
@@ -72,7 +73,7 @@ def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
 
 
 def test_layers_are_predicted_and_timed_until_there_are_enough():
-    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: 2e-3)
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: [2e-3])
     assert Counter(layer.phase for layer in check.layers) == dict.fromkeys(PHASES, LAYERS)
     assert [check.bias(phase) for phase in PHASES] == pytest.approx([log(2)] * len(PHASES))
     assert len({layer.mechanism for layer in check.layers}) > 5
@@ -84,22 +85,44 @@ def test_a_layer_that_ends_the_second_time_keeps_its_first():
     def measure(_):
         if next(calls) >= LAYERS * len(PHASES):
             raise CannotRunError("no memory now")
-        return 2e-3
+        return [2e-3]
 
     check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
     assert check.bias("train") == pytest.approx(log(2))
 
 
+def test_a_neighbour_that_slows_runs_changes_intervals_but_no_bias():
+    random, speed = Random(1), [1.0]
+
+    def measure(_):
+        seconds = [2e-3 * speed[0]] * 8
+        speed[0] = random.choice((1.0, 1.6))  # the next reading of the reference tells
+        return seconds
+
+    points = drawn_points("float32", "cpu")
+    check = check_layers(lambda *_: 1e-3, points, measure, lambda: speed[0] == 1.0)
+    quiet = check_layers(lambda *_: 1e-3, points, lambda _: [2e-3] * 8)
+    assert [check.bias(phase) for phase in PHASES] == pytest.approx([log(2)] * len(PHASES))
+    assert quiet.reach == pytest.approx(0.0)
+    assert check.reach == pytest.approx(log(1.6))  # as a user's run may be slowed down
+
+
+def test_single_calls_that_are_disturbed_do_not_count():
+    calls = [5e-3, 2e-3, 5e-3, 2e-3, 5e-3, 2e-3, 5e-3, 5e-3]
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: calls)
+    assert check.bias("train") == pytest.approx(log(2))
+
+
 def test_layers_are_timed_in_a_process_of_their_own():
     request = PointRequest("linear", 32, 1, 8, budget=self_check.BUDGET)
-    assert self_check.measure_in_new_process(request, 1) > 0
+    assert min(self_check.measure_in_new_process(request, 1)) > 0
     with pytest.raises(CannotRunError):
         self_check.measure_in_new_process(replace(request, seq_len=2**36), 1)
 
 
 def test_where_layers_take_too_long_nothing_is_checked():
     points = itertools.islice(drawn_points("float32", "cpu"), 30)
-    assert check_layers(lambda *_: 10.0, points, lambda _: 2e-3) is None
+    assert check_layers(lambda *_: 10.0, points, lambda _: [2e-3]) is None
 
 
 @pytest.mark.parametrize(
