@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from attnprof.record import Record, Report
+from attnprof.record import Record
 from attnprof.record.escapes import visible
 from attnprof.units import MISSING, format_value, is_numeric, plural
 
@@ -264,32 +264,27 @@ LEAST_WIDTH = 20
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
           "number": "", "ratio": "", "length": ""}  # fmt: skip
 #: Whether the report that is drawn shows numbers with all digits (``--exact``).
-_exact = ContextVar("exact", default=False)
+EXACT = ContextVar("exact", default=False)
 
 
 @contextmanager
 def digits(*, exact: bool) -> Iterator[None]:
     """Show counts and bytes of the body with all digits, or short: ``39.3 G``, ``1.01 GiB``."""
-    token = _exact.set(exact)
+    token = EXACT.set(exact)
     try:
         yield
     finally:
-        _exact.reset(token)
-
-
-def shows_all_digits() -> bool:
-    """Return whether numbers are drawn with all their digits, as :func:`digits` says."""
-    return _exact.get()
+        EXACT.reset(token)
 
 
 def shown_value(value: Any, fmt: str) -> str:
     """Return a value by its column's format, short or exact as :func:`digits` says."""
     if isinstance(value, (int, float)) and isfinite(value):
-        if _exact.get() and fmt in _UNITS:
+        if EXACT.get() and fmt in _UNITS:
             return f"{value:,}{_UNITS[fmt]}"
         if fmt == "length":
             return f"{value:,.2f}"
-    return format_value(value, fmt, short=not _exact.get())
+    return format_value(value, fmt, short=not EXACT.get())
 
 
 def record_table(
@@ -335,6 +330,13 @@ def floor(bound: str) -> str:
     return "at least " if bound == "at least" else ""
 
 
+def bounded(row: Any) -> str:
+    """Return the value of a record's quantity after its bound; a dash without a record."""
+    if row is None or row.value is None:
+        return MISSING
+    return f"{floor(row.bound)}{quantity_value(row.value, row.quantity)}"
+
+
 def workload_text(row: Any) -> str:
     """Return the workload of a record: scope, phase, sizes and number format."""
     return (
@@ -342,12 +344,6 @@ def workload_text(row: Any) -> str:
         f"seq {row.seq_len:,}, d_model {row.d_model:,}, {plural(row.num_heads, 'head')} of "
         f"{row.head_dim}, {row.dtype}"
     )
-
-
-def answer_line(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer in a sentence and a blank line, if there is an answer."""
-    if answer := report.summary.get("answer"):
-        yield Text(f"{answer}\n", style="bold")
 
 
 def print_tables(renderables: Iterable[RenderableType]) -> None:

@@ -163,7 +163,7 @@ def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> styl
             formats = list(dict.fromkeys(record.dtype for record in here))
             _roof(axes, ceiling, formats, (min(reach) / 2, max(reach) * 4))
     first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"), above=0.15)
+    ticks.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"), above=0.15)
     drawn.grid.label("FLOPs per byte", "achieved rate")
     limits = [f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
               for c in ceilings]  # fmt: skip
@@ -242,7 +242,7 @@ def draw_pareto(
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.with_prefix(unit), ticks.plain)
+    ticks.value_axes(first, ticks.with_prefix(unit), ticks.plain)
     marks = ticks.round_numbers(low, high, lambda numbers: len(numbers) < 5) if inexact else []
     first.set_ylim(strip, high)
     first.set_yticks([exact, *marks], ["exact", *map(ticks.plain, marks)])

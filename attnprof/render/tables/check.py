@@ -16,7 +16,7 @@ from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
 from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import FittedTable, Hanging, quantity_value, record_table, shown_value
-from attnprof.units import plural
+from attnprof.units import grouped, plural
 
 #: Columns of ``--verbose``; of a self-test; of the page's changes by metric.
 FULL = (
@@ -133,12 +133,8 @@ def _fitting(text: str) -> str:
 
 def baseline_tables(report: Report) -> Iterator[RenderableType]:
     """Yield each case's counts and time, or the reason why it does not run."""
-    groups: dict[str, list[BaselineRecord]] = {}
-    for record in report.of(BaselineRecord):
-        code = record.case.partition("[")[0]
-        groups.setdefault(code if ":" in code else "", []).append(record)
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
-    for code, records in groups.items():
+    for code, records in grouped(report.of(BaselineRecord), _code_of).items():
         # words that all cases of a module share stand once, above them; the phase is in every row
         names = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
         several = code and len(names) > 1
@@ -151,6 +147,12 @@ def baseline_tables(report: Report) -> Iterator[RenderableType]:
         yield FittedTable("case", *numbers, rows=rows, title=title, right=numbers)
         yield from (Hanging(f"{r.case}: {r.error}") for r in records if r.error)
     yield Text("Times are processor time of a call, the median of several processes.", "dim")
+
+
+def _code_of(record: BaselineRecord) -> str:
+    """Return the code of a case, ``my.py:Mine``; "" for a mechanism of ours."""
+    code = record.case.partition("[")[0]
+    return code if ":" in code else ""
 
 
 def _row(record: BaselineRecord, name: str) -> list[str]:

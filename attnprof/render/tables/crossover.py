@@ -12,7 +12,7 @@ from rich.text import Text
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
-from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, shown_value
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, shown_value
 from attnprof.units import (
     COUNTED,
     MISSING,
@@ -50,7 +50,6 @@ def crossover_tables(report: Report, more: str = "") -> Iterator[RenderableType]
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
         f"{where}, {one.phase}{', causal' * one.causal}, {', '.join(_sizes(one))}"
     )
-    yield from answer_line(report)
     column, first = ("d", "from token") if by_width else ("tokens", "from")
     numeric = (column, "crossover", first)
     headings = [column, "metric", "kind", "crossover", first, "below", "above"]

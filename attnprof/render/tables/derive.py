@@ -16,7 +16,14 @@ from attnprof.record import DeriveRecord, Report, VerificationRecord
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled, render_markdown
-from attnprof.render.terminal import FittedTable, FormulaText, Hanging, floor, quantity_value
+from attnprof.render.terminal import (
+    FittedTable,
+    FormulaText,
+    Hanging,
+    bounded,
+    floor,
+    quantity_value,
+)
 from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
@@ -60,13 +67,8 @@ def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     for row in rows:
         kind = BOUNDS.get(row.bound, "") if row.expression else ""
         formula = FormulaText(f"{kind}{_spread_maximum(row.expression)}")
-        table.add_row(quantity_text(row.quantity), formula, _value(row))
+        table.add_row(quantity_text(row.quantity), formula, bounded(row).strip(MISSING))
     return table
-
-
-def _value(row: DeriveRecord) -> str:
-    value = quantity_value(row.value, row.quantity).strip(MISSING)
-    return value and f"{floor(row.bound)}{value}"
 
 
 def _spread_maximum(expression: str | None) -> str:
@@ -221,8 +223,7 @@ def derive_page(report: Report, **_how: object) -> str:
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
         "form": lambda form: "" if form is None else markdown_code(form),
-        "floor": floor,
-        "value": _value,
+        "floor": floor, "value": lambda row: bounded(row).strip(MISSING),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

@@ -8,15 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import (
-    DistillRecord,
-    DoctorRecord,
-    PredictRecord,
-    ProfileRecord,
-    RecommendRecord,
-    Report,
-    TradeoffRecord,
-)
+from attnprof.record import DistillRecord, ProfileRecord, Report, TradeoffRecord, kinds
 from attnprof.record.escapes import markdown_text
 from attnprof.record.measured import named_results, varying
 from attnprof.render.formats import markdown_table, render_markdown
@@ -24,12 +16,11 @@ from attnprof.render.terminal import (
     Cell,
     FittedTable,
     Hanging,
-    answer_line,
     field_text,
     record_table,
     shown_value,
 )
-from attnprof.units import MISSING, format_count, format_rate, joined, plural
+from attnprof.units import MISSING, format_count, format_rate, grouped, joined, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
@@ -46,10 +37,9 @@ ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 
 def profile_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, counts, memory, time and skipped points; a sweep's answer last."""
+    """Yield counts, memory, time and skipped points; a sweep's answer last."""
     records = report.of(ProfileRecord)
     done = named_results(records)
-    yield from answer_line(report) if report.command == "profile" else ()
     yield Text(f"{_conditions(report, records)}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
@@ -68,7 +58,8 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
     yield from (Hanging(f"not measured: {line}") for line in _grouped_texts(whys))
-    yield from answer_line(report) if report.command != "profile" else ()
+    if report.command == "sweep":
+        yield Text(f"{report.summary['answer']}\n", style="bold")
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
@@ -137,10 +128,9 @@ SHOWN, FEW = 8, 3
 
 
 def predict_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, a row a point, then the slowest operations of each."""
-    records = report.of(PredictRecord)
+    """Yield a row a point, then the slowest operations of each."""
+    records = report.of(kinds.PredictRecord)
     done = named_results(records)
-    yield from answer_line(report)
     yield Text(f"{report.summary['made_of']}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
@@ -152,7 +142,7 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
     yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
 
 
-def _operations(records: Sequence[PredictRecord]) -> RenderableType:
+def _operations(records: Sequence[kinds.PredictRecord]) -> RenderableType:
     """Return a row for each of the slowest operations of every point."""
     most = SHOWN if len(records) == 1 else FEW
     cells = (
@@ -170,9 +160,8 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
 
 def recommend_tables(report: Report) -> Iterator[RenderableType]:
     """Yield the mechanisms that fit by rank, what each gives up, and the rest with reasons."""
-    rows = report.of(RecommendRecord)
+    rows = report.of(kinds.RecommendRecord)
     one, ranked = rows[0], [row for row in rows if row.rank is not None]
-    yield from answer_line(report)
     yield Text(f"{report.summary['made_of']}\n")
     where = (
         f"{one.scope}, {one.phase}{', causal' * one.causal}, {plural(one.seq_len, 'token')}, "
@@ -185,10 +174,9 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
     }  # fmt: skip
     title, caption = f"Predicted\n{where}", report.summary["interval"]
     yield record_table(ranked, columns, title=title, keys=2, caption=caption)
-    by_loss: dict[str, list[str]] = {}
-    for row in ranked:
-        by_loss.setdefault(row.gives_up, []).append(row.mechanism)
-    yield from (Hanging(f"{', '.join(names)}: {loss}") for loss, names in by_loss.items() if loss)
+    for loss, losing in grouped(ranked, lambda row: row.gives_up).items():
+        if loss:
+            yield Hanging(f"{', '.join(row.mechanism for row in losing)}: {loss}")
     yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
     for span in report.summary["fastest"]:
         fastest, exact = span["fastest"], span["exact"]
@@ -198,7 +186,7 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
 
 
-def _interval(row: RecommendRecord) -> str:
+def _interval(row: kinds.RecommendRecord) -> str:
     if row.ci_low_s is None or row.ci_high_s is None:
         return MISSING
     return f"{field_text(row, 'ci_low_s')} to {field_text(row, 'ci_high_s')}"
@@ -224,7 +212,7 @@ def doctor_tables(report: Report) -> list[RenderableType]:
         "check": "check", "status": lambda r: Text(r.status, STYLES.get(r.status, "red")),
         "found": lambda r: r.found + (f" → {r.advice}" if r.advice else ""),
     }  # fmt: skip
-    return [record_table(report.of(DoctorRecord), columns, caption=verdict)]
+    return [record_table(report.records, columns, caption=verdict)]
 
 
 #: Heading of each column, by its field or a name that :func:`_error_cell` knows.
@@ -311,10 +299,8 @@ def _error(value: float | None) -> str:
 def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
     """Yield each reason once, with the mechanisms, and with the inputs if it is not for all."""
     inputs = {(row.input, row.norms) for row in records}
-    reasons: dict[str, list[TradeoffRecord]] = {}
-    for row in records:
-        if row.skipped:
-            reasons.setdefault(row.skipped.removeprefix(f"{row.mechanism} "), []).append(row)
+    without = [row for row in records if row.skipped]
+    reasons = grouped(without, lambda row: (row.skipped or "").removeprefix(f"{row.mechanism} "))
     for reason, rows in reasons.items():
         skipped = {(row.input, row.norms) for row in rows}
         names = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in skipped)
@@ -325,12 +311,10 @@ def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
 def _meanings(report: Report) -> Iterator[str]:
     """Yield how the mechanisms that ran are related to softmax attention."""
     ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
-    unknown = "it does not say what it is to softmax attention"
-    by_meaning: dict[str, list[str]] = {}
-    for name, (kind, why) in report.summary["relations"].items():
-        if name in ran:
-            by_meaning.setdefault(f"{kind}: {why}" if kind else unknown, []).append(name)
-    yield from (f"{joined(names)}: {meaning}" for meaning, names in by_meaning.items())
+    relations = {n: pair for n, pair in report.summary["relations"].items() if n in ran}
+    for (kind, why), names in grouped(relations, lambda name: tuple(relations[name])).items():
+        unknown = "it does not say what it is to softmax attention"
+        yield f"{joined(names)}: {f'{kind}: {why}' if kind else unknown}"
 
 
 SETTINGS = {

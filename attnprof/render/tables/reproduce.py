@@ -18,7 +18,7 @@ from attnprof.record import Report, ReproduceRecord
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled, markdown_table
 from attnprof.render.terminal import FittedTable, Hanging
-from attnprof.units import MISSING, format_number
+from attnprof.units import MISSING, format_number, grouped
 
 #: Words for each verdict.
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
@@ -307,10 +307,8 @@ def _row(record: ReproduceRecord) -> list[str]:
 
 def _reasons(left_out: Mapping[str, str]) -> str:
     """Return a list of tables and figures that were left out, grouped by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in left_out.items():
-        by_reason.setdefault(why, []).append(name)
-    return "\n".join(f"- {', '.join(names)}: {_escaped(why)}" for why, names in by_reason.items())
+    reasons = grouped(left_out, left_out.__getitem__).items()
+    return "\n".join(f"- {', '.join(names)}: {_escaped(why)}" for why, names in reasons)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
