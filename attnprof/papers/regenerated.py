@@ -142,6 +142,28 @@ class PaperFigure:
     measured: bool = False
 
 
+#: What a figure is made of: rows, the document's statements on it, and facts.
+Computed = tuple[Sequence[Mapping[str, Any]], Iterable[Statement], Mapping[str, Any]]
+
+
+def figures_of(
+    number: str, figures: Mapping[str, tuple[str, Callable[[], Computed]]], measured: str = ""
+) -> dict[str, PaperFigure]:
+    """Return a document's figures from their titles and the functions that compute them.
+
+    ``measured`` has the keys of figures from measurements.
+    """
+
+    def data(compute: Callable[[], Computed]) -> FigureData:
+        rows, said, facts = compute()
+        return FigureData(rows, described(number, said), facts)
+
+    return {
+        key: PaperFigure(title, partial(data, compute), key in measured)
+        for key, (title, compute) in figures.items()
+    }
+
+
 @dataclass
 class Regenerated:
     """Recomputed tables and figures, and reasons for those that ``failed`` or cannot be made."""

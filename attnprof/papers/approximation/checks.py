@@ -184,8 +184,6 @@ def _executed(name: str) -> dict[str, int]:
 @cache
 def kept(tokens: int, window: int) -> int:
     """Return the number of entries that the window's mask keeps, counted in the weights."""
-    import torch
-
     x = torch.zeros(1, tokens, 1)
     weights = longformer(x, x, torch.eye(tokens)[None], window=window)
     return int((weights > 0).sum())

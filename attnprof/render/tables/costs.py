@@ -11,15 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import Report, kinds
-from attnprof.render.terminal import (
-    Cell,
-    FittedTable,
-    FormulaText,
-    Hanging,
-    quantity_value,
-    record_table,
-    workload_text,
-)
+from attnprof.render import terminal
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, quantity_value, record_table
 from attnprof.units import MISSING, format_rate, format_value, joined, label, plural, quantity_text
 
 WON = "*"
@@ -35,7 +28,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
     for _, group in groupby(report.of(kinds.CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
-        yield Text(workload_text(rows[0]), style="bold")
+        yield Text(terminal.workload_text(rows[0]), style="bold")
         ran = [row for row in rows if not row.skipped]
         cells = (
             [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
@@ -84,7 +77,7 @@ def cost_tables(
     records, convention = report.of(kinds.CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        title = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
+        title = f"{label(rows[0].mechanism, rows[0].params)}: {terminal.workload_text(rows[0])}"
         plain = latex and not rows[0].skipped
         yield f"% {title}" if plain else Text(title, style="bold")
         if rows[0].skipped:
@@ -111,7 +104,7 @@ SENT = (
 def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
     """Yield a table a workload and number of ranks, or the closed forms; then their meaning."""
     link, ranks = report.summary, report.of(kinds.RanksRecord)
-    columns: dict[str, Cell] = {"mechanism": "mechanism", "method": "method"}
+    columns: dict[str, terminal.Cell] = {"mechanism": "mechanism", "method": "method"}
     if symbolic:
         columns[f"{ranks[0].phase} bytes"] = lambda row: FormulaText(row.expression or MISSING)
     else:
@@ -119,7 +112,7 @@ def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
         columns |= {"time": "send_time_s", "tokens for overlap": "overlap_tokens"} if link else {}
     for length, count in sorted({(row.seq_len, row.ranks) for row in ranks}):
         rows = [row for row in ranks if (row.seq_len, row.ranks) == (length, count)]
-        yield Text(workload_text(rows[0]), style="bold")
+        yield Text(terminal.workload_text(rows[0]), style="bold")
         yield Text(f"{plural(count, 'rank')} of {plural(rows[0].tokens_per_rank, 'token')}")
         if able := [row for row in rows if not row.skipped]:
             yield record_table(able, columns, keys=2)
@@ -297,7 +290,7 @@ def list_tables(report: Report) -> list[RenderableType]:
     if report.command == "list --verify":
         return _growth(report)
     if report.command == "list --models":
-        columns: dict[str, Cell] = {
+        columns: dict[str, terminal.Cell] = {
             "model": "model", "parameters": lambda row: f"{row.parameters:,}",
             "type": "model_type", "on the Hub": "hub",
         }  # fmt: skip

@@ -15,15 +15,9 @@ from rich.text import Text
 from attnprof.record import DeriveRecord, Report, VerificationRecord
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
+from attnprof.render import terminal
 from attnprof.render.formats import filled, render_markdown
-from attnprof.render.terminal import (
-    FittedTable,
-    FormulaText,
-    Hanging,
-    bounded,
-    floor,
-    quantity_value,
-)
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, bounded, quantity_value
 from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
@@ -135,7 +129,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     place = f" ({peak['line']})" if peak["line"] else ""
     wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
     where = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
-    size = f"{floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
+    size = f"{terminal.floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
     yield f"peak: {size} during {peak['operation']}{place}{where}"
     if cuda := peak.get("cuda"):
         sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
@@ -223,7 +217,7 @@ def derive_page(report: Report, **_how: object) -> str:
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
         "form": lambda form: "" if form is None else markdown_code(form),
-        "floor": floor, "value": lambda row: bounded(row).strip(MISSING),
+        "floor": terminal.floor, "value": lambda row: bounded(row).strip(MISSING),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

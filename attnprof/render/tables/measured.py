@@ -11,15 +11,9 @@ from rich.text import Text
 from attnprof.record import DistillRecord, ProfileRecord, Report, TradeoffRecord, kinds
 from attnprof.record.escapes import markdown_text
 from attnprof.record.measured import named_results, varying
+from attnprof.render import terminal
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import (
-    Cell,
-    FittedTable,
-    Hanging,
-    field_text,
-    record_table,
-    shown_value,
-)
+from attnprof.render.terminal import FittedTable, Hanging, field_text, record_table, shown_value
 from attnprof.units import MISSING, format_count, format_rate, grouped, joined, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
@@ -168,7 +162,7 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         f"batch {one.batch_size}, d_model {one.d_model}, "
         f"{plural(one.num_heads, 'head')}, {one.dtype}"
     )
-    columns: dict[str, Cell] = {
+    columns: dict[str, terminal.Cell] = {
         "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
         "95 %": _interval, "peak memory": "peak_bytes",
     }  # fmt: skip
@@ -208,7 +202,7 @@ def doctor_tables(report: Report) -> list[RenderableType]:
     """Return a row a check, with advice."""
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
-    columns: dict[str, Cell] = {
+    columns: dict[str, terminal.Cell] = {
         "check": "check", "status": lambda r: Text(r.status, STYLES.get(r.status, "red")),
         "found": lambda r: r.found + (f" → {r.advice}" if r.advice else ""),
     }  # fmt: skip
@@ -265,7 +259,7 @@ def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
         f"{first.dtype} on {first.device}"
     )
     done.sort(key=lambda row: row.error_relative or 0.0)
-    names: dict[str, Cell] = {
+    names: dict[str, terminal.Cell] = {
         "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
     }  # fmt: skip
     shown = _filled_columns(done, COLUMNS, _error_cell)
@@ -274,7 +268,7 @@ def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
 
 def _filled_columns(
     records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
-) -> dict[str, Cell]:
+) -> dict[str, terminal.Cell]:
     """Return the columns in which a record has a value, by heading."""
     return {
         heading: partial(cell, name=name) for name, heading in columns.items()
@@ -345,9 +339,9 @@ def _distill_tables(report: Report) -> Iterator[RenderableType]:
             seeds = plural(max(row.seeds for row in rows), "seed")
             done = [row for row in rows if row.skipped is None]
             shown = _filled_columns(done, TRAINED, _student_cell)
-            columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
-            title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
-            yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
+            columns: dict[str, terminal.Cell] = {"seq": lambda row: str(row.seq_len), **shown}
+            title, names = f"{named}; {sizes}, {seeds}", {"model": "model", **columns}
+            yield record_table(done, names, right=columns, title=title, keys=2)
     for row in records:
         if row.skipped:
             where = f"{row.setting}, {row.model} at {row.seq_len} tokens"

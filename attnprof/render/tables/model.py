@@ -11,15 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import Report, kinds
-from attnprof.render.terminal import (
-    EXACT,
-    FittedTable,
-    FormulaText,
-    Hanging,
-    bounded,
-    floor,
-    quantity_value,
-)
+from attnprof.render import terminal
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, bounded, quantity_value
 from attnprof.units import MISSING, format_value, quantity_text
 
 #: Quantities shown of every part.
@@ -107,7 +100,7 @@ def _by_part(phase: str, rows: list[kinds.ModelRecord]) -> FittedTable:
         values = [row.value or 0 if row else 0 for row in of_part]
         if any(values):
             texts = (
-                f"{floor(row.bound if row else '')}{quantity_value(value, name)}"
+                f"{terminal.floor(row.bound if row else '')}{quantity_value(value, name)}"
                 for row, value, name in zip(of_part, values, _SHOWN, strict=True)
             )
             share = f"{values[0] / whole:.1%}" if whole else MISSING
@@ -126,9 +119,9 @@ def _totals_table(rows: list[kinds.ModelRecord], peak: Mapping[str, Any]) -> Fit
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
         row = whole[name]
-        here = name == "peak_bytes" and not EXACT.get()
+        here = name == "peak_bytes" and not terminal.EXACT.get()
         expression = peak["formula"] if here else row.expression
-        formula = f"{floor(row.bound)}{expression}" if expression else "no formula"
+        formula = f"{terminal.floor(row.bound)}{expression}" if expression else "no formula"
         table.add_row(quantity_text(name), FormulaText(formula), bounded(row))
     return table
 
@@ -144,7 +137,7 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[kinds.ModelRecord]) -> Itera
     if held:
         yield f"most at the peak: {'; '.join(held)}"
     whole = next(r.expression for r in rows if (r.part, r.quantity) == ("total", "peak_bytes"))
-    if peak["formula"] != whole and not EXACT.get():
+    if peak["formula"] != whole and not terminal.EXACT.get():
         yield "the peak's formula is that of this shape; all of its branches: --exact"
 
 
@@ -181,7 +174,7 @@ def _cache(rows: list[kinds.ModelRecord]) -> FittedTable:
 
 def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     cells = (
-        [name, f"{floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
+        [name, f"{terminal.floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
         for name, size in memory.items()
     )
     title = "memory of a training step"
@@ -291,10 +284,10 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
     """Yield bytes by part, the numbers that follow from them, and the formulas."""
     summary, rows = report.summary, report.of(kinds.FitRecord)
     sizes = f"N = {summary['seq_len']:,}, B = {summary['batch_size']:,}"
-    kinds = ", ".join(f"{count} × {kind}" for kind, count in summary["layers"].items())
+    layers = ", ".join(f"{count} × {kind}" for kind, count in summary["layers"].items())
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
-    if kinds:
-        yield Hanging(f"layers' caches: {kinds}")
+    if layers:
+        yield Hanging(f"layers' caches: {layers}")
     yield from map(Hanging, summary["notes"])
     yield ""
     cells = ([row.part, quantity_value(row.bytes, "bytes"), row.basis] for row in rows)
