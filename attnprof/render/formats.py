@@ -19,6 +19,16 @@ from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, read
 from attnprof.record.recognition import written_by
 from attnprof.units import format_count, format_value, is_numeric
 
+#: Commands whose tables have a place of their own for the answer.
+_PLACED = ("reproduce", "sweep", "tradeoff", "verify-formula")
+#: The commands of each module of ``tables``, which has ``compare_tables``, ``check_page`` ….
+MODULES = {
+    "costs": ("compare", "cost", "heads", "heatmap", "list"), "crossover": ("crossover",),
+    "measured": ("profile", "predict", "recommend", "calibrate", "doctor", "tradeoff"),
+    "check": ("check", "baseline", "history"), "derive": ("derive", "verify_formula"),
+    "model": ("model", "fit"), "reproduce": ("reproduce",),
+}  # fmt: skip
+
 
 def render(report: Report, fmt: str, *, exact: bool = False, **options: Any) -> str:
     """Return the text of a report for a file or a pipe; ``options`` is for its command's tables.
@@ -53,10 +63,6 @@ def print_tables(report: Report, *, exact: bool = False, **options: Any) -> None
         terminal.print_tables([*_drawn(view, shown, options)])
 
 
-#: Commands whose tables have a place of their own for the answer.
-_PLACED = ("reproduce", "sweep", "tradeoff", "verify-formula")
-
-
 def _drawn(view: Callable[..., Any], report: Report, options: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the answer in a sentence, if there is one, and the command's tables."""
     from rich.text import Text
@@ -71,15 +77,6 @@ def notes(report: Report) -> Iterable[str]:
     view, shown = _prepared(report)
     lines: Iterable[str] = view("notes", lambda _: ())(shown)
     return lines
-
-
-#: The commands of each module of ``tables``, which has ``compare_tables``, ``check_page`` ….
-MODULES = {
-    "costs": ("compare", "cost", "heads", "heatmap", "list"), "crossover": ("crossover",),
-    "measured": ("profile", "predict", "recommend", "calibrate", "doctor", "tradeoff"),
-    "check": ("check", "baseline", "history"), "derive": ("derive", "verify_formula"),
-    "model": ("model", "fit"), "reproduce": ("reproduce",),
-}  # fmt: skip
 
 
 def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:

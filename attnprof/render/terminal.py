@@ -32,6 +32,17 @@ FOLDED = 20
 _WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
 #: The parts of a word that is longer than a line; they begin with a capital, a dot, after a sign.
 _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
+#: The cells of a column: the name of a field, or a function from a record to a text.
+Cell: TypeAlias = str | Callable[[Any], str | Text]
+#: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
+FILE_WIDTH = 160
+#: Least width of a table.
+LEAST_WIDTH = 20
+#: Formats of which all digits can be shown, with the unit that stands in each cell.
+_UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
+          "number": "", "ratio": "", "length": ""}  # fmt: skip
+#: Whether the report that is drawn shows numbers with all digits (``--exact``).
+EXACT = ContextVar("exact", default=False)
 
 
 class FittedTable:
@@ -252,19 +263,6 @@ def _broken_at_terms(line: str, width: int) -> Iterator[str]:
         yield line[:end].rstrip()
         line = indent + line[end:]
     yield line
-
-
-#: The cells of a column: the name of a field, or a function from a record to a text.
-Cell: TypeAlias = str | Callable[[Any], str | Text]
-#: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
-FILE_WIDTH = 160
-#: Least width of a table.
-LEAST_WIDTH = 20
-#: Formats of which all digits can be shown, with the unit that stands in each cell.
-_UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
-          "number": "", "ratio": "", "length": ""}  # fmt: skip
-#: Whether the report that is drawn shows numbers with all digits (``--exact``).
-EXACT = ContextVar("exact", default=False)
 
 
 @contextmanager

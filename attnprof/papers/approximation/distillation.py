@@ -22,6 +22,17 @@ from attnprof.papers.approximation.checks import CLASSES, SETTINGS
 
 #: Token ids for padding, begin, end, and of the first word.
 PAD, BEGIN, END, FIRST = 0, 1, 2, 3
+#: The loss of a model, from its logits and the examples.
+Loss = Callable[[Tensor, "Examples"], Tensor]
+TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
+RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
+PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
+#: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
+STUDENTS_PATIENCE = 10 * PATIENCE
+TEACHER = "teacher"
+SETTING_NAMES = ("fair", "printed")
+#: A function that is called with steps done, all steps, and the name of the trained model.
+Tell = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -59,20 +70,6 @@ class Corpus:
         )
         begun = torch.cat((torch.full((count, 1), BEGIN), target[:, :-1]), 1)
         return source, begun
-
-
-#: The loss of a model, from its logits and the examples.
-Loss = Callable[[Tensor, "Examples"], Tensor]
-TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
-RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
-PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
-#: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
-STUDENTS_PATIENCE = 10 * PATIENCE
-TEACHER = "teacher"
-SETTING_NAMES = ("fair", "printed")
-
-#: A function that is called with steps done, all steps, and the name of the trained model.
-Tell = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,17 @@ from attnprof.papers.documents import number
 from attnprof.papers.regenerated import Cell, Computed, Statement, figures_of, tables_of
 
 NAMES = LABELS["columns"]
+_Row = dict[str, Any]
+#: How a row's numbers are counted.
+COUNTS: dict[str, Callable[[str], Any]] = {
+    "Eq 24": eq24,
+    "multiplications and additions": multiply_adds,
+}
+EQ24, EXACT = COUNTS
+#: Figure 2's length, another length for comparison, and Figure 4's head count for both.
+STATED, OTHER, ONE_HEAD = 64, 1024, 1
+STEP, LARGEST = 64, 1024
+SIZES = range(STEP, LARGEST + 1, STEP)
 
 
 def _results(table: str) -> list[dict[str, Any]]:
@@ -154,19 +165,6 @@ def diagram() -> Computed:
         changes = ", ".join(f"{block} on {place}" for block, place in sorted(changed)) or "none"
         said.insert(0, (name, {place for _, place in changed} == on, {"maps": changes}))
     return rows, said, {}
-
-
-_Row = dict[str, Any]
-#: How a row's numbers are counted.
-COUNTS: dict[str, Callable[[str], Any]] = {
-    "Eq 24": eq24,
-    "multiplications and additions": multiply_adds,
-}
-EQ24, EXACT = COUNTS
-#: Figure 2's length, another length for comparison, and Figure 4's head count for both.
-STATED, OTHER, ONE_HEAD = 64, 1024, 1
-STEP, LARGEST = 64, 1024
-SIZES = range(STEP, LARGEST + 1, STEP)
 
 
 def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_Row]:

@@ -24,6 +24,12 @@ SIZES = ((1, 1, 1.0), (3, 2, 0.5), (7, 5, 1.0), (40, 8, 2.5))
 #: Even orders whose polynomials are searched for real roots.
 ORDERS = range(2, 21, 2)
 X = symbol("x")
+SPHERE, NORMAL = "sphere", "normal"
+#: The longest sequence of Fig 4, and widths of Table 2: sizes at which the laws fit (B.2).
+LENGTH = int(quoted("fig4_N_max"))
+WIDTHS = (16, 32, 64, 128)
+#: The relative error that B.2 grants for long sequences; sampling adds twice its standard error.
+ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
 def taylor_map(x: Any, order: int = 2) -> Any:
@@ -83,14 +89,6 @@ def coefficients() -> list[str]:
     score = D**half * X
     whole = half * score**2 / (X**2 / 2)  # the factor of the square term
     return [str(half), str(whole * X / score), str(whole)]
-
-
-SPHERE, NORMAL = "sphere", "normal"
-#: The longest sequence of Fig 4, and widths of Table 2: sizes at which the laws fit (B.2).
-LENGTH = int(quoted("fig4_N_max"))
-WIDTHS = (16, 32, 64, 128)
-#: The relative error that B.2 grants for long sequences; sampling adds twice its standard error.
-ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
 def moment(power: int) -> Any:

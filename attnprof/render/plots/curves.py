@@ -21,6 +21,10 @@ _Pair = tuple[style.Axes, style.Axes]
 #: Names of the crossovers in document 004: N_0 of FLOPs, N_1 of memory.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
+#: Rows of panels that a page holds; those with change points come first.
+ROWS = 6
+#: An axis spans at least this share of its values, so that a constant looks constant.
+LEAST_SPAN = 0.2
 
 
 def draw_compare(report: Report) -> style.Figure:
@@ -250,12 +254,6 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
         text += f",\n{'right' if right else 'left'} of every divisor"
     side, x = ("right", 0.97) if right else ("left", 0.03)
     style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
-
-
-#: Rows of panels that a page holds; those with change points come first.
-ROWS = 6
-#: An axis spans at least this share of its values, so that a constant looks constant.
-LEAST_SPAN = 0.2
 
 
 def draw_history(report: Report) -> style.Figure:

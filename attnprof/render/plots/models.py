@@ -13,6 +13,11 @@ COLOURS = {
     "attention": style.VERMILION, "mlp": style.BLUE, "head": style.GREEN,
     "embedding": style.SKY, "norm": style.ORANGE, "other": style.GREY,
 }  # fmt: skip
+#: A curve's name in a comparison's summary, its field, the axis' name and unit.
+_OVER_CONTEXT = (
+    ("cache", "bytes", "cache", "B"), ("flops", "flops_per_token", "FLOPs a prompt's token", ""),
+)  # fmt: skip
+GIB = 2**30
 
 
 def draw_model(report: Report) -> style.Figure:
@@ -58,12 +63,6 @@ def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) 
     ticks.mark_values(axes.xaxis, ticks.plain)
 
 
-#: A curve's name in a comparison's summary, its field, the axis' name and unit.
-_OVER_CONTEXT = (
-    ("cache", "bytes", "cache", "B"), ("flops", "flops_per_token", "FLOPs a prompt's token", ""),
-)  # fmt: skip
-
-
 def draw_comparison(report: Report) -> style.Figure:
     """Return the cache and a prompt's FLOPs a token over its length, a curve a model."""
     summary = report.summary
@@ -93,9 +92,6 @@ def draw_comparison(report: Report) -> style.Figure:
         f"no formula in N: {', '.join(missing)}" * bool(missing),
     )  # fmt: skip
     return figure
-
-
-GIB = 2**30
 
 
 def draw_fit(report: Report) -> style.Figure:

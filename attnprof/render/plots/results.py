@@ -18,6 +18,14 @@ from attnprof.render.tables.measured import SETTINGS
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
+#: Axes of a surface, and how they are swept.
+_AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
+#: Name and unit of each panel, by field.
+PANELS: Mapping[str, tuple[str, str]] = {
+    "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
+    "median_s": ("time", "s"),
+}  # fmt: skip
+SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) -> style.Figure:
@@ -126,10 +134,6 @@ def _surface3d(records: series.Records) -> style.Figure:
         style.set_3d_view(axes, "sequence length", "model width", "")
     over = "over sequence length and model width"
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
-
-
-#: Axes of a surface, and how they are swept.
-_AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 
 def _with_flops(records: series.Records, axes: Mapping[str, str]) -> series.Records:
@@ -281,14 +285,6 @@ def draw_tradeoff(report: Report) -> style.Figure:
         hollow=lambda record: record in others,
         captions=("empty: another function, or untrained" * bool(others),),
     )  # fmt: skip
-
-
-#: Name and unit of each panel, by field.
-PANELS: Mapping[str, tuple[str, str]] = {
-    "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
-    "median_s": ("time", "s"),
-}  # fmt: skip
-SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def _draw_distilled(report: Report) -> style.Figure:

@@ -28,6 +28,15 @@ FIELDS: Mapping[str, Callable[[Any], str]] = {
 }  # fmt: skip
 #: Inches of a panel's width, less where there are more rows than these, and of a row's height.
 LEAST, NARROWEST, ROWS, ROW, LOWEST, LOWEST_3D = 1.55, 1.05, 8, 1.6, 1.0, 1.8
+#: The words for a phase in titles.
+PHASES = {
+    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
+    "decode": "a decoding step",
+}  # fmt: skip
+#: A panel's field, its unit as a divisor, and the formatter of its ticks.
+Panel = tuple[str, float, ticks.Label]
+#: Caption for the crosses of :func:`rug`.
+CROSS = "×:\xa0no result (OOM: out of memory)"
 
 
 def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
@@ -122,17 +131,6 @@ class PanelGrid:
                 short = ticks.inches(axis) * 16.2 < len(label)
                 text = "\n".join(label.rsplit(" ", 1)) if short else label
                 axis.set_label_text(text * axis.get_tick_params()[at])
-
-
-#: The words for a phase in titles.
-PHASES = {
-    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
-    "decode": "a decoding step",
-}  # fmt: skip
-#: A panel's field, its unit as a divisor, and the formatter of its ticks.
-Panel = tuple[str, float, ticks.Label]
-#: Caption for the crosses of :func:`rug`.
-CROSS = "×:\xa0no result (OOM: out of memory)"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ MARKER = "<!-- attnprof-check -->"
 LIMIT, MOST_ROWS = 65_536, 100
 #: Causes on the terminal; letters of a reason. The JSON has the rest.
 MOST_CAUSES, MOST_LETTERS = 8, 300
+MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
+change point; of times, another level that three runs or more stay at.
+"""
 
 
 def check_tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
@@ -161,11 +164,6 @@ def _row(record: BaselineRecord, name: str) -> list[str]:
     times = [median(process) for process in record.times_s]
     return [name or record.case, *values, str(len(record.formulas)),
             shown_value(median(times) if times else None, "time")]  # fmt: skip
-
-
-MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
-change point; of times, another level that three runs or more stay at.
-"""
 
 
 def history_tables(report: Report) -> Iterator[RenderableType]:

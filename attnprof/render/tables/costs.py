@@ -21,6 +21,40 @@ COMPARED = (
     "operations those of the definition. Peak memory is the most that a call allocates at once; "
     "state is what a decoder keeps after so many tokens."
 )
+TOTAL = "total"
+#: Columns of the stage table where no quantity was asked for, by convention.
+USUAL = {
+    "flops": ("flops", "matmul_flops", "bytes_moved", "peak_bytes"),
+    "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
+}
+TITLES = {"peak_bytes": "held", "peak_entries": "held (entries)",
+          "state_entries": "decoding state (entries)"}  # fmt: skip
+RULES = {
+    "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
+    "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
+    "Operations: those of the definition, not of the code.",
+    "operations": "Operations of the definition (002): k-1 additions a dot product, "
+    "n-1 a sum, causal row t sees t tokens.",
+}
+SENT = (
+    "Bytes that the busiest rank sends in one layer; each has so many consecutive tokens of all "
+    "heads. Received bytes are not counted, nor is a gradient of weights."
+)
+BY_HEADS = (
+    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
+    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
+    "derivative is 0, as if heads could be a fraction."
+)
+EQUATION = "equation of the best real head width d"
+COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
+GROWTH = (
+    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
+    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
+    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
+)
+RELEASED = (
+    "Parameters are those of the model that transformers builds. Type attnprof model and a name."
+)
 
 
 def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
@@ -47,23 +81,6 @@ def _compared_cell(
     others = {quantity_value(getattr(r, name), name) for r in rows}
     won = name in row.wins.split(",") and len(others) > 1
     return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")
-
-
-TOTAL = "total"
-#: Columns of the stage table where no quantity was asked for, by convention.
-USUAL = {
-    "flops": ("flops", "matmul_flops", "bytes_moved", "peak_bytes"),
-    "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
-}
-TITLES = {"peak_bytes": "held", "peak_entries": "held (entries)",
-          "state_entries": "decoding state (entries)"}  # fmt: skip
-RULES = {
-    "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
-    "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
-    "Operations: those of the definition, not of the code.",
-    "operations": "Operations of the definition (002): k-1 additions a dot product, "
-    "n-1 a sum, causal row t sees t tokens.",
-}
 
 
 def cost_tables(
@@ -93,12 +110,6 @@ def cost_tables(
     for choice in report.summary.get("choices", ()):
         yield f"% {choice}" if latex else Hanging(choice)
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
-
-
-SENT = (
-    "Bytes that the busiest rank sends in one layer; each has so many consecutive tokens of all "
-    "heads. Received bytes are not counted, nor is a gradient of weights."
-)
 
 
 def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
@@ -190,15 +201,6 @@ def _latex(rows: list[kinds.CostRecord]) -> Iterator[str]:
             yield row.latex or "% no closed form"
 
 
-BY_HEADS = (
-    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
-    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
-    "derivative is 0, as if heads could be a fraction."
-)
-EQUATION = "equation of the best real head width d"
-COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
-
-
 def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     """Yield a table a quantity, its title with the conditions; then the optima."""
     rows = report.of(kinds.HeadsRecord)
@@ -273,16 +275,6 @@ def heatmap_tables(report: Report) -> list[RenderableType]:
         f"{last.d_model:,} and the heads above."
     )
     return [Text(title, style="bold"), table, Text(meaning, style="dim")]
-
-
-GROWTH = (
-    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
-    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
-    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
-)
-RELEASED = (
-    "Parameters are those of the model that transformers builds. Type attnprof model and a name."
-)
 
 
 def list_tables(report: Report) -> list[RenderableType]:

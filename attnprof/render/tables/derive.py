@@ -22,6 +22,28 @@ from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12
+#: Words before a formula, by its bound.
+BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
+#: Each method in words.
+METHODS = {
+    "symbolic": "symbolic (one run on symbolic sizes)",
+    "mixed": "mixed (symbols for some sizes, runs at a few numbers of the others)",
+    "interpolated": "interpolated (exact interpolation of runs at many shapes)",
+    "counted": "counted (one run at this shape; no formula was found)",
+}
+#: Costs of an operation, with the heading of their column if any operation has them.
+_COSTS = {
+    "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
+}  # fmt: skip
+#: Columns of the Markdown table.
+PAGE = (
+    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
+    "verdict", "why", "domain", "skipped",
+)  # fmt: skip
+#: Characters of a formula that are shown; JSON and CSV have all.
+READABLE, BRIEF = 240, 60
+#: Label of our formula by its kind.
+_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def derive_tables(
@@ -50,10 +72,6 @@ def derive_tables(
             yield _modules_table(rows) if by == "module" else _places_table(rows, by)
         elif by == "module":
             yield "It has no submodules."
-
-
-#: Words before a formula, by its bound.
-BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
 
 
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
@@ -100,15 +118,6 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
         for name, ns in sizes.items()
     )
     return f"{len(shapes)} shapes: {', '.join(ends)}"
-
-
-#: Each method in words.
-METHODS = {
-    "symbolic": "symbolic (one run on symbolic sizes)",
-    "mixed": "mixed (symbols for some sizes, runs at a few numbers of the others)",
-    "interpolated": "interpolated (exact interpolation of runs at many shapes)",
-    "counted": "counted (one run at this shape; no formula was found)",
-}
 
 
 def _method_lines(fields: Mapping[str, Any]) -> Iterator[str]:
@@ -226,24 +235,6 @@ def derive_page(report: Report, **_how: object) -> str:
     }  # fmt: skip
     rows = report.of(DeriveRecord)
     return filled("derive.md", filters, summary=report.summary, rows=rows, mark=mark("derive"))
-
-
-#: Costs of an operation, with the heading of their column if any operation has them.
-_COSTS = {
-    "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
-}  # fmt: skip
-
-
-#: Columns of the Markdown table.
-PAGE = (
-    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
-    "verdict", "why", "domain", "skipped",
-)  # fmt: skip
-
-#: Characters of a formula that are shown; JSON and CSV have all.
-READABLE, BRIEF = 240, 60
-#: Label of our formula by its kind.
-_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:

@@ -28,6 +28,41 @@ PARTS = {
 }  # fmt: skip
 TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensity")
 ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
+#: Operations shown of a single point, and of each of several.
+SHOWN, FEW = 8, 3
+STYLES = {"ok": "green", "none": "dim"}
+#: Heading of each column, by its field or a name that :func:`_error_cell` knows.
+COLUMNS = {
+    "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
+    "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
+    "peak_bytes": "peak", "median_s": "time",
+}  # fmt: skip
+MEANING = (
+    "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
+    "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
+    "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
+    "the rows' weights, half the sum of |a - p|, each row divided by its sum, of the first draw. "
+    "FLOPs, bytes and peak by the closed forms of the core; time: processor time of a call where "
+    "that is a CPU, one thread, calls in turns. * no other setting has both fewer FLOPs and a "
+    "smaller error."
+)
+SETTINGS = {
+    "fair": "fair: one loss, the same steps and batches for all students",
+    "printed": "as printed: random rows for the source, one batch, the listing's losses",
+}
+TRAINED = {
+    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
+    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
+    "matmul_flops": "matmul FLOPs", "median_s": "time",
+}  # fmt: skip
+CLAIMS = ("claim", "says", "conditions suffice", "came out")
+OF_STUDENTS = (
+    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
+    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
+    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
+    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
+    "of the examples"
+)
 
 
 def profile_tables(report: Report) -> Iterator[RenderableType]:
@@ -117,10 +152,6 @@ def _point_notes(record: ProfileRecord) -> Iterator[str]:
         yield record.noisy
 
 
-#: Operations shown of a single point, and of each of several.
-SHOWN, FEW = 8, 3
-
-
 def predict_tables(report: Report) -> Iterator[RenderableType]:
     """Yield a row a point, then the slowest operations of each."""
     records = report.of(kinds.PredictRecord)
@@ -195,9 +226,6 @@ def calibrate_tables(report: Report) -> list[RenderableType]:
     return [record_table(report.records, columns, title="Ceilings measured")]
 
 
-STYLES = {"ok": "green", "none": "dim"}
-
-
 def doctor_tables(report: Report) -> list[RenderableType]:
     """Return a row a check, with advice."""
     problems = report.summary["problems"]
@@ -207,23 +235,6 @@ def doctor_tables(report: Report) -> list[RenderableType]:
         "found": lambda r: r.found + (f" → {r.advice}" if r.advice else ""),
     }  # fmt: skip
     return [record_table(report.records, columns, caption=verdict)]
-
-
-#: Heading of each column, by its field or a name that :func:`_error_cell` knows.
-COLUMNS = {
-    "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
-    "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
-    "peak_bytes": "peak", "median_s": "time",
-}  # fmt: skip
-MEANING = (
-    "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
-    "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
-    "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
-    "the rows' weights, half the sum of |a - p|, each row divided by its sum, of the first draw. "
-    "FLOPs, bytes and peak by the closed forms of the core; time: processor time of a call where "
-    "that is a CPU, one thread, calls in turns. * no other setting has both fewer FLOPs and a "
-    "smaller error."
-)
 
 
 def tradeoff_tables(report: Report) -> Iterator[RenderableType]:
@@ -309,25 +320,6 @@ def _meanings(report: Report) -> Iterator[str]:
     for (kind, why), names in grouped(relations, lambda name: tuple(relations[name])).items():
         unknown = "it does not say what it is to softmax attention"
         yield f"{joined(names)}: {f'{kind}: {why}' if kind else unknown}"
-
-
-SETTINGS = {
-    "fair": "fair: one loss, the same steps and batches for all students",
-    "printed": "as printed: random rows for the source, one batch, the listing's losses",
-}
-TRAINED = {
-    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
-    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
-    "matmul_flops": "matmul FLOPs", "median_s": "time",
-}  # fmt: skip
-CLAIMS = ("claim", "says", "conditions suffice", "came out")
-OF_STUDENTS = (
-    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
-    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
-    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
-    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
-    "of the examples"
-)
 
 
 def _distill_tables(report: Report) -> Iterator[RenderableType]:

@@ -19,6 +19,18 @@ from attnprof.units import MISSING, format_value, quantity_text
 _SHOWN = ("flops", "bytes_moved", "parameters")
 #: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Columns: the heading, and the phase and quantity of its numbers.
+_COLUMNS = {
+    "params": ("", "parameters"), "active": ("", "active_parameters"),
+    "cache": ("decode", "cache_bytes"), "cache a token": ("decode", "cache_bytes_per_token"),
+    "FLOPs a token": ("prefill", "flops_per_token"),
+    "decode bytes": ("decode", "bytes_moved"),
+}  # fmt: skip
+_SPEEDS = {
+    "first_token_s": "time to the first token [s]",
+    "request_tokens_per_s": "tokens a second, a request",
+    "all_tokens_per_s": "tokens a second, all",
+}
 
 
 def model_tables(report: Report) -> Iterator[RenderableType]:
@@ -190,15 +202,6 @@ def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable
     return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)
 
 
-#: Columns: the heading, and the phase and quantity of its numbers.
-_COLUMNS = {
-    "params": ("", "parameters"), "active": ("", "active_parameters"),
-    "cache": ("decode", "cache_bytes"), "cache a token": ("decode", "cache_bytes_per_token"),
-    "FLOPs a token": ("prefill", "flops_per_token"),
-    "decode bytes": ("decode", "bytes_moved"),
-}  # fmt: skip
-
-
 def _compared(report: Report) -> Iterator[RenderableType]:
     """Yield a row a model, and notes on them."""
     summary = report.summary
@@ -319,13 +322,6 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
         shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
         table.add_row(label, "unbounded" if value >= 2**50 else shown)
     return table
-
-
-_SPEEDS = {
-    "first_token_s": "time to the first token [s]",
-    "request_tokens_per_s": "tokens a second, a request",
-    "all_tokens_per_s": "tokens a second, all",
-}
 
 
 def _speed(speed: Mapping[str, Any]) -> FittedTable:

@@ -28,6 +28,15 @@ COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "er
 DESCRIBED, AGREES = ("what", "in the document", "ours", ""), {"agrees": "green", "differs": "red"}
 #: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
+#: The width from which a claim's place and verdict have columns; characters of a claim's name.
+WIDE, NAME = 115, 26
+MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
+#: Sections of a document's claims: title, verdict, and the heading of our result.
+SECTIONS = (
+    ("Errata", "erratum", "right"),
+    ("Not reproducible", "not-reproducible", "ours"),
+    ("Without a verdict", "error", "ours"),
+)
 
 
 def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
@@ -135,11 +144,6 @@ def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
     if bounded:
         yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
     yield from values["notes"]
-
-
-#: The width from which a claim's place and verdict have columns; characters of a claim's name.
-WIDE, NAME = 115, 26
-MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
 def reproduce_tables(
@@ -263,14 +267,6 @@ def _is_number(cell: Any) -> bool:
 def printed_of(cell: Any) -> Any:
     """Return the document's value in a cell of a recomputed table."""
     return cell["printed"] if isinstance(cell, Mapping) else cell
-
-
-#: Sections of a document's claims: title, verdict, and the heading of our result.
-SECTIONS = (
-    ("Errata", "erratum", "right"),
-    ("Not reproducible", "not-reproducible", "ours"),
-    ("Without a verdict", "error", "ours"),
-)
 
 
 def reproduce_page(
