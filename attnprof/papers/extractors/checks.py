@@ -247,12 +247,6 @@ def always_more(larger: Any, smaller: Any) -> bool:
     return bool(positive and coefficients.eval((0, 0, 0)) > 0)
 
 
-def less_computation() -> dict[str, bool]:
-    """Return whether self-attention always takes more operations, by sublayer."""
-    attention = operations("self_attention")
-    return {name: always_more(attention, operations(name)) for name in ("he", "we", "me")}
-
-
 def more_than_me() -> dict[str, bool]:
     """Return whether a sublayer always takes more operations and parameters than ME."""
     least, weights = operations("me"), sequence("me")["params"]
@@ -302,7 +296,10 @@ OURS: Ours = {
     },
     "002-SHE-ratio": _far_more,
     "002-EPOCHS": epochs,
-    "002-LESS": less_computation,
+    "002-LESS": lambda: {
+        name: always_more(operations("self_attention"), operations(name))
+        for name in ("he", "we", "me")
+    },
     "002-ME-least": more_than_me,
     "002-CRIT": _paths_compared,
 }  # fmt: skip

@@ -281,23 +281,21 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
         }  # fmt: skip
 
 
-def _products(
-    d: int, n: int, draws: int, queries: int, generator: Any
-) -> Iterator[tuple[str, Any]]:
+def _products(d: int, n: int, draws: int, queries: int, rng: Any) -> Iterator[tuple[str, Any]]:
     """Yield products with [1, V, V with rows on the sphere] by expression, some draws at a time."""
     import torch
 
     from attnprof.blocks.taylor import box_product
 
     def sphere(*shape: int) -> Any:
-        return torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
+        return torch.nn.functional.normalize(torch.randn(shape, generator=rng), dim=-1)
 
     boxes = min(MOST, max(2, int(OPERATIONS / (2 * n * d**2 * (2 * d + 1)))))
     step, tokens = max(1, AT_ONCE // (n * d)), max(1, AT_ONCE // d**2)
     for start in range(0, draws, step):
         count = min(step, draws - start)
         keys: Any = sphere(count, n, d)
-        rows = torch.randn((count, n, d), generator=generator)
+        rows = torch.randn((count, n, d), generator=rng)
         on_sphere = torch.nn.functional.normalize(rows, dim=-1)
         values: Any = torch.cat([torch.ones(count, n, 1), rows, on_sphere], -1)
         for one in range(min(count, boxes - start)):
