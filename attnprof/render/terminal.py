@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnprof.record import Record
@@ -374,21 +374,15 @@ def new_console(**options: Any) -> Console:
     return console
 
 
-class _Shown:
-    """An item drawn without the control characters of its texts; only rich sets colours."""
-
-    def __init__(self, item: RenderableType) -> None:
-        self._item = item
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        item = Hanging(self._item, 0) if isinstance(self._item, Text) else self._item
-        for part in console.render(item, options):
-            yield part if part.control else Segment(visible(part.text, lines=True), part.style)
-
-
 def _draw(console: Console, renderables: Iterable[RenderableType]) -> None:
+    """Draw items without the control characters of their texts; only rich sets colours."""
     for item in renderables:
         if isinstance(item, str):
             console.print(Text(visible(item)), soft_wrap=True)
-        else:
-            console.print(_Shown(item), crop=False)
+            continue
+        drawn = console.render(Hanging(item, 0) if isinstance(item, Text) else item)
+        parts = (
+            part if part.control else Segment(visible(part.text, lines=True), part.style)
+            for part in drawn
+        )
+        console.print(Segments(parts), crop=False)

@@ -87,8 +87,8 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
     yield from (Hanging(f"not measured: {line}") for line in _grouped_texts(whys))
-    if report.command == "sweep":
-        yield Text(f"{report.summary['answer']}\n", style="bold")
+    if report.command == "sweep" and (answer := report.summary.get("answer")):
+        yield Text(f"{answer}\n", style="bold")
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
