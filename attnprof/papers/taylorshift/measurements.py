@@ -154,7 +154,8 @@ def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
 
 def memory_crossing(d: int) -> int:
     """Return the first length at which the efficient form's measured peak is not the larger one."""
-    meeting = Meeting(*map(get, FORMS), Workload(1, 1, d))
+    direct, efficient = map(get, FORMS)
+    meeting = Meeting(direct, efficient, Workload(1, 1, d))
     report = crossover_report(meeting, [d], ["measured"], ["memory"], environment={})
     row: Any = report.records[0]
     return int(row.first_seq_len)

@@ -208,13 +208,13 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
     yield _optima(report)
-    optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
-    forms = (
-        [f"{x['mechanism']}, {x['kind']} {COUNTED[x['quantity']]}", FormulaText(x["equation"])]
-        for x in optima
-    )
-    if optima:
-        yield FittedTable("", EQUATION, rows=forms)
+    table = FittedTable("", EQUATION)
+    for one in report.summary["optima"]:
+        if one["optimum_head_dim"] is not None:
+            name = f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}"
+            table.add_row(name, FormulaText(one["equation"]))
+    if table.rows:
+        yield table
     yield Text(BY_HEADS, style="dim")
 
 
