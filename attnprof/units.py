@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 MISSING = "–"
 _SI = ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -89,6 +91,14 @@ def joined(texts: Iterable[str], word: str = "and") -> str:
     """Return the texts as a list in a sentence: ``a, b and c``."""
     *first, last = texts
     return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by what ``key`` returns for each, in order of appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 #: Quantities whose names in a sentence are not just the field's with spaces.

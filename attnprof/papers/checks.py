@@ -33,6 +33,8 @@ Agree = Callable[[Any, Any], bool]
 Ours = dict[str, Callable[[], Any]]
 Printed = dict[str, Any]
 Facts = dict[str, Callable[[Any, Any], Mapping[str, Any]]]
+#: Fields that are prose: lines are joined.
+_TEXTS = ("how", "why", "note", "lacking", "part")
 
 
 def _identical(a: Any, b: Any) -> bool:
@@ -224,10 +226,6 @@ class Check:
         if not self.unchecked:
             return value
         return {name: item for name, item in value.items() if name not in self.unchecked}
-
-
-#: Fields that are prose: lines are joined.
-_TEXTS = ("how", "why", "note", "lacking", "part")
 
 
 def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:

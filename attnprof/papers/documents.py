@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from attnprof.papers.regenerated import PaperFigure, Table
 
 HERE = Path(__file__).parent
+#: Documents measured in this run: a function that reports progress, and results so far.
+_ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -199,10 +201,6 @@ def claims_of_figure(number: str, name: str) -> list[str]:
     words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
     of_document = [claim for claim in claims().values() if claim.document == number]
     return [claim.claim for claim in of_document if words.search(claim.place)]
-
-
-#: Documents measured in this run: a function that reports progress, and results so far.
-_ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 
 def measured(number: str, name: str) -> Any:

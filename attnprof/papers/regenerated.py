@@ -14,6 +14,16 @@ from typing import Any
 from attnprof.papers.checks import Agree, agreement, exactly
 from attnprof.papers.documents import document, not_made, number, reason
 
+#: A statement by its name in ``figures.toml``: whether ours agrees, and values for its gaps.
+Statement = tuple[str, bool, Mapping[str, Any]]
+Row = Mapping[str, str]
+#: How a printed text is shown: as it is, or as a number, whole numbers whole or not.
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "text": str, "float": float, "int": int, "number": number,
+}  # fmt: skip
+#: What a figure is made of: rows, the document's statements on it, and facts.
+Computed = tuple[Sequence[Mapping[str, Any]], Iterable[Statement], Mapping[str, Any]]
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -57,20 +67,9 @@ class Described:
     agrees: bool
 
 
-#: A statement by its name in ``figures.toml``: whether ours agrees, and values for its gaps.
-Statement = tuple[str, bool, Mapping[str, Any]]
-
-
 @cache
 def _texts(number: str, file: str = "figures.toml") -> dict[str, Any]:
     return tomllib.loads((document(number).path / file).read_text(encoding="utf-8"))
-
-
-Row = Mapping[str, str]
-#: How a printed text is shown: as it is, or as a number, whole numbers whole or not.
-_KINDS: dict[str, Callable[[str], Any]] = {
-    "text": str, "float": float, "int": int, "number": number,
-}  # fmt: skip
 
 
 def tables_of(
@@ -140,6 +139,24 @@ class PaperFigure:
     title: str
     data: Callable[[], FigureData]
     measured: bool = False
+
+
+def figures_of(
+    number: str, figures: Mapping[str, tuple[str, Callable[[], Computed]]], measured: str = ""
+) -> dict[str, PaperFigure]:
+    """Return a document's figures from their titles and the functions that compute them.
+
+    ``measured`` has the keys of figures from measurements.
+    """
+
+    def data(compute: Callable[[], Computed]) -> FigureData:
+        rows, said, facts = compute()
+        return FigureData(rows, described(number, said), facts)
+
+    return {
+        key: PaperFigure(title, partial(data, compute), key in measured)
+        for key, (title, compute) in figures.items()
+    }
 
 
 @dataclass

@@ -20,6 +20,9 @@ from attnprof.record import Report, ReproduceRecord, write_whole
 
 HEAD = ["claim", "verdict"]
 FILE = "verdicts.csv"
+#: The verdict of a claim whose check is missing or breaks.
+ERROR = "error"
+NO_CHECK = "no check answers this claim"
 
 
 def committed(number: str) -> dict[str, str]:
@@ -50,11 +53,6 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
             write_whole(source.path / FILE, stream.getvalue(), known=True)
             written.append(str(source.path / FILE))
     return written
-
-
-#: The verdict of a claim whose check is missing or breaks.
-ERROR = "error"
-NO_CHECK = "no check answers this claim"
 
 
 def replay(

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,16 @@ from attnprof.record.base import heading
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, readable
 from attnprof.record.recognition import written_by
 from attnprof.units import format_count, format_value, is_numeric
+
+#: Commands whose tables have a place of their own for the answer.
+_PLACED = ("reproduce", "sweep", "tradeoff", "verify-formula")
+#: The commands of each module of ``tables``, which has ``compare_tables``, ``check_page`` ….
+MODULES = {
+    "costs": ("compare", "cost", "heads", "heatmap", "list"), "crossover": ("crossover",),
+    "measured": ("profile", "predict", "recommend", "calibrate", "doctor", "tradeoff"),
+    "check": ("check", "baseline", "history"), "derive": ("derive", "verify_formula"),
+    "model": ("model", "fit"), "reproduce": ("reproduce",),
+}  # fmt: skip
 
 
 def render(report: Report, fmt: str, *, exact: bool = False, **options: Any) -> str:
@@ -35,12 +45,12 @@ def render(report: Report, fmt: str, *, exact: bool = False, **options: Any) -> 
         if fmt == "markdown":
             page = view("page", None)
             return page(shown, **options) if page else render_markdown(shown)
+        drawn = _drawn(view, shown, options)
         if fmt == "html":
             from attnprof.render.html import report_page
 
-            answer = view("headline", lambda _: "")(shown)
-            return report_page(shown, view("tables")(shown, **options), answer)
-        text = render_text(view("tables")(shown, **options))
+            return report_page(shown, drawn, view("headline", lambda _: "")(shown))
+        text = render_text(drawn)
     return f"{text}{'% ' if options.get('latex') else ''}{written_by(report.command)}\n"
 
 
@@ -50,7 +60,16 @@ def print_tables(report: Report, *, exact: bool = False, **options: Any) -> None
 
     view, shown = _prepared(report)
     with terminal.digits(exact=exact):
-        terminal.print_tables([*view("tables")(shown, **options)])
+        terminal.print_tables([*_drawn(view, shown, options)])
+
+
+def _drawn(view: Callable[..., Any], report: Report, options: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the answer in a sentence, if there is one, and the command's tables."""
+    from rich.text import Text
+
+    if (answer := report.summary.get("answer")) and report.command not in _PLACED:
+        yield Text(f"{answer}\n", style="bold")
+    yield from view("tables")(report, **options)
 
 
 def notes(report: Report) -> Iterable[str]:
@@ -58,15 +77,6 @@ def notes(report: Report) -> Iterable[str]:
     view, shown = _prepared(report)
     lines: Iterable[str] = view("notes", lambda _: ())(shown)
     return lines
-
-
-#: The commands of each module of ``tables``, which has ``compare_tables``, ``check_page`` ….
-MODULES = {
-    "costs": ("compare", "cost", "heads", "heatmap", "list"), "crossover": ("crossover",),
-    "measured": ("profile", "predict", "recommend", "calibrate", "doctor", "tradeoff"),
-    "check": ("check", "baseline", "history"), "derive": ("derive", "verify_formula"),
-    "model": ("model", "fit"), "reproduce": ("reproduce",),
-}  # fmt: skip
 
 
 def _prepared(report: Report) -> tuple[Callable[..., Any], Report]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from attnprof.gate import rules
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
-from attnprof.units import format_value, joined, plural, quantity_text
+from attnprof.units import format_value, grouped, joined, plural, quantity_text
 
 #: Most cases that an annotation names; most annotations of a step: GitHub drops more.
 MOST, MOST_ANNOTATIONS = 6, 10
@@ -61,10 +61,7 @@ def by_case(report: Report) -> dict[str, list[CheckRecord]]:
         ratio = record.ratio if record.verdict == rules.REGRESSED else None
         return rules.WORST_FIRST.index(record.verdict), -(ratio or 0.0)
 
-    groups: dict[str, list[CheckRecord]] = {}
-    for record in sorted(report.of(CheckRecord), key=badness):
-        groups.setdefault(record.case, []).append(record)
-    return groups
+    return grouped(sorted(report.of(CheckRecord), key=badness), lambda record: record.case)
 
 
 def shown(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
@@ -82,10 +79,8 @@ def outcomes(report: Report) -> dict[Fate, list[str]]:
     """Return the names of the cases by their fate, the worst first."""
     cases = by_case(report).items()
     worst = {name: rules.worst(row.verdict for row in shown(rows, report)) for name, rows in cases}
-    by_fate: dict[Fate, list[str]] = {}
-    for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
-        by_fate.setdefault(OUTCOMES[worst[name]], []).append(name)
-    return by_fate
+    names = sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name]))
+    return grouped(names, lambda name: OUTCOMES[worst[name]])
 
 
 def headline(report: Report) -> str:

@@ -29,6 +29,24 @@ MOST_ROWS = 40
 _SENTENCES = ("fit", "model", "recommend")
 #: Styles of the terminal that are badges on a page.
 _BADGES = {"green", "red", "yellow", "magenta", "cyan"}
+_PARTS = {
+    "plot_style": "uplot/uPlot.min.css", "plot_script": "uplot/uPlot.iife.min.js",
+    "plot_licence": "uplot/LICENSE", "style": "explorer.css", "script": "explorer.js",
+}  # fmt: skip
+#: Words that may stand before a formula.
+_WORDS = re.compile(r"^((?:at least|with even routing,) )?(.*)$", re.DOTALL)
+#: Signs of a formula.
+_SIGNED = re.compile(r"\w\*|\w/\w|\^|sqrt\(")
+_FACTOR = r"[\w.]+(?:\*\*?(?:[\w.]+|\([^()]*\)))+"
+_IN_SENTENCE = re.compile(rf"((?<![\w*]){_FACTOR}(?: [+-] {_FACTOR})*)")
+#: How strongly the place of an expression binds.
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "−", ast.Lt: "&lt;", ast.LtE: "≤", ast.Gt: "&gt;", ast.GtE: "≥",
+    ast.Eq: "=", ast.NotEq: "≠",
+}  # fmt: skip
+#: Functions with brackets of their own.
+_BRACKETS = {"ceiling": "⌈⌉", "floor": "⌊⌋", "Abs": "||"}
 
 
 @dataclass(frozen=True)
@@ -178,33 +196,11 @@ def _figure(report: Report, answer: str) -> Figure | None:
     return Figure(caption, drawn, f"{caption}. {answer}".strip()) if drawn else None
 
 
-_PARTS = {
-    "plot_style": "uplot/uPlot.min.css", "plot_script": "uplot/uPlot.iife.min.js",
-    "plot_licence": "uplot/LICENSE", "style": "explorer.css", "script": "explorer.js",
-}  # fmt: skip
-
-
 def render_explorer(data: Mapping[str, Any], version: str) -> str:
     """Return the page of the data that :func:`attnprof.crossovers.explorer.page_data` returns."""
     folder = Path(__file__).parent / "templates"
     parts = {name: (folder / file).read_text(encoding="utf-8") for name, file in _PARTS.items()}
     return filled("explorer.html", {}, **parts, **data, version=version)
-
-
-#: Words that may stand before a formula.
-_WORDS = re.compile(r"^((?:at least|with even routing,) )?(.*)$", re.DOTALL)
-#: Signs of a formula.
-_SIGNED = re.compile(r"\w\*|\w/\w|\^|sqrt\(")
-_FACTOR = r"[\w.]+(?:\*\*?(?:[\w.]+|\([^()]*\)))+"
-_IN_SENTENCE = re.compile(rf"((?<![\w*]){_FACTOR}(?: [+-] {_FACTOR})*)")
-#: How strongly the place of an expression binds.
-_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
-_SIGNS: dict[type[ast.AST], str] = {
-    ast.Add: "+", ast.Sub: "−", ast.Lt: "&lt;", ast.LtE: "≤", ast.Gt: "&gt;", ast.GtE: "≥",
-    ast.Eq: "=", ast.NotEq: "≠",
-}  # fmt: skip
-#: Functions with brackets of their own.
-_BRACKETS = {"ceiling": "⌈⌉", "floor": "⌊⌋", "Abs": "||"}
 
 
 def formula_html(text: str) -> Markup:

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.text import Text
 
-from attnprof.record import Record, Report
+from attnprof.record import Record
 from attnprof.record.escapes import visible
 from attnprof.units import MISSING, format_value, is_numeric, plural
 
@@ -32,6 +32,17 @@ FOLDED = 20
 _WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
 #: The parts of a word that is longer than a line; they begin with a capital, a dot, after a sign.
 _PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
+#: The cells of a column: the name of a field, or a function from a record to a text.
+Cell: TypeAlias = str | Callable[[Any], str | Text]
+#: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
+FILE_WIDTH = 160
+#: Least width of a table.
+LEAST_WIDTH = 20
+#: Formats of which all digits can be shown, with the unit that stands in each cell.
+_UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
+          "number": "", "ratio": "", "length": ""}  # fmt: skip
+#: Whether the report that is drawn shows numbers with all digits (``--exact``).
+EXACT = ContextVar("exact", default=False)
 
 
 class FittedTable:
@@ -254,42 +265,24 @@ def _broken_at_terms(line: str, width: int) -> Iterator[str]:
     yield line
 
 
-#: The cells of a column: the name of a field, or a function from a record to a text.
-Cell: TypeAlias = str | Callable[[Any], str | Text]
-#: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
-FILE_WIDTH = 160
-#: Least width of a table.
-LEAST_WIDTH = 20
-#: Formats of which all digits can be shown, with the unit that stands in each cell.
-_UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
-          "number": "", "ratio": "", "length": ""}  # fmt: skip
-#: Whether the report that is drawn shows numbers with all digits (``--exact``).
-_exact = ContextVar("exact", default=False)
-
-
 @contextmanager
 def digits(*, exact: bool) -> Iterator[None]:
     """Show counts and bytes of the body with all digits, or short: ``39.3 G``, ``1.01 GiB``."""
-    token = _exact.set(exact)
+    token = EXACT.set(exact)
     try:
         yield
     finally:
-        _exact.reset(token)
-
-
-def shows_all_digits() -> bool:
-    """Return whether numbers are drawn with all their digits, as :func:`digits` says."""
-    return _exact.get()
+        EXACT.reset(token)
 
 
 def shown_value(value: Any, fmt: str) -> str:
     """Return a value by its column's format, short or exact as :func:`digits` says."""
     if isinstance(value, (int, float)) and isfinite(value):
-        if _exact.get() and fmt in _UNITS:
+        if EXACT.get() and fmt in _UNITS:
             return f"{value:,}{_UNITS[fmt]}"
         if fmt == "length":
             return f"{value:,.2f}"
-    return format_value(value, fmt, short=not _exact.get())
+    return format_value(value, fmt, short=not EXACT.get())
 
 
 def record_table(
@@ -335,6 +328,13 @@ def floor(bound: str) -> str:
     return "at least " if bound == "at least" else ""
 
 
+def bounded(row: Any) -> str:
+    """Return the value of a record's quantity after its bound; a dash without a record."""
+    if row is None or row.value is None:
+        return MISSING
+    return f"{floor(row.bound)}{quantity_value(row.value, row.quantity)}"
+
+
 def workload_text(row: Any) -> str:
     """Return the workload of a record: scope, phase, sizes and number format."""
     return (
@@ -342,12 +342,6 @@ def workload_text(row: Any) -> str:
         f"seq {row.seq_len:,}, d_model {row.d_model:,}, {plural(row.num_heads, 'head')} of "
         f"{row.head_dim}, {row.dtype}"
     )
-
-
-def answer_line(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer in a sentence and a blank line, if there is an answer."""
-    if answer := report.summary.get("answer"):
-        yield Text(f"{answer}\n", style="bold")
 
 
 def print_tables(renderables: Iterable[RenderableType]) -> None:
@@ -380,21 +374,15 @@ def new_console(**options: Any) -> Console:
     return console
 
 
-class _Shown:
-    """An item drawn without the control characters of its texts; only rich sets colours."""
-
-    def __init__(self, item: RenderableType) -> None:
-        self._item = item
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        item = Hanging(self._item, 0) if isinstance(self._item, Text) else self._item
-        for part in console.render(item, options):
-            yield part if part.control else Segment(visible(part.text, lines=True), part.style)
-
-
 def _draw(console: Console, renderables: Iterable[RenderableType]) -> None:
+    """Draw items without the control characters of their texts; only rich sets colours."""
     for item in renderables:
         if isinstance(item, str):
             console.print(Text(visible(item)), soft_wrap=True)
-        else:
-            console.print(_Shown(item), crop=False)
+            continue
+        drawn = console.render(Hanging(item, 0) if isinstance(item, Text) else item)
+        parts = (
+            part if part.control else Segment(visible(part.text, lines=True), part.style)
+            for part in drawn
+        )
+        console.print(Segments(parts), crop=False)

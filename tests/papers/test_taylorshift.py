@@ -16,7 +16,7 @@ from attnprof.papers.taylorshift.checks_costs import (
     first_lengths,
     tightest_bound,
 )
-from attnprof.papers.taylorshift.figures import TABLES, errors
+from attnprof.papers.taylorshift.figures import FIGURES, TABLES
 
 CHECKS = document("004").checks()
 
@@ -68,7 +68,7 @@ def test_which_form_is_dearer_depends_on_the_price_of_an_exponential():
 
 def test_the_laws_errors_are_judged_for_the_values_that_the_document_draws():
     """A_mod fits on the sphere, QKᵀV does not: no law chooses its own kind of V."""
-    described = {item.what.split()[5]: item for item in errors().described}
+    described = {item.what.split()[5]: item for item in FIGURES["5"].data().described}
     assert {name: item.agrees for name, item in described.items()} == {
         "A_mod": True, "(QK^T)^2": True, "QK^T": False, "Y_denom": False, "Y": False,
     }  # fmt: skip

@@ -35,6 +35,25 @@ TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_M
 LENGTH, FEATURES = int(SETTINGS["L_LINFORMER"]), int(SETTINGS["m_PERFORMER"])
 WINDOW = int(SETTINGS["w_LONGFORMER"])
 MASKED, EPSILON = float(SETTINGS["neg_inf_longformer"]), float(SETTINGS["performer_epsilon"])
+CLAIMS = "complexity_claims"
+#: The claimed orders in this project's spelling; other letters than N are constants.
+ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
+#: Mechanisms by their names in the document's table.
+IDS = {
+    "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear", "sparse_transformer": "sparse",
+}  # fmt: skip
+#: Mechanisms whose claimed order is compared with the order of their class, by claim.
+CLAIMED = {
+    "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
+    "003-LONG-COST": "longformer",
+}  # fmt: skip
+HEADS = int(SETTINGS["heads_in_figure_C"])
+FIGURE_Z = "figZ_quoted_numbers"
+#: Tokens of the t5-small tokenizer.
+VOCABULARY = 32_100
+#: The number that the document's code writes for a model whose test on longer texts failed.
+FAILED = 1000.0
 
 
 def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -130,16 +149,6 @@ def error_power(feature_map: Features = listed) -> float:
     return fitted(COUNTS, powers)
 
 
-CLAIMS = "complexity_claims"
-#: The claimed orders in this project's spelling; other letters than N are constants.
-ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
-#: Mechanisms by their names in the document's table.
-IDS = {
-    "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
-    "kernelized_attention": "linear", "sparse_transformer": "sparse",
-}  # fmt: skip
-
-
 def mechanism_id(row: dict[str, str]) -> str:
     """Return this project's name for a row's mechanism."""
     return IDS.get(row["mechanism"], row["mechanism"])
@@ -184,8 +193,6 @@ def _executed(name: str) -> dict[str, int]:
 @cache
 def kept(tokens: int, window: int) -> int:
     """Return the number of entries that the window's mask keeps, counted in the weights."""
-    import torch
-
     x = torch.zeros(1, tokens, 1)
     weights = longformer(x, x, torch.eye(tokens)[None], window=window)
     return int((weights > 0).sum())
@@ -198,21 +205,6 @@ def _power_of_kept() -> dict[str, int]:
         counts = [after - before for before, after in pairwise(counts)]
         power += 1
     return {"N": power}
-
-
-#: Mechanisms whose claimed order is compared with the order of their class, by claim.
-CLAIMED = {
-    "003-STD": "standard", "003-LIN": "linformer", "003-PERF-ORDER": "performer",
-    "003-LONG-COST": "longformer",
-}  # fmt: skip
-
-
-HEADS = int(SETTINGS["heads_in_figure_C"])
-FIGURE_Z = "figZ_quoted_numbers"
-#: Tokens of the t5-small tokenizer.
-VOCABULARY = 32_100
-#: The number that the document's code writes for a model whose test on longer texts failed.
-FAILED = 1000.0
 
 
 def quoted(quantity: str) -> dict[str, float]:

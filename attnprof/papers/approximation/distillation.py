@@ -17,18 +17,22 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from attnprof.models import ModelConfig, build, load
-from attnprof.papers.approximation.checks import (
-    CLASSES,
-    FEATURES,
-    LENGTH,
-    SETTINGS,
-    TOKENS,
-    WIDTH,
-    WINDOW,
-)
+from attnprof.papers.approximation import checks
+from attnprof.papers.approximation.checks import CLASSES, SETTINGS
 
 #: Token ids for padding, begin, end, and of the first word.
 PAD, BEGIN, END, FIRST = 0, 1, 2, 3
+#: The loss of a model, from its logits and the examples.
+Loss = Callable[[Tensor, "Examples"], Tensor]
+TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
+RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
+PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
+#: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
+STUDENTS_PATIENCE = 10 * PATIENCE
+TEACHER = "teacher"
+SETTING_NAMES = ("fair", "printed")
+#: A function that is called with steps done, all steps, and the name of the trained model.
+Tell = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -68,20 +72,6 @@ class Corpus:
         return source, begun
 
 
-#: The loss of a model, from its logits and the examples.
-Loss = Callable[[Tensor, "Examples"], Tensor]
-TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
-RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
-PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
-#: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
-STUDENTS_PATIENCE = 10 * PATIENCE
-TEACHER = "teacher"
-SETTING_NAMES = ("fair", "printed")
-
-#: A function that is called with steps done, all steps, and the name of the trained model.
-Tell = Callable[[int, int, str], None]
-
-
 @dataclass(frozen=True)
 class ExperimentSizes:
     """The sizes and steps of the experiment, and the number of tested sentences.
@@ -108,9 +98,9 @@ class ExperimentSizes:
     def config(self, name: str, setting: str) -> ModelConfig:
         """Return the document's model with one of its classes, at this scale."""
         settings = {
-            "linformer": {"proj_len": max(1, self.tokens * LENGTH // TOKENS)},
-            "performer": {"num_features": max(1, self.width * FEATURES // WIDTH)},
-            "longformer": {"window": max(1, self.tokens * WINDOW // TOKENS)},
+            "linformer": {"proj_len": max(1, self.tokens * checks.LENGTH // checks.TOKENS)},
+            "performer": {"num_features": max(1, self.width * checks.FEATURES // checks.WIDTH)},
+            "longformer": {"window": max(1, self.tokens * checks.WINDOW // checks.TOKENS)},
         }.get(name, {})
         base = load(f"003-printed-{name}" if setting == "printed" else f"003-{name}")
         first, more = base.attention[0], dict[str, Any]()
@@ -159,17 +149,16 @@ class Examples:
         return self.target[:, 1:].flatten()
 
 
-def experiment(
-    setting: str, scale: ExperimentSizes, seed: int, tell: Tell
-) -> tuple[list[Trained], Examples, Examples]:
-    """Return teacher and students, and examples of the trained length and twice that."""
-    run = _fair if setting == "fair" else _printed
-    return run(scale, seed, tell)
+#: Teacher and students, and examples of the trained length and of twice that.
+Outcome = tuple[list[Trained], Examples, Examples]
 
 
-def _fair(
-    scale: ExperimentSizes, seed: int, tell: Tell
-) -> tuple[list[Trained], Examples, Examples]:
+def experiment(setting: str, scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
+    """Return the trained models of a setting, and the examples that they are tested on."""
+    return (_fair if setting == "fair" else _printed)(scale, seed, tell)
+
+
+def _fair(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
     corpus = Corpus(scale.vocabulary, seed)
 
     def train(one: Trained, loss: Loss) -> Trained:
@@ -191,9 +180,7 @@ def _fair(
     return [teacher, *students], short, long
 
 
-def _printed(
-    scale: ExperimentSizes, seed: int, tell: Tell
-) -> tuple[list[Trained], Examples, Examples]:
+def _printed(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
     corpus, rng = Corpus(scale.vocabulary, seed), torch.Generator().manual_seed(seed + 1)
 
     def examples(tokens: int) -> Examples:

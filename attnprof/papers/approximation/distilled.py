@@ -6,7 +6,6 @@ Records have the quality and speed of every model, at both lengths. Entry point:
 
 import math
 import tomllib
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,29 +21,12 @@ from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import threads
 from attnprof.measure.request import Budget
 from attnprof.models import ModelConfig, build
-from attnprof.papers.approximation import distillation
-from attnprof.papers.approximation.checks import (
-    DOCUMENT,
-    STUDENTS,
-    TEST_TOKENS,
-    TOKENS,
-    WIDTH,
-    seconds,
-)
-from attnprof.papers.approximation.distillation import (
-    PAD,
-    SETTING_NAMES,
-    TEACHER,
-    Examples,
-    ExperimentSizes,
-    Tell,
-    Trained,
-    answers,
-)
+from attnprof.papers.approximation import checks, distillation
+from attnprof.papers.approximation.distillation import TEACHER, ExperimentSizes, Trained, answers
 from attnprof.papers.approximation.measurements import time_calls
 from attnprof.papers.documents import claims
 from attnprof.record import DistillRecord, Report
-from attnprof.units import format_number, format_ratio, format_time, joined
+from attnprof.units import format_number, format_ratio, format_time, grouped, joined
 
 #: A cross-entropy below this share of a random guess's shows that the task is learned.
 LEARNED = 0.5
@@ -53,9 +35,7 @@ LEARNED = 0.5
 class Results:
     """The records of an experiment by setting, model and length."""
 
-    def __init__(
-        self, records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
-    ) -> None:
+    def __init__(self, records: Sequence[DistillRecord], scale: ExperimentSizes) -> None:
         self.scale = scale
         self.rows = {(r.setting, r.model, r.seq_len): r for r in records}
         #: The cross-entropy of a uniform guess, nats.
@@ -67,34 +47,31 @@ class Results:
 
     def ranked(self, setting: str, field: str, *, long: bool = False) -> dict[str, float]:
         """Return a field's values by model, the least first, without the teacher's."""
-        length = self.scale.tokens * (1 + long)
-        values = {
-            model: getattr(row, field)
-            for (row_setting, model, tokens), row in self.rows.items()
-            if (row_setting, tokens) == (setting, length) and model != TEACHER
-        }
+        place = setting, self.scale.tokens * (1 + long)
+        rows = [r for r in self.rows.values() if (r.setting, r.seq_len) == place]
+        values = {r.model: getattr(r, field) for r in rows if r.model != TEACHER}
         return _by_value({name: x for name, x in values.items() if x is not None})
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
         """Return text: for each setting, the models with a field's values, the least first."""
-        return "; ".join(
-            f"{name}: {_list(self.ranked(name, field, long=long), form)}" for name in SETTING_NAMES
-        )
+        ranks = {name: self.ranked(name, field, long=long) for name in distillation.SETTING_NAMES}
+        return "; ".join(f"{name}: {_list(values, form)}" for name, values in ranks.items())
 
 
 def _by_value(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(values[name]) for name in sorted(values, key=values.__getitem__)}
 
 
-def outcomes(
-    records: Sequence[DistillRecord], scale: distillation.ExperimentSizes
-) -> list[dict[str, Any]]:  # fmt: skip
+def outcomes(records: Sequence[DistillRecord], scale: ExperimentSizes) -> list[dict[str, Any]]:
     """Return a row per claim: its sentence, whether our conditions suffice and why, the result."""
     results, outcome_rows = Results(records, scale), []
-    sizes = {"document_tokens": TOKENS, "document_tested": TEST_TOKENS, "document_width": WIDTH}
-    texts = tomllib.loads((DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
+    sizes = {
+        "document_tokens": checks.TOKENS, "document_tested": checks.TEST_TOKENS,
+        "document_width": checks.WIDTH, "tokens": scale.tokens,
+    }  # fmt: skip
+    texts = tomllib.loads((checks.DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
     for claim, entry in texts.items():
-        gaps = {**entry, **sizes, "tokens": scale.tokens, **GAPS[claim](results)}
+        gaps = {**entry, **sizes, **GAPS[claim](results)}
         row = {"claim": claim, "suffices": gaps["suffices"]}
         for name in ("conditions", "came_out"):
             row[name] = " ".join(entry[name].split()).format(**gaps)
@@ -120,7 +97,7 @@ def _teacher(results: Results) -> dict[str, str]:
 
 
 def _losses(results: Results) -> dict[str, str]:
-    rows = (results.row("printed", name) for name in STUDENTS)
+    rows = (results.row("printed", name) for name in checks.STUDENTS)
     ends = [f"{r.model} {_number(r.mse_before)} to {_number(r.mse_teacher)}" for r in rows]
     return {"before_and_after": joined(ends)}
 
@@ -143,22 +120,21 @@ def _best_student(results: Results) -> dict[str, Any]:
 def _times(results: Results) -> dict[str, str]:
     times = results.ranked("printed", "median_s")
     ours = _list(times, format_time) if times else "not timed"
-    return {"there": _list(_by_value(seconds()), format_time), "here": ours}
-
-
-def _ratios(results: Results) -> dict[str, str]:
-    return {"ratios": results.by_setting("mse_ratio", format_ratio, long=True)}
+    return {"there": _list(_by_value(checks.seconds()), format_time), "here": ours}
 
 
 def _speed(_: Results) -> dict[str, str]:
-    return {"ratio": format_ratio(seconds()["longformer"] / seconds()["performer"])}
+    times = checks.seconds()
+    return {"ratio": format_ratio(times["longformer"], times["performer"])}
 
 
 #: Values for the gaps of the texts, by claim; ``suffices`` where it depends on the results.
 GAPS: dict[str, Callable[[Results], Mapping[str, Any]]] = {
     "003-TEACHER": _teacher, "003-KD": _losses, "003-LIN-GEN": _longer_texts,
-    "003-RATIO": _ratios, "003-BEST": _best_student, "003-FASTEST": _times,
-    "003-SPEEDUP": _speed,
+    "003-BEST": _best_student, "003-FASTEST": _times, "003-SPEEDUP": _speed,
+    "003-RATIO": lambda results: {
+        "ratios": results.by_setting("mse_ratio", format_ratio, long=True)
+    },
 }  # fmt: skip
 
 
@@ -172,8 +148,8 @@ _MEDIANS = (
 
 
 def distill_report(
-    scale: ExperimentSizes, seed: int, seeds: int, environment: Mapping[str, Any], tell: Tell,
-    said: Callable[[str], None], *, timed: bool = True,
+    scale: ExperimentSizes, seed: int, seeds: int, environment: Mapping[str, Any],
+    tell: distillation.Tell, said: Callable[[str], None], *, timed: bool = True,
 ) -> Report:  # fmt: skip
     """Return the report on both settings, each repeated with so many seeds.
 
@@ -183,12 +159,16 @@ def distill_report(
     rows: list[DistillRecord] = []
     with torch.random.fork_rng(devices=[]), threads(1):
         for run_seed in range(seed, seed + seeds):
-            for setting in SETTING_NAMES:
+            for setting in distillation.SETTING_NAMES:
                 trained, *examples = distillation.experiment(setting, scale, run_seed, tell)
                 for row in _evaluated(trained, examples, scale, timed=timed and run_seed == seed):
                     rows.append(row)
                     if row.seq_len == scale.tokens:
-                        said(_progress(row, run_seed))
+                        said(
+                            f"{setting}, seed {run_seed}: {row.model} after {row.steps} steps: "
+                            f"cross-entropy {row.cross_entropy:.3f}, MSE to the teacher "
+                            f"{row.mse_teacher:.4g}"
+                        )
     return merged(rows, scale, environment)
 
 
@@ -196,23 +176,15 @@ def merged(
     rows: Sequence[DistillRecord], scale: ExperimentSizes, environment: Mapping[str, Any]
 ) -> Report:  # fmt: skip
     """Return the report on rows of single repetitions, with the times of the first repetition."""
-    groups: dict[tuple[str, str, int], list[DistillRecord]] = defaultdict(list)
-    for row in rows:
-        groups[row.setting, row.model, row.seq_len].append(row)
+    groups = grouped(rows, lambda row: (row.setting, row.model, row.seq_len))
     records = [_median(group) for group in groups.values()]
     summary = {"scale": asdict(scale), "claims": outcomes(records, scale)}
     return Report("tradeoff --distill", records, summary, environment)
 
 
-def _progress(row: DistillRecord, seed: int) -> str:
-    return (
-        f"{row.setting}, seed {seed}: {row.model} after {row.steps} steps: cross-entropy "
-        f"{row.cross_entropy:.3f}, MSE to the teacher {row.mse_teacher:.4g}"
-    )
-
-
 def _evaluated(
-    trained: Sequence[Trained], examples: Sequence[Examples], scale: ExperimentSizes, *, timed: bool
+    trained: Sequence[Trained], examples: Sequence[distillation.Examples], scale: ExperimentSizes,
+    *, timed: bool,
 ) -> list[DistillRecord]:  # fmt: skip
     """Return a record a model and length; models of one length are timed in turns."""
     evaluated: list[DistillRecord] = []
@@ -258,9 +230,9 @@ def stretched(one: Trained, tokens: int) -> Any:
     return longer
 
 
-def _quality(logits: Tensor, goal: Tensor, batch: Examples) -> dict[str, Any]:
+def _quality(logits: Tensor, goal: Tensor, batch: distillation.Examples) -> dict[str, Any]:
     """Return the errors against the right tokens, without padding, and against the teacher."""
-    kept = batch.labels != PAD
+    kept = batch.labels != distillation.PAD
     right = (logits.argmax(-1) == batch.labels)[kept]
     return {
         "cross_entropy": float(distillation.cross_entropy(logits, batch)),
@@ -270,7 +242,7 @@ def _quality(logits: Tensor, goal: Tensor, batch: Examples) -> dict[str, Any]:
     }
 
 
-def _before(one: Trained, batch: Examples, goal: Tensor) -> float:
+def _before(one: Trained, batch: distillation.Examples, goal: Tensor) -> float:
     """Return the error of the model before its first step."""
     torch.default_generator.manual_seed(one.seed)
     return float(F.mse_loss(answers(build(one.config), batch), goal))

@@ -10,24 +10,9 @@ from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.measure import growth
 from attnprof.papers.approximation import checks
-from attnprof.papers.approximation.checks import (
-    DOCUMENT,
-    FAILED,
-    HEADS,
-    TOKENS,
-    WIDTH,
-    claimed_order,
-    quoted,
-)
+from attnprof.papers.approximation.checks import DOCUMENT, FAILED, HEADS, TOKENS, WIDTH, quoted
 from attnprof.papers.documents import measured
-from attnprof.papers.regenerated import (
-    Cell,
-    FigureData,
-    PaperFigure,
-    Statement,
-    described,
-    tables_of,
-)
+from attnprof.papers.regenerated import Cell, Computed, Statement, figures_of, tables_of
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
@@ -43,6 +28,7 @@ FAMILIES: dict[str, tuple[str, list[str]]] = {
     "G": ("sparse attention", ["longformer", DENSE, "reformer", "sparse"]),
 }
 PROJECTIONS = ("queries", "keys", "values")
+Fit = Callable[[Sequence[int], Sequence[float]], float]
 
 
 def subject(label: str) -> growth.GrowthCase:
@@ -56,7 +42,7 @@ def subject(label: str) -> growth.GrowthCase:
 def _exponents(mechanism: str) -> tuple[float, float, float]:
     """Return exponents of N: claimed for the time, fitted to FLOPs and to peak memory."""
     flops, peak = growth.closed_form_growth(subject(mechanism))
-    order = claimed_order(mechanism)
+    order = checks.claimed_order(mechanism)
     claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
     return round(claim, 2), round(flops.found_exponent or 0, 2), round(peak.found_exponent or 0, 2)
 
@@ -106,21 +92,22 @@ def _layer(tokens: int, heads: int) -> dict[str, int]:
     return {**parts, "attention": attention, "peak_bytes": int(table.peak())}
 
 
-def projections() -> FigureData:
+def projections() -> Computed:
     """Return Figure B: FLOPs of the products that make Q, K and V, and of the attention after."""
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
-        shown = {name: parts[name] for name in (*PROJECTIONS, "attention")}
-        rows.append({"seq_len": tokens, **shown})
+        rows.append(
+            {"seq_len": tokens, **{name: parts[name] for name in (*PROJECTIONS, "attention")}}
+        )
     power = exponent(rows, "queries")
     exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
-    description = described("003", [("products", exact, {"power": power})])
-    return FigureData(rows, description, {"d_model": WIDTH, "attention_above_from": meeting})
+    said = [("products", exact, {"power": power})]
+    return rows, said, {"d_model": WIDTH, "attention_above_from": meeting}
 
 
-def heads() -> FigureData:
+def heads() -> Computed:
     """Return Figure C: one layer divided among more and more heads."""
     rows: list[dict[str, Any]] = []
     for count in (2**power for power in range(6)):
@@ -138,11 +125,11 @@ def heads() -> FigureData:
     }
     words = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
     same = len({row["scores and values"] for row in rows}) == 1
-    description = described("003", [
+    said: list[Statement] = [
         ("heads", all(no_faster(2, power) for power in powers.values()), {"powers": words}),
         ("width", same, {"heads": HEADS, "width": WIDTH // HEADS}),
-    ])  # fmt: skip
-    return FigureData(rows, description, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
+    ]
+    return rows, said, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS}
 
 
 def points(label: str) -> list[dict[str, Any]]:
@@ -162,17 +149,13 @@ def points(label: str) -> list[dict[str, Any]]:
     return rows
 
 
-def exponent(
-    rows: Sequence[dict[str, Any]],
-    quantity: str,
-    fit: Callable[[Sequence[int], Sequence[float]], float] = fitted,
-) -> float:
+def exponent(rows: Sequence[dict[str, Any]], quantity: str, fit: Fit = fitted) -> float:
     """Return the exponent of N of a quantity, by default over the longer half of its lengths."""
     rows = [row for row in rows if row[quantity]]
     return fit([row["seq_len"] for row in rows], [row[quantity] for row in rows])
 
 
-def family(key: str) -> FigureData:
+def family(key: str) -> Computed:
     """Return Figures D to G: growth of a family and of standard attention."""
     rows: list[dict[str, Any]] = []
     said, powers = list[Statement](), {}
@@ -186,12 +169,12 @@ def family(key: str) -> FigureData:
         }
         if label != "standard" or key == "D":
             said.append(_order(label, powers[label]))
-    return FigureData(rows, described("003", said), {"exponents": powers, "head_dim": HEAD_DIM})
+    return rows, said, {"exponents": powers, "head_dim": HEAD_DIM}
 
 
 def _order(label: str, powers: dict[str, float]) -> Statement:
     """Return the statement on the claimed order and ours; measured times decide nothing."""
-    order = claimed_order(label.partition(" ")[0])
+    order = checks.claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
     gaps = {"label": label, "what": what, "order": order, "claim": claim, **powers}
@@ -199,7 +182,7 @@ def _order(label: str, powers: dict[str, float]) -> Statement:
     return "order", no_faster(claim, powers["flops"]), gaps
 
 
-def results() -> FigureData:
+def results() -> Computed:
     """Return Figure Z: the quoted numbers, and the models' times and operations here."""
     seconds, counts, losses = checks.seconds(), checks.operations(), quoted("final_true_ce")
     speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
@@ -215,26 +198,23 @@ def results() -> FigureData:
             "relative": seconds_here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
     *_, slowest = by_time = sorted(seconds, key=lambda name: seconds[name])
-    said = (
+    answers = (
         ("slowest model", "longformer", slowest),
         ("fastest model on average", "linformer", by_time[0]),
         ("fastest approximation", "performer", checks.cheapest_approximation()),
         ("worst generalization ratio", "longformer, 0.68", checks.worst_ratio()),
     )
-    answers = described("003", [
+    said = [
         ("result", printed.split(",")[0] == ours, {"what": what, "printed": printed, "ours": ours})
-        for what, printed, ours in said
-    ])  # fmt: skip
-    return FigureData(rows, answers, {"uniform_guess": math.log(checks.VOCABULARY)})
+        for what, printed, ours in answers
+    ]
+    return rows, said, {"uniform_guess": math.log(checks.VOCABULARY)}
 
 
 TABLES = tables_of("003", {}, {checks.CLAIMS: _complexities, checks.FIGURE_Z: _quoted_numbers})
-FIGURES: dict[str, PaperFigure] = {
-    "B": PaperFigure("Products that make Q, K and V", projections),
-    "C": PaperFigure("Multi-head attention by number of heads", heads),
-    **{
-        key: PaperFigure(f"Growth of {name}", partial(family, key), measured=True)
-        for key, (name, _) in FAMILIES.items()
-    },
-    "Z": PaperFigure("Quoted results beside ours", results, measured=True),
-}
+FIGURES = figures_of("003", {
+    "B": ("Products that make Q, K and V", projections),
+    "C": ("Multi-head attention by number of heads", heads),
+    **{key: (f"Growth of {name}", partial(family, key)) for key, (name, _) in FAMILIES.items()},
+    "Z": ("Quoted results beside ours", results),
+}, measured="DEFGZ")  # fmt: skip

@@ -16,13 +16,8 @@ import sympy
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.costs import CostTable
-from attnprof.papers.better_attention.checks_parameters import (
-    DOCUMENT,
-    EXPERIMENTS,
-    MECHANISMS,
-    implied_length,
-    value,
-)
+from attnprof.papers.better_attention import checks_parameters as sizes
+from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANISMS
 from attnprof.papers.checks import Facts, Ours, Printed, formula
 from attnprof.papers.documents import number
 from attnprof.record import Report
@@ -122,21 +117,17 @@ def _saved_by_super() -> dict[str, Any]:
     return {**_saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
 
 
-def _cifar_layers() -> tuple[int, int]:
-    full, fewer = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
-    return full, fewer
-
-
-def _share_saved() -> str:
-    full, fewer = _cifar_layers()
-    return str(1 - Fraction(fewer, full))
+def _on_cifar(mechanism: str) -> int:
+    """Return the printed parameters of a layer with eight heads on CIFAR100."""
+    return int(sizes.value("6", "params", mechanism, h="8"))
 
 
 def _share_in_numbers(_: Any, ours: str) -> dict[str, Any]:
-    (full, fewer), width = _cifar_layers(), EXPERIMENTS["CIFAR100"].d_model
+    full, fewer = map(_on_cifar, ("standard", "super"))
+    width = sizes.EXPERIMENTS["CIFAR100"].d_model
     return {
         "full": full, "own": fewer, "less": full - fewer, "share": float(Fraction(ours)),
-        "quarter": full // 4, "tokens": implied_length(fewer, width), "width": width,
+        "quarter": full // 4, "tokens": sizes.implied_length(fewer, width), "width": width,
     }  # fmt: skip
 
 
@@ -277,7 +268,7 @@ OURS: Ours = {
     "000-REM1": partial(_saved, "optimised"),
     "000-REM2": partial(_saved, "efficient"),
     "000-REM3": _saved_by_super,
-    "000-REM3-CIFAR": _share_saved,
+    "000-REM3-CIFAR": lambda: str(1 - Fraction(_on_cifar("super"), _on_cifar("standard"))),
     "000-OPT-EQUIV": lambda: {
         str(h): reachable(8, h, True) == reachable(8, h, False) for h in (1, 2, 4)
     },

@@ -8,16 +8,9 @@ from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
+from attnprof.papers.better_attention import checks_parameters as sizes
 from attnprof.papers.better_attention.checks_formulas import LENGTH, eq24, multiply_adds, ratio
-from attnprof.papers.better_attention.checks_parameters import (
-    BY_HEADS,
-    DOCUMENT,
-    EXPERIMENTS,
-    MECHANISMS,
-    TABLES,
-    rows,
-    value,
-)
+from attnprof.papers.better_attention.checks_parameters import BY_HEADS, DOCUMENT, rows
 from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import number
 
@@ -80,7 +73,7 @@ def _printed_again() -> Nested:
     """Return the appendix's values of the main tables' rows."""
     values: Nested = {}
     for row in _main_rows():
-        heads = str(EXPERIMENTS[row["dataset"]].num_heads)
+        heads = str(sizes.EXPERIMENTS[row["dataset"]].num_heads)
         others = rows(BY_HEADS[row["dataset"]], row["attention"])
         (again,) = (other for other in others if other["h"] == heads)
         names = [name for name in row if name not in NOT_REPEATED and row[name]]
@@ -114,7 +107,7 @@ def _improves_with_heads(table: str) -> dict[str, bool]:
             and number(more["loss"]) < number(less["loss"])
             for less, more in pairwise(_by_heads(table, name))
         )
-        for name in MECHANISMS
+        for name in sizes.MECHANISMS
         if rows(table, name)
     }
 
@@ -156,7 +149,7 @@ class Quotation:
     def numbers(self) -> dict[str, float]:
         """Return the percentage, and a, b and c."""
         where = {"dataset": self.dataset, **({"h": self.h} if self.h else {})}
-        a, b = (value(self.table, self.column, name, **where) for name in (self.a, self.b))
+        a, b = (sizes.value(self.table, self.column, x, **where) for x in (self.a, self.b))
         c = a if self.of_a else b
         return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
 
@@ -209,7 +202,7 @@ MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 
 def _time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
     """Return standard attention's time over the mechanism's, by the table of the two times."""
-    datasets = {f"{name.lower()}_s": name for name in EXPERIMENTS}
+    datasets = {f"{name.lower()}_s": name for name in sizes.EXPERIMENTS}
     return {
         f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (
             number(row[column]) / number(other[column])
@@ -238,7 +231,7 @@ def _extreme_ratios(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[st
 
 
 #: Tables by the claims on their ranks and head counts; then quotations and mechanisms by claim.
-RANKS = {f"000-RANK-table{int(table):02}": table for table in TABLES}
+RANKS = {f"000-RANK-table{int(table):02}": table for table in sizes.TABLES}
 HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
 CLAIMED = {f"000-PCT-{entry.claim}": quote for quote, entry in QUOTATIONS.items() if entry.claim}
 SEVERAL = {

@@ -21,16 +21,20 @@ from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANI
 from attnprof.papers.better_attention.checks_tables import LABELS, RANK, label
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number
-from attnprof.papers.regenerated import (
-    Cell,
-    FigureData,
-    PaperFigure,
-    Statement,
-    described,
-    tables_of,
-)
+from attnprof.papers.regenerated import Cell, Computed, Statement, figures_of, tables_of
 
 NAMES = LABELS["columns"]
+_Row = dict[str, Any]
+#: How a row's numbers are counted.
+COUNTS: dict[str, Callable[[str], Any]] = {
+    "Eq 24": eq24,
+    "multiplications and additions": multiply_adds,
+}
+EQ24, EXACT = COUNTS
+#: Figure 2's length, another length for comparison, and Figure 4's head count for both.
+STATED, OTHER, ONE_HEAD = 64, 1024, 1
+STEP, LARGEST = 64, 1024
+SIZES = range(STEP, LARGEST + 1, STEP)
 
 
 def _results(table: str) -> list[dict[str, Any]]:
@@ -48,12 +52,12 @@ def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str,
         cell: Any = number(text) if text.isdigit() else text
         if column == "d_k":
             cell = Cell(int(text), int(row["d_m"]) // int(row["h"]))
-        elif f"{column}{RANK}" in row:
-            size, rank = column == "params", row[f"{column}{RANK}"]
+        elif rank := row.get(f"{column}{RANK}"):
+            size = column == "params"
             printed, ours = (row["params_printed"], _size(table, row)) if size else (text, text)
-            cell = Cell(printed, ours) if size else printed
-            if rank and column in ranks:
-                cell = Cell(f"{printed} ({rank})", f"{ours} ({ranks[column]})")
+            cell = Cell(f"{printed} ({rank})", f"{ours} ({ranks[column]})")
+        elif rank is not None:
+            cell = Cell(row["params_printed"], _size(table, row)) if column == "params" else text
         shown[NAMES.get(column, column)] = cell
     return shown
 
@@ -142,7 +146,7 @@ def _blocks(mechanism: str) -> list[dict[str, str]]:
     return [dict(zip(BLOCK, (mechanism, *block), strict=True)) for block in parts]
 
 
-def diagram() -> FigureData:
+def diagram() -> Computed:
     """Return Figure 1: the blocks of all four mechanisms."""
     rows = [row for name in MECHANISMS for row in _blocks(name)]
     maps = {
@@ -160,20 +164,7 @@ def diagram() -> FigureData:
     for name, (changed, on) in reversed(diagrams.items()):
         changes = ", ".join(f"{block} on {place}" for block, place in sorted(changed)) or "none"
         said.insert(0, (name, {place for _, place in changed} == on, {"maps": changes}))
-    return FigureData(rows, described("000", said))
-
-
-_Row = dict[str, Any]
-#: How a row's numbers are counted.
-COUNTS: dict[str, Callable[[str], Any]] = {
-    "Eq 24": eq24,
-    "multiplications and additions": multiply_adds,
-}
-EQ24, EXACT = COUNTS
-#: Figure 2's length, another length for comparison, and Figure 4's head count for both.
-STATED, OTHER, ONE_HEAD = 64, 1024, 1
-STEP, LARGEST = 64, 1024
-SIZES = range(STEP, LARGEST + 1, STEP)
+    return rows, said, {}
 
 
 def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_Row]:
@@ -191,7 +182,7 @@ def _less(rows: Sequence[_Row], name: str) -> float:
     return share
 
 
-def by_width() -> FigureData:
+def by_width() -> Computed:
     """Return Figure 2: FLOPs by model width at length 64; at another length; counted exactly."""
     panels = {
         (count, n): _rows(count, [n], SIZES)
@@ -199,7 +190,7 @@ def by_width() -> FigureData:
     }
     facts = {"panels": [{"counted": count, "l": n} for count, n in panels], "h": ONE_HEAD}
     rows = [row for rows in panels.values() for row in rows]
-    return FigureData(rows, described("000", _said_of_widths(*panels.values())), facts)
+    return rows, _said_of_widths(*panels.values()), facts
 
 
 def _said_of_widths(
@@ -232,7 +223,7 @@ def _said_of_widths(
     }  # fmt: skip
 
 
-def heatmap() -> FigureData:
+def heatmap() -> Computed:
     """Return Figure 3: the ratio of standard to Efficient Attention over length and width."""
     report = counts.heatmaps()
     full, efficient = (counts.counter(multiply_adds, name) for name in ("standard", "efficient"))
@@ -261,13 +252,11 @@ def heatmap() -> FigureData:
     exact = counts.exact_excess()
     falls = exact["falls with the heads"]
     counted = {"most": exact["at most"], "less": "less" if falls else "not less"}
-    description = described(
-        "000", [*means, *largest, ("counted", exact["at most"] <= 67 and falls, counted)]
-    )
-    return FigureData(rows, description, {"summary": report.summary, "grid": counts.GRID})
+    means += [*largest, ("counted", exact["at most"] <= 67 and falls, counted)]
+    return rows, means, {"summary": report.summary, "grid": counts.GRID}
 
 
-def surfaces() -> FigureData:
+def surfaces() -> Computed:
     """Return Figure 4: FLOPs over length and width, one head, a surface per mechanism."""
     printed, exact = (_rows(count, SIZES, SIZES) for count in (EQ24, EXACT))
     ordered = all(
@@ -279,25 +268,21 @@ def surfaces() -> FigureData:
     more = sympy.factor(multiply_adds("super") - multiply_adds("standard"))
     fewer = [row["standard"] - row["efficient"] for row in (first, last)]
     shares = [_less([row], "efficient") for row in (first, last)]
-    description = described("000", [
-        ("order", ordered, {
-            "so": "so" if ordered else "not so", "points": len(printed),
-            "equal": "equal" if ordered else "not equal",
-        }),
-        ("sequence", fewer[1] > fewer[0], {
-            "largest": LARGEST, "fewer": fewer, "first": first["l"], "last": last["l"],
-            "shares": shares,
-        }),
-        ("order-counted", not dearer, {
-            "more": more, "dearer": len(dearer), "points": len(exact),
-        }),
-    ])  # fmt: skip
-    return FigureData([*printed, *exact], description, {"drawn": EQ24, "h": ONE_HEAD})
+    words = ("so", "equal") if ordered else ("not so", "not equal")
+    of_order = {"so": words[0], "equal": words[1], "points": len(printed)}
+    of_sequence = {"largest": LARGEST, "fewer": fewer, "first": first["l"], "last": last["l"]}
+    of_counts = {"more": more, "dearer": len(dearer), "points": len(exact)}
+    said: list[Statement] = [
+        ("order", ordered, of_order),
+        ("sequence", fewer[1] > fewer[0], {**of_sequence, "shares": shares}),
+        ("order-counted", not dearer, of_counts),
+    ]
+    return [*printed, *exact], said, {"drawn": EQ24, "h": ONE_HEAD}
 
 
-FIGURES = {
-    "1": PaperFigure("The blocks of the four mechanisms", diagram),
-    "2": PaperFigure("FLOPs against model width", by_width),
-    "3": PaperFigure("FLOPs of standard over Efficient Attention", heatmap),
-    "4": PaperFigure("FLOPs over length and width, one head", surfaces),
-}
+FIGURES = figures_of("000", {
+    "1": ("The blocks of the four mechanisms", diagram),
+    "2": ("FLOPs against model width", by_width),
+    "3": ("FLOPs of standard over Efficient Attention", heatmap),
+    "4": ("FLOPs over length and width, one head", surfaces),
+})  # fmt: skip

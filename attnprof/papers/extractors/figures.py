@@ -6,15 +6,7 @@ from typing import Any
 from attnprof.papers.checks import formula, rounded, same_formula
 from attnprof.papers.extractors import checks
 from attnprof.papers.extractors.checks import DOCUMENT, INFERENCE, PATHS, TRAINING, counted, length
-from attnprof.papers.regenerated import (
-    Cell,
-    FigureData,
-    PaperFigure,
-    Row,
-    Statement,
-    described,
-    tables_of,
-)
+from attnprof.papers.regenerated import Cell, Computed, Row, Statement, figures_of, tables_of
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
@@ -28,7 +20,7 @@ DRAWN = {
 }
 
 
-def sublayer(name: str) -> FigureData:
+def sublayer(name: str) -> Computed:
     """Return a sublayer's steps for one more token, their dependencies, and the critical path."""
     path, ours = checks.last_step(name)["path"], checks.critical_path(name)
     rows = [
@@ -41,26 +33,22 @@ def sublayer(name: str) -> FigureData:
     gaps = {"names": ", ".join(DRAWN[name]), "drawn": drawn, "entries": entries}
     said: list[Statement] = [("weights", same_formula(drawn, entries), gaps)]
     if printed := PATHS.get(name):  # Section 7 has none for HE and WE
-        said.append(
-            ("path", printed == ours, {"printed": _path_text(printed), "ours": _path_text(ours)})
-        )
-    facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
-    return FigureData(rows, described("002", said), facts)
+        words = {"printed": _path_text(printed), "ours": _path_text(ours)}
+        said.append(("path", printed == ours, words))
+    return rows, said, {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
 
 
 def _path_text(path: str) -> str:
     return f"{path.replace(';', '-')} ({length(path)})"
 
 
-FIGURES = {
-    "2": PaperFigure(
-        "The self-attention sublayer, one more token", partial(sublayer, "self_attention")
-    ),
-    **{
-        key: PaperFigure(f"{name.upper()}, one more token", partial(sublayer, name))
-        for key, name in {"3": "she", "4": "we", "5": "he", "6": "me"}.items()
-    },
-}
+DRAWN_IN = {"2": "self_attention", "3": "she", "4": "we", "5": "he", "6": "me"}
+TITLES = {"self_attention": "The self-attention sublayer", "she": "SHE", "we": "WE", "he": "HE",
+          "me": "ME"}  # fmt: skip
+FIGURES = figures_of("002", {
+    key: (f"{TITLES[name]}, one more token", partial(sublayer, name))
+    for key, name in DRAWN_IN.items()
+})  # fmt: skip
 
 
 def _settings() -> list[dict[str, Any]]:

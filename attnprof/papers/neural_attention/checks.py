@@ -5,7 +5,7 @@ layer, biases, the class token. They come from the code that it points to.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.models import preset
 from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document
+from attnprof.units import joined
 from attnprof.workload import Workload
 
 DOCUMENT = document("001")
@@ -151,11 +152,6 @@ def least_memory(task: str, name: str) -> float:
     if name != "dot":
         return size_of_c(task, name, batch)
     return float(batch * layers * sizes.num_heads * sizes.seq_len**2 * sizes.item_size / 1e9)
-
-
-def _listed(texts: Iterable[str]) -> str:
-    *others, last = texts
-    return f"{', '.join(others)} and {last}"
 
 
 def _batch_and_sample(_: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,10 +341,10 @@ FACTS: Facts = {
     "001-MEM": _batch_and_sample,
     "001-PAR-base": lambda _, ours: {"counts": f"{round(ours * MILLION):,}"},
     "001-PAR-h-two": lambda _, ours: {
-        "counts": _listed(f"{round(size * MILLION):,}" for size in ours.values())
+        "counts": joined(f"{round(size * MILLION):,}" for size in ours.values())
     },
     "001-SPEED": lambda said, ours: {
-        f"{whose}_more": _listed(f"{times[n] - times['dot']:.1f}" for n in times if n != "dot")
+        f"{whose}_more": joined(f"{times[n] - times['dot']:.1f}" for n in times if n != "dot")
         for whose, times in (("printed", said), ("ours", ours))
     },
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from attnprof.papers.neural_attention import checks
 from attnprof.papers.neural_attention.checks import MILLION, graph_dimensions, name_of, vision_model
-from attnprof.papers.regenerated import FigureData, PaperFigure, Row, described, tables_of
+from attnprof.papers.regenerated import Computed, Row, Statement, figures_of, tables_of
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
 POINTS, NEURONS = 61, 16
@@ -47,7 +47,7 @@ def drawn_scorer(inputs: int, neurons: int) -> Scorer:
     )  # fmt: skip
 
 
-def surfaces() -> FigureData:
+def surfaces() -> Computed:
     """Return Figure 1: scores of q = k = (x, y) by the dot product, and by a random network."""
     side = np.linspace(-1, 1, POINTS)
     x, y = np.meshgrid(side, side, indexing="ij")
@@ -62,15 +62,15 @@ def surfaces() -> FigureData:
         for a, b, c, d in zip(x.flat, y.flat, dot.flat, neural.flat, strict=True)
     ]
     dimensions = graph_dimensions()
-    description = described("001", [
+    said: list[Statement] = [
         ("paraboloid", np.allclose(bend, 2), {"least": bend.min(), "most": bend.max()}),
         ("edges", 0 < kinks.mean() < 1, {"share": kinks.mean()}),
         ("manifolds", dimensions["graph"] == 3, dimensions),
-    ])  # fmt: skip
-    return FigureData(rows, description, {"points": POINTS, "neurons": NEURONS})
+    ]
+    return rows, said, {"points": POINTS, "neurons": NEURONS}
 
 
-def pair_tensor() -> FigureData:
+def pair_tensor() -> Computed:
     """Return Figures 2 and 3: the place of each value of Q' and K' in C."""
     tokens, columns = range(1, TOKENS + 1), range(1, 2 * REDUCED + 1)
     rows = [
@@ -80,11 +80,11 @@ def pair_tensor() -> FigureData:
     copies = Counter(row["holds"] for row in rows)
     gaps = {"n": TOKENS, "twice": 2 * REDUCED, "values": len(rows)}
     copied = {"n": TOKENS, "values": len(copies), "times": max(copies.values())}
-    description = described("001", [
+    said: list[Statement] = [
         ("shape", len(rows) == TOKENS**2 * 2 * REDUCED, gaps),
         ("copies", set(copies.values()) == {TOKENS}, copied),
-    ])  # fmt: skip
-    return FigureData(rows, description, {"tokens": TOKENS, "reduced": REDUCED})
+    ]
+    return rows, said, {"tokens": TOKENS, "reduced": REDUCED}
 
 
 def operands() -> tuple[Any, Any]:
@@ -93,7 +93,7 @@ def operands() -> tuple[Any, Any]:
     return rng.standard_normal((TOKENS, REDUCED)), rng.standard_normal((TOKENS, REDUCED))
 
 
-def score_matrix() -> FigureData:
+def score_matrix() -> Computed:
     """Return Figures 7 and 8: C through the network, pair by pair."""
     q, k = operands()
     scorer = drawn_scorer(2 * REDUCED, 4 * REDUCED)
@@ -104,18 +104,16 @@ def score_matrix() -> FigureData:
     pairs = [np.broadcast_to(x, (TOKENS, TOKENS, REDUCED)) for x in (q[:, None], k[None])]
     whole = scorer(np.concatenate(pairs, -1))
     same = np.allclose(whole.flat, [row["score"] for row in rows])
-    gaps = {"n": TOKENS, "shape": " x ".join(map(str, whole.shape))}
-    description = described("001", [
-        ("scores", whole.shape == (TOKENS, TOKENS), gaps), ("shared", same, {}),
-    ])  # fmt: skip
-    return FigureData(rows, description, {"tokens": TOKENS})
+    shape = {"n": TOKENS, "shape": " x ".join(map(str, whole.shape))}
+    square = whole.shape == (TOKENS, TOKENS)
+    said: list[Statement] = [("scores", square, shape), ("shared", same, {})]
+    return rows, said, {"tokens": TOKENS}
 
 
-FIGURES: dict[str, PaperFigure] = {
-    "1": PaperFigure("Scores of q = k = (x, y)", surfaces),
-    "3": PaperFigure("The tensor C of Eq 7", pair_tensor),
-    "8": PaperFigure("The matrix A of Eq 9", score_matrix),
-}
+FIGURES = figures_of("001", {
+    "1": ("Scores of q = k = (x, y)", surfaces), "3": ("The tensor C of Eq 7", pair_tensor),
+    "8": ("The matrix A of Eq 9", score_matrix),
+})  # fmt: skip
 
 
 SIZE = "model size (M)"

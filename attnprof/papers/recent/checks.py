@@ -3,7 +3,7 @@
 Each number comes from the closed forms of the layers at the sizes that the paper names.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof import registry
@@ -47,47 +47,33 @@ def step_of_layers(layers: str, work: Workload, **params: Any) -> dict[str, floa
     return {name: float(f"{value / 1e9:.3g}") for name, value in values.items()}
 
 
-def deepseek(seq_len: int) -> dict[str, float]:
-    """Return :func:`step_of_layers` of DeepSeek-V3."""
-    return step_of_layers("mla@61", decoding(seq_len, 128, width=7168), **LATENT)
+#: Layers of the models of the tables, a decoding step's sizes, and parameters of the layers.
+MODELS: dict[str, tuple[str, Workload, dict[str, int]]] = {
+    "DSv3": ("mla@61", decoding(1, 128, width=7168), LATENT),
+    "Kimi K2": ("mla@61", decoding(1, 64, width=7168), LATENT),
+    "Qwen3 MoE": ("gqa@94", decoding(1, 64, num_kv_heads=4, width=4096), {}),
+    "Qwen3 32B": ("gqa@64", decoding(1, 64, num_kv_heads=8), {}),
+    "Llama 4": ("gqa@12+sliding-window@window=8192@36", decoding(1, 40, num_kv_heads=8), {}),
+    "Step-3": ("gqa@61", decoding(1, 64, 256, num_kv_heads=1), {}),
+}
+LATENT_ROWS = ("DSv3, 8K", "DSv3, 32K", "Kimi K2, 32K")
+OTHER_ROWS = (
+    "DSv3, cache, 8K", "DSv3, linear", "Kimi K2, linear", "Qwen3 MoE, cache, 32K",
+    "Qwen3 MoE, attention, 8K", "Qwen3 MoE, linear", "Qwen3 32B, cache, 8K",
+    "Llama 4, attention, 32K", "Step-3, cache, 32K", "Step-3, attention, 8K",
+)  # fmt: skip
 
 
-def kimi_k2(seq_len: int) -> dict[str, float]:
-    """Return :func:`step_of_layers` of Kimi K2."""
-    return step_of_layers("mla@61", decoding(seq_len, 64, width=7168), **LATENT)
-
-
-def qwen(seq_len: int) -> dict[str, float]:
-    """Return :func:`step_of_layers` of Qwen3 MoE."""
-    return step_of_layers("gqa@94", decoding(seq_len, 64, num_kv_heads=4, width=4096))
-
-
-def latent_products() -> dict[str, float]:
-    """Return the GFLOPs of latent attention in a step, by model and length."""
-    return {
-        "DSv3, 8K": deepseek(8192)["attention"], "DSv3, 32K": deepseek(32768)["attention"],
-        "Kimi K2, 32K": kimi_k2(32768)["attention"],
-    }  # fmt: skip
-
-
-def other_rows() -> dict[str, float]:
-    """Return the other numbers of Step-3's tables, by model, quantity and length."""
-    windows = "gqa@12+sliding-window@window=8192@36"
-    llama = step_of_layers(windows, decoding(32768, 40, num_kv_heads=8))
-    dense = step_of_layers("gqa@64", decoding(8192, 64, num_kv_heads=8))
-    step_3 = [step_of_layers("gqa@61", decoding(n, 64, 256, num_kv_heads=1)) for n in (8192, 32768)]
-    return {
-        "DSv3, cache, 8K": deepseek(8192)["bytes"],
-        "DSv3, linear": deepseek(8192)["linear"],
-        "Kimi K2, linear": kimi_k2(8192)["linear"],
-        "Qwen3 MoE, cache, 32K": qwen(32768)["bytes"],
-        "Qwen3 MoE, attention, 8K": qwen(8192)["attention"],
-        "Qwen3 MoE, linear": qwen(8192)["linear"],
-        "Qwen3 32B, cache, 8K": dense["bytes"],
-        "Llama 4, attention, 32K": llama["attention"],
-        "Step-3, cache, 32K": step_3[1]["bytes"],
-        "Step-3, attention, 8K": step_3[0]["attention"],
-    }
+def numbers(rows: Sequence[str]) -> dict[str, float]:
+    """Return numbers of the tables by model, quantity (attention by default) and length (8K)."""
+    values = {}
+    for row in rows:
+        model, *more = row.split(", ")
+        layers, work, params = MODELS[model]
+        longer = work.with_(seq_len=32768 if "32K" in more else 8192)
+        quantity = {"cache": "bytes", "linear": "linear"}.get(more[0], "attention")
+        values[row] = step_of_layers(layers, longer, **params)[quantity]
+    return values
 
 
 # -- sparse attention ---------------------------------------------------------------------------
@@ -106,11 +92,6 @@ def fewer_operations(seq_len: int, block: int, top: int) -> float:
     both = registry.get("sdpa"), registry.get("moba", block=block, top=top)
     full, blocks = (one.definition(work, "core").operations for one in both)
     return float(full / blocks)
-
-
-def in_a_model(layer: float) -> float:
-    """Return the ratio of 29 layers of block attention and 3 full ones to 32 full ones."""
-    return 32 / (29 / layer + 3)
 
 
 # -- Kimi Linear --------------------------------------------------------------------------------
@@ -137,11 +118,12 @@ def _layer_bound(*_: Any) -> Mapping[str, float]:
 OURS: Ours = {
     "recent-V2-CACHE": lambda: 100 * (1 - V2 * 6 / (V1 * 16)),
     "recent-V2-GROUPS": lambda: V2 / 60 / (2 * 128),
-    "recent-STEP3-LATENT": latent_products,
-    "recent-STEP3-OTHERS": other_rows,
+    "recent-STEP3-LATENT": lambda: numbers(LATENT_ROWS),
+    "recent-STEP3-OTHERS": lambda: numbers(OTHER_ROWS),
     "recent-NSA-T4": loaded_tokens,
     "recent-MOBA-SPARSITY": lambda: 100 * (1 - tokens_of_blocks(32768, 3, 512) / 32768),
-    "recent-MOBA-1M": lambda: in_a_model(_layer_bound()["layer"]),
+    # of 32 layers 3 have full attention
+    "recent-MOBA-1M": lambda: 32 / (29 / _layer_bound()["layer"] + 3),
     "recent-MOBA-10M": lambda: fewer_operations(10 * 2**20, 10 * 2**20 // 64, 3),
     "recent-KIMI-CACHE": kimi_cache,
     "recent-KIMI-STEP": kimi_bytes,

@@ -21,6 +21,18 @@ from attnprof.workload import Workload
 DOCUMENT = document("004")
 FORMS = ("taylor-direct", "taylor-efficient")
 N, D, H = map(symbol, "Ndh")
+#: N0 and N1, and the metric of ``attnprof crossover`` that each is of.
+METRICS = {"N0": "flops", "N1": "memory"}
+WIDTHS = tuple(int(row["d"]) for row in DOCUMENT.rows("table02_transition_points"))
+TRANSITIONS = {f"004-T2-d{row['d']}": row for row in DOCUMENT.rows("table02_transition_points")}
+#: Digits of the isolated root, with which the root in radicals is compared.
+DIGITS = 40
+X, Y, U, Z = map(symbol, "xyuz")
+D_E = symbol("d_e")
+#: Sec 4.2: the values, the scores, and their Taylor map, which needs its own memory.
+DIRECT_ENTRIES = sympy.expand(N * D + N * N + N * N)
+#: Sec 4.2: A_mod, queries, keys, values with a column of ones, box products of keys.
+EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + N * D**2)
 
 
 def quoted(quantity: str) -> str:
@@ -69,11 +81,6 @@ def efficient_flops() -> Any:
     linear = counted["keysᵀ values"] + counted["linear part"]
     half = counted["factors"] / 3  # Algorithm 1 has three factors, Eq 3 one
     return squared_flops() + linear + half + counted["sums"] + counted["division"]
-
-
-#: N0 and N1, and the metric of ``attnprof crossover`` that each is of.
-METRICS = {"N0": "flops", "N1": "memory"}
-WIDTHS = tuple(int(row["d"]) for row in DOCUMENT.rows("table02_transition_points"))
 
 
 @cache
@@ -174,19 +181,6 @@ def _solutions() -> dict[str, Any]:
         "solutions": 2 if real else 0,
         "positive": 1 if opposite else 0,
     }
-
-
-TRANSITIONS = {f"004-T2-d{row['d']}": row for row in DOCUMENT.rows("table02_transition_points")}
-
-
-#: Digits of the isolated root, with which the root in radicals is compared.
-DIGITS = 40
-X, Y, U, Z = map(symbol, "xyuz")
-D_E = symbol("d_e")
-#: Sec 4.2: the values, the scores, and their Taylor map, which needs its own memory.
-DIRECT_ENTRIES = sympy.expand(N * D + N * N + N * N)
-#: Sec 4.2: A_mod, queries, keys, values with a column of ones, box products of keys.
-EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + N * D**2)
 
 
 def all_heads(one: Any) -> Any:

@@ -174,11 +174,6 @@ def measured_crossings(name: str = "N0hat") -> list[dict[str, float]]:
     return [{"d": d, "N0": n0, "at": at} for d, n0, at in columns if at is not None]
 
 
-def _measured_n1() -> dict[str, float]:
-    rows = measured("004", "crossovers")
-    return {f"d={d}": n1 for d, n1 in zip(rows["d"], rows["N1hat"], strict=True) if d in WIDTHS}
-
-
 def _more_heads() -> dict[str, bool]:
     speeds = column("efficient_tp_ims_s").values()
     return {
@@ -260,7 +255,9 @@ OURS: Ours = {
     "004-T6-effmem": lambda: {str(h): memory("efficient", h) for h in MEMORY["efficient"]},
     "004-T6-speed": _more_heads,
     "004-T6-1025": _tokens_by_memory,
-    "004-06": _measured_n1,
+    "004-06": lambda: {
+        f"d={row['d']}": row["at"] for row in measured_crossings("N1hat") if row["d"] in WIDTHS
+    },
     "004-18d": lambda: round(float(delay(measured_crossings())["factor"]), 2),
     "004-1500": _memory_shares,
 }

@@ -24,6 +24,12 @@ SIZES = ((1, 1, 1.0), (3, 2, 0.5), (7, 5, 1.0), (40, 8, 2.5))
 #: Even orders whose polynomials are searched for real roots.
 ORDERS = range(2, 21, 2)
 X = symbol("x")
+SPHERE, NORMAL = "sphere", "normal"
+#: The longest sequence of Fig 4, and widths of Table 2: sizes at which the laws fit (B.2).
+LENGTH = int(quoted("fig4_N_max"))
+WIDTHS = (16, 32, 64, 128)
+#: The relative error that B.2 grants for long sequences; sampling adds twice its standard error.
+ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
 def taylor_map(x: Any, order: int = 2) -> Any:
@@ -83,14 +89,6 @@ def coefficients() -> list[str]:
     score = D**half * X
     whole = half * score**2 / (X**2 / 2)  # the factor of the square term
     return [str(half), str(whole * X / score), str(whole)]
-
-
-SPHERE, NORMAL = "sphere", "normal"
-#: The longest sequence of Fig 4, and widths of Table 2: sizes at which the laws fit (B.2).
-LENGTH = int(quoted("fig4_N_max"))
-WIDTHS = (16, 32, 64, 128)
-#: The relative error that B.2 grants for long sequences; sampling adds twice its standard error.
-ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 
 def moment(power: int) -> Any:
@@ -283,23 +281,21 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
         }  # fmt: skip
 
 
-def _products(
-    d: int, n: int, draws: int, queries: int, generator: Any
-) -> Iterator[tuple[str, Any]]:
+def _products(d: int, n: int, draws: int, queries: int, rng: Any) -> Iterator[tuple[str, Any]]:
     """Yield products with [1, V, V with rows on the sphere] by expression, some draws at a time."""
     import torch
 
     from attnprof.blocks.taylor import box_product
 
     def sphere(*shape: int) -> Any:
-        return torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
+        return torch.nn.functional.normalize(torch.randn(shape, generator=rng), dim=-1)
 
     boxes = min(MOST, max(2, int(OPERATIONS / (2 * n * d**2 * (2 * d + 1)))))
     step, tokens = max(1, AT_ONCE // (n * d)), max(1, AT_ONCE // d**2)
     for start in range(0, draws, step):
         count = min(step, draws - start)
         keys: Any = sphere(count, n, d)
-        rows = torch.randn((count, n, d), generator=generator)
+        rows = torch.randn((count, n, d), generator=rng)
         on_sphere = torch.nn.functional.normalize(rows, dim=-1)
         values: Any = torch.cat([torch.ones(count, n, 1), rows, on_sphere], -1)
         for one in range(min(count, boxes - start)):

@@ -14,26 +14,11 @@ import sympy
 
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.documents import measured
-from attnprof.papers.regenerated import (
-    Cell,
-    FigureData,
-    PaperFigure,
-    Row,
-    Statement,
-    described,
-    tables_of,
-)
+from attnprof.papers.regenerated import Cell, Computed, Row, Statement, figures_of, tables_of
 from attnprof.papers.taylorshift import checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, D, N, first_lengths, quoted
 from attnprof.papers.taylorshift.checks_quoted import DATASETS, MODEL, SHARES, accuracies, delay
-from attnprof.papers.taylorshift.checks_sizes import (
-    ERROR,
-    LENGTH,
-    NORMAL,
-    POWERS,
-    SPHERE,
-    printed_laws,
-)
+from attnprof.papers.taylorshift.checks_sizes import ERROR, LENGTH, NORMAL, SPHERE, printed_laws
 from attnprof.papers.taylorshift.measurements import DEFAULT, DIRECT, EFFICIENT, KEPT, STANDARD
 
 #: The allocator's treatment of freed memory, by the crossover.
@@ -49,23 +34,23 @@ CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N0hat_default": "time_s", "N1"
 _Rows = Sequence[Mapping[str, Any]]
 
 
-def heads() -> FigureData:
+def heads() -> Computed:
     """Return Figure 1: one head; columns by d, time above memory."""
     results = measured("004", "crossovers")
     marks: list[dict[str, Any]] = []
     for place, d in enumerate(results["d"]):
         direct = [r for r in results["curves"] if r["d"] == d and r["form"] == DIRECT]
         for name, field in CROSSOVERS.items():
-            length = results[name][place]
-            of_allocator = [
-                r for r in direct if (r["allocator"] == DEFAULT) == name.endswith("default")
-            ]
-            at = height(of_allocator, field, length) if length is not None else None
+            length, setting = results[name][place], DEFAULT if "default" in name else KEPT
+            rows = [row for row in direct if row["allocator"] == setting]
+            at = height(rows, field, length) if length is not None else None
             marks.append({"d": d, "name": name, "field": field, "seq_len": length, "value": at})
-    facts = {"marks": marks, "widths": [d for d in results["d"] if d in WIDTHS],
-             "where": results["where"], "longest": dict(zip(results["d"], results["longest"],
-                                                          strict=True))}  # fmt: skip
-    return FigureData(results["curves"], described("004", _said_of_heads(results)), facts)
+    facts = {
+        "marks": marks, "widths": [d for d in results["d"] if d in WIDTHS],
+        "longest": dict(zip(results["d"], results["longest"], strict=True)),
+        "where": results["where"],
+    }  # fmt: skip
+    return results["curves"], _said_of_heads(results), facts
 
 
 def height(rows: _Rows, field: str, length: float) -> float | None:
@@ -137,16 +122,16 @@ def _growth(curves: _Rows) -> Statement:
     return "growth", all(agree), {**gaps, "d": widest}
 
 
-def encoders() -> FigureData:
+def encoders() -> Computed:
     """Return Figure 2: an encoder with d = 32 in three versions."""
     results = measured("004", "encoder")
     standard = {(row["allocator"], row["seq_len"]): row for row in results["curves"]
-             if row["mechanism"] == STANDARD}  # fmt: skip
-    rows = [
-        {**row, **{f"{word}_ratio": row[field] / standard[row["allocator"], row["seq_len"]][field]
-                   for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
-        for row in results["curves"]
-    ]  # fmt: skip
+                if row["mechanism"] == STANDARD}  # fmt: skip
+    rows = []
+    for row in results["curves"]:
+        base = standard[row["allocator"], row["seq_len"]]
+        fields = {"memory_ratio": "peak_bytes", "time_ratio": "time_s"}
+        rows.append({**row, **{name: row[field] / base[field] for name, field in fields.items()}})
     crossovers = {
         name: int(quoted(f"sec52_{word}_crossover_tokens"))
         for name, word in (("memory", "memory"), ("time", "speed"))
@@ -155,7 +140,7 @@ def encoders() -> FigureData:
     ours["time_default"] = results["time_crossover_default"]
     printed = {"crossovers": crossovers, "memory_shares": SHARES}
     facts = {"printed": printed, "ours": ours, "model": results["model"], "where": results["where"]}
-    return FigureData(rows, described("004", _said_of_encoders(rows, results, crossovers)), facts)
+    return rows, _said_of_encoders(rows, results, crossovers), facts
 
 
 def _said_of_encoders(
@@ -219,16 +204,16 @@ def _rows() -> tuple[dict[str, Any], ...]:
     return tuple(rows)
 
 
-def norms() -> FigureData:
+def norms() -> Computed:
     """Return Figure 4: the sizes."""
-    return FigureData(_rows(), described("004", _said_of_norms()), {"laws": printed_laws()})
+    return _rows(), _said_of_norms(), {"laws": printed_laws()}
 
 
-def errors() -> FigureData:
+def errors() -> Computed:
     """Return Figure 5: relative errors of the laws."""
     corrected = {"Y_denom": str(checks_sizes.denominator())}
     facts = {"laws": printed_laws(), "granted": ERROR, "corrected": corrected}
-    return FigureData(_rows(), described("004", _said_of_errors()), facts)
+    return _rows(), _said_of_errors(), facts
 
 
 def _said_of_norms() -> Iterator[Statement]:
@@ -238,10 +223,10 @@ def _said_of_norms() -> Iterator[Statement]:
         key, d, length = (fit["expression"], fit["values"]), fit["d"], 1e12
         constants.setdefault(key, []).append(f"{fit['constant']:.4g}")
         # the printed law's own constant c of c·N^p for long sequences
-        limit = _function(key[0], None)(length, d) / float(length ** POWERS[key[0]])
+        limit = _function(key[0], None)(length, d) / float(length ** checks_sizes.POWERS[key[0]])
         ratios.setdefault(key, {})[d] = fit["constant"] / limit
     for name, text in printed_laws().items():
-        power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
+        power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[checks_sizes.POWERS[name]]
         ratio_values = ratios[name, NORMAL]
         least, most = min(ratio_values.values()), max(ratio_values.values())
         yield "grows", 1 - least <= ALIKE and most - 1 <= ALIKE, {
@@ -257,24 +242,22 @@ def _said_of_norms() -> Iterator[Statement]:
 
 def _said_of_errors() -> Iterator[Statement]:
     """Yield each law at the longest length, for V as the document draws it, and the other V."""
+    longest = [row for row in _rows() if row["seq_len"] == LENGTH]
     for name in checks_sizes.EXPRESSIONS:
-        errors = {
-            kind: max(
-                row["error_printed"] for row in _rows()
-                if (row["expression"], row["values"], row["seq_len"]) == (name, kind, LENGTH)
-            )
-            for kind in (NORMAL, SPHERE)
-        }  # fmt: skip
+        most = dict.fromkeys((NORMAL, SPHERE), 0.0)
+        for row in longest:
+            if row["expression"] == name:
+                most[row["values"]] = max(most[row["values"]], row["error_printed"])
         gaps = {"name": name, "granted": ERROR, "length": LENGTH}
-        yield "error", errors[SPHERE] <= ERROR, {**gaps, **errors}
+        yield "error", most[SPHERE] <= ERROR, {**gaps, **most}
 
 
-FIGURES: dict[str, PaperFigure] = {
-    "1": PaperFigure("Time and memory of one head over length", heads, measured=True),
-    "2": PaperFigure("An encoder with d = 32: memory and time", encoders, measured=True),
-    "4": PaperFigure("Mean norms of intermediate results", norms, measured=True),
-    "5": PaperFigure("Errors of the fitted laws", errors, measured=True),
-}
+FIGURES = figures_of("004", {
+    "1": ("Time and memory of one head over length", heads),
+    "2": ("An encoder with d = 32: memory and time", encoders),
+    "4": ("Mean norms of intermediate results", norms),
+    "5": ("Errors of the fitted laws", errors),
+}, measured="1245")  # fmt: skip
 
 
 #: Heads of each dataset's model.
@@ -290,11 +273,9 @@ def _intermediate_sizes() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for expression, printed in printed_laws().items():
         said, ours = checks_sizes.printed_sizes(expression), checks_sizes.sizes(expression)
-        agree = within(relative=ERROR)
+        agree, law = within(relative=ERROR), str(checks_sizes.law(expression))
         rows.append({
-            "expression": expression,
-            "size": printed,
-            "root mean square": str(checks_sizes.law(expression)),
+            "expression": expression, "size": printed, "root mean square": law,
             **{d: Cell(short(said[d]), short(ours[d]), agree) for d in said},
             "unit variance, d=64": short(checks_sizes.sizes(expression, NORMAL)["d=64"]),
         })  # fmt: skip

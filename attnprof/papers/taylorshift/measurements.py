@@ -78,15 +78,17 @@ def crossings(
     fields: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for setting in ALLOCATORS:
-        search, ending = TimeSearch(compare, _usual, guesses, most_s), ENDINGS[setting]
+        search = TimeSearch(compare, _usual, guesses, most_s)
         with _allocator(setting):
             search.run()
         last = search.crossings[-1] if search.crossings else None
         at, low, high = (last.at, last.low, last.high) if last else (None, None, None)
         guesses = [at] if at else guesses
-        fields |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
-        fields |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
-        fields |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
+        of_setting = {
+            column: at, f"{column}_low": low, f"{column}_high": high,
+            "longest": max(search.seen), "calls": search.timed_calls, "end": search.end,
+        }  # fmt: skip
+        fields |= {f"{name}{ENDINGS[setting]}": value for name, value in of_setting.items()}
         for length, seen in sorted(search.seen.items()):
             for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
                 row = {"allocator": setting, "form": name, "seq_len": length, **_clocked(sample)}
@@ -140,10 +142,9 @@ def measure_crossovers(widths: Sequence[int] = TIMED, most_s: float = MOST_S) ->
     def peak_bytes(form: str, d: int, seq_len: int) -> int:
         return peak_of(get(form), Workload(seq_len, 1, d), "core")
 
-    columns["curves"] = [
-        {**r, "peak_bytes": peak_bytes(r["form"], r["d"], r["seq_len"])} for r in rows
-    ]
-    return columns
+    for row in rows:
+        row["peak_bytes"] = peak_bytes(row["form"], row["d"], row["seq_len"])
+    return {**columns, "curves": rows}
 
 
 def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
@@ -204,7 +205,8 @@ def measure_encoder(
                     {"mechanism": name, "allocator": setting, "seq_len": n, **_clocked(times)}
                     for name, times in zip(MODELS, turns, strict=True)
                 ]
-    rows = [{**row, "peak_bytes": peak(row["mechanism"], row["seq_len"])} for row in rows]
+    for row in rows:
+        row["peak_bytes"] = peak(row["mechanism"], row["seq_len"])
     kept = {(r["mechanism"], r["seq_len"]): r for r in rows if r["allocator"] == KEPT}
     memory, time = (
         {n: kept[EFFICIENT, n][name] / kept[STANDARD, n][name] for n in sizes}
@@ -217,17 +219,16 @@ def measure_encoder(
     near, guess, sides = crossing(memory), crossing(time), (STANDARD, EFFICIENT)
     times = partial(_encoders_in_turns, sides)
     searched, _ = crossings("time_crossover", times, sides, [guess] if guess else [], most_s)
+    model = {
+        "depth": ENCODER.num_layers, "d_model": ENCODER.d_model, "num_heads": ENCODER.num_heads,
+        "head_dim": ENCODER.d_model // ENCODER.num_heads,
+        "mlp_ratio": ENCODER.hidden // ENCODER.d_model, "batch_size": 1,
+    }  # fmt: skip
     return {
-        "where": _where(),
-        "seq_len": list(sizes),
-        "memory_ratio": list(memory.values()),
+        "where": _where(), "seq_len": list(sizes), "memory_ratio": list(memory.values()),
         "time_ratio": list(time.values()),
         "memory_crossover": near and search_near(peaks, round(near)).crossings[-1],
-        **searched,
-        "curves": rows,
-        "model": {"depth": ENCODER.num_layers, "d_model": ENCODER.d_model,
-                  "num_heads": ENCODER.num_heads, "head_dim": ENCODER.d_model // ENCODER.num_heads,
-                  "mlp_ratio": ENCODER.hidden // ENCODER.d_model, "batch_size": 1},
+        **searched, "curves": rows, "model": model,
     }  # fmt: skip
 
 

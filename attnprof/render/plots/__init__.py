@@ -19,6 +19,8 @@ DESCRIPTIONS = {
     "model --compare": "The cache and FLOPs a token over the context, a line a model",
     "sweep": "Median time and peak memory over sequence length, a line a mechanism",
 }
+#: The modules of commands' drawings; ``curves`` has the rest.
+_MODULES = {"heatmap": "heatmap", "tradeoff": "results", "model": "models", "fit": "models"}
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
@@ -43,10 +45,6 @@ def report_figure(report: Report) -> str | None:
 
         return inline_figure(draw_results, [report], name="growth")
     return inline_figure(_drawing(report), report, name="figure")
-
-
-#: The modules of commands' drawings; ``curves`` has the rest.
-_MODULES = {"heatmap": "heatmap", "tradeoff": "results", "model": "models", "fit": "models"}
 
 
 def _drawing(report: Report) -> Callable[[Report], Figure]:

@@ -3,22 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, product
-from statistics import median
 from textwrap import fill
 from typing import Any
 
-from attnprof.record import (
-    CompareRecord,
-    CrossoverRecord,
-    HeadsRecord,
-    HistoryRecord,
-    RanksRecord,
-    Report,
-)
+from attnprof.record import CrossoverRecord, HistoryRecord, Report
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
+from attnprof.record.kinds import CompareRecord, HeadsRecord, RanksRecord
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import NAMES, joined, plural, quantity_text
+from attnprof.units import NAMES, grouped, joined, plural, quantity_text
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
@@ -28,6 +21,10 @@ _Pair = tuple[style.Axes, style.Axes]
 #: Names of the crossovers in document 004: N_0 of FLOPs, N_1 of memory.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
+#: Rows of panels that a page holds; those with change points come first.
+ROWS = 6
+#: An axis spans at least this share of its values, so that a constant looks constant.
+LEAST_SPAN = 0.2
 
 
 def draw_compare(report: Report) -> style.Figure:
@@ -51,30 +48,21 @@ def draw_derive(report: Report) -> style.Figure:
     looks = style.looks([curve["phase"] for curve in curves])
     figure = style.new_figure(2.0)
     for axes, quantity in zip(style.split(figure, len(quantities)), quantities, strict=True):
-        shown = [curve for curve in curves if curve["quantity"] == quantity]
-        _draw_by_phase(axes, quantity_text(quantity), shown, looks)
-    what = joined([quantity_text(quantity) for quantity in quantities])
+        lines: list[ticks.Line] = [
+            (curve["seq_len"], curve["value"], {**looks[curve["phase"]], "markevery": 4})
+            for curve in curves if curve["quantity"] == quantity
+        ]  # fmt: skip
+        unit = "" if quantity == "flops" else "B"
+        ticks.draw_lines(axes, lines, "sequence length", quantity_text(quantity), unit)
+        lengths = [length for places, *_ in lines for length in places]
+        ticks.length_axis(axes, lengths, ticks.plain if unit else ticks.with_prefix())
+    what = joined(map(quantity_text, quantities))
     title = f"{what} of {report.summary['name']} over sequence length"
     style.draw_legend(figure, looks, (), title, marked=False)
     sizes = [", ".join(f"{name} = {size}" for name, size in c["sizes"].items()) for c in curves]
     basis = f"derived from the code, {report.summary['dtype']}"
     style.caption(figure, basis, " or ".join(dict.fromkeys(sizes)))
     return figure
-
-
-def _draw_by_phase(
-    axes: style.Axes, quantity: str, curves: Sequence[_Curve], looks: Mapping[str, style.Look]
-) -> None:
-    """Draw a quantity's curves on logarithmic axes."""
-    counted = quantity == "FLOPs"
-    values = [value for curve in curves for value in curve["value"]]
-    unit, name = (1.0, "") if counted else ticks.unit_of([median(values)], "B")
-    for curve in curves:
-        scaled = [value / unit for value in curve["value"]]
-        axes.plot(curve["seq_len"], scaled, markevery=4, **looks[curve["phase"]])
-    axes.set(xlabel="sequence length", ylabel=f"{quantity} {name}".strip())
-    lengths = [length for curve in curves for length in curve["seq_len"]]
-    series.length_axis(axes, lengths, ticks.with_prefix() if counted else ticks.plain)
 
 
 def draw_crossover(report: Report) -> style.Figure:
@@ -220,9 +208,14 @@ def draw_heads(report: Report) -> style.Figure:
     looks = style.looks([record.mechanism for record in records], kinds)
     panels = style.split(figure, len(quantities), 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
-        _draw_by_heads(axes, [record for record in records if record.quantity == quantity], looks)
+        counted = [record for record in records if record.quantity == quantity]
+        lines = grouped(counted, lambda record: (record.mechanism, record.kind))
+        for (name, kind), line in lines.items():
+            points = sorted((record.num_heads, record.value or 0) for record in line)
+            look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
+            axes.plot(*zip(*points, strict=True), **look)
         axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
-        series.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
+        ticks.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
         if quantity == "flops":
             _optimum(axes, report, heads)
     length = report.summary.get("seq_len")
@@ -239,16 +232,6 @@ def draw_heads(report: Report) -> style.Figure:
         style.sources_of(records),
     )
     return figure
-
-
-def _draw_by_heads(
-    axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, style.Look]
-) -> None:
-    for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
-        points = sorted((record.num_heads, record.value or 0) for record in records
-                        if (record.mechanism, record.kind) == (name, kind))  # fmt: skip
-        look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
-        axes.plot(*zip(*points, strict=True), **look)
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
@@ -273,19 +256,11 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
 
 
-#: Rows of panels that a page holds; those with change points come first.
-ROWS = 6
-#: An axis spans at least this share of its values, so that a constant looks constant.
-LEAST_SPAN = 0.2
-
-
 def draw_history(report: Report) -> style.Figure:
     """Return a panel a case and metric (and machine, for times), over the runs in order."""
     records = report.of(HistoryRecord)
     series.need(records, "the history has no values")
-    groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
-    for record in records:
-        groups.setdefault((record.case, record.metric, record.machine), []).append(record)
+    groups = grouped(records, lambda record: (record.case, record.metric, record.machine))
     # series with changes first, then other times; constant counts only if there is nothing else
     changed = [group for group in groups.values() if any(r.change_point for r in group)]
     flat = [group for group in groups.values() if group not in changed]

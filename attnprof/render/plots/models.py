@@ -13,6 +13,11 @@ COLOURS = {
     "attention": style.VERMILION, "mlp": style.BLUE, "head": style.GREEN,
     "embedding": style.SKY, "norm": style.ORANGE, "other": style.GREY,
 }  # fmt: skip
+#: A curve's name in a comparison's summary, its field, the axis' name and unit.
+_OVER_CONTEXT = (
+    ("cache", "bytes", "cache", "B"), ("flops", "flops_per_token", "FLOPs a prompt's token", ""),
+)  # fmt: skip
+GIB = 2**30
 
 
 def draw_model(report: Report) -> style.Figure:
@@ -34,11 +39,9 @@ def draw_model(report: Report) -> style.Figure:
         _shares(axes, curve["seq_len"], curve["parts"])
         axes.set_title(phase, fontsize=style.SMALL)
     if cache:
-        _cache(panels[-1], cache["seq_len"], cache["bytes"])
-    for axes in panels:
-        axes.set_xscale("log")
-        axes.set_xlabel("sequence length")
-        ticks.mark_values(axes.xaxis, ticks.plain)
+        line = (cache["seq_len"], cache["bytes"], {"color": style.BLACK})
+        ticks.draw_lines(panels[-1], [line], "sequence length", "held after N tokens", "B")
+        panels[-1].set_title("cache", fontsize=style.SMALL)
     shown = {part for curve in shares.values() for part in curve["parts"]}
     marks = [
         {"color": colour, "marker": "s", "linestyle": "none", "label": part}
@@ -55,67 +58,40 @@ def _shares(axes: style.Axes, lengths: Sequence[int], parts: Mapping[str, Any]) 
     whole = [sum(values) or 1 for values in zip(*parts.values(), strict=True)]
     stacked = [[100 * x / y for x, y in zip(parts[p], whole, strict=True)] for p in order]
     axes.stackplot(lengths, *stacked, colors=[COLOURS[part] for part in order], linewidth=0)
-    axes.set_xlim(lengths[0], lengths[-1])
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("share of FLOPs [%]")
-
-
-def _cache(axes: style.Axes, lengths: Sequence[int], held: Sequence[int]) -> None:
-    unit, name = ticks.unit_of([max(held)], "B")
-    axes.plot(lengths, [value / unit for value in held], color=style.BLACK)
-    axes.set_yscale("log")
-    ticks.mark_values(axes.yaxis, ticks.plain)
-    axes.set_title("cache", fontsize=style.SMALL)
-    axes.set_ylabel(f"held after N tokens {name}")
-    axes.grid(visible=True)
+    axes.set(xscale="log", xlabel="sequence length", ylabel="share of FLOPs [%]")
+    axes.set(xlim=(lengths[0], lengths[-1]), ylim=(0, 100))
+    ticks.mark_values(axes.xaxis, ticks.plain)
 
 
 def draw_comparison(report: Report) -> style.Figure:
     """Return the cache and a prompt's FLOPs a token over its length, a curve a model."""
     summary = report.summary
-    caches = [(x["model"], x["cache"]["seq_len"], x["cache"]["bytes"])
-              for x in summary["curves"] if x["cache"]]  # fmt: skip
-    flops = [(x["model"], x["flops"]["seq_len"], x["flops"]["flops_per_token"])
-             for x in summary["curves"] if x["flops"]]  # fmt: skip
-    panels = {"cache": caches, "prompt": flops}
-    if not any(panels.values()):
+    curves = summary["curves"]
+    drawn = [names for names in _OVER_CONTEXT if any(curve[names[0]] for curve in curves)]
+    if not drawn:
         raise RequestError(
             "--plot: no model has a formula in N, and so no curve over length: leave out --limit "
             "or --plot"
         )
     looks = style.looks(summary["models"])
     figure = style.new_figure(2.0)
-    drawn = {name: curves for name, curves in panels.items() if curves}
-    axes = style.split(figure, len(drawn), 2.1)
-    for panel, (name, curves) in zip(axes, drawn.items(), strict=True):
-        _draw_models(panel, name, curves, looks)
+    for axes, (name, field, label, unit) in zip(
+        style.split(figure, len(drawn), 2.1), drawn, strict=True
+    ):
+        lines = [
+            (curve[name]["seq_len"], curve[name][field], {**looks[curve["model"]], "markevery": 8})
+            for curve in curves if curve[name]
+        ]  # fmt: skip
+        ticks.draw_lines(axes, lines, "context [tokens]", label, unit)
     marks = [{**looks[model], "label": model} for model in summary["models"]]
     style.legend(figure, marks, title="Cache and FLOPs over the context")
     views = {row.view for row in report.of(ComparedRecord)}
-    missing = [x["model"] for x in summary["curves"] if not (x["cache"] or x["flops"])]
+    missing = [x["model"] for x in curves if not (x["cache"] or x["flops"])]
     style.caption(
         figure, f"derived from each model's code, view {', '.join(sorted(views))}", "one input",
         f"no formula in N: {', '.join(missing)}" * bool(missing),
     )  # fmt: skip
     return figure
-
-
-def _draw_models(axes: style.Axes, name: str, curves: list[Any], looks: Any) -> None:
-    """Draw a panel's curves, with a mark at every eighth length."""
-    values = [value for *_, amounts in curves for value in amounts]
-    unit, unit_name = ticks.unit_of(values, "B") if name == "cache" else (1, "")
-    for model, lengths, amounts in curves:
-        axes.plot(lengths, [value / unit for value in amounts], markevery=8, **looks[model])
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("context [tokens]")
-    ticks.mark_values(axes.xaxis, ticks.with_prefix())
-    ticks.mark_values(axes.yaxis, ticks.plain if name == "cache" else ticks.with_prefix())
-    axes.set_ylabel(f"cache {unit_name}" if name == "cache" else "FLOPs a prompt's token")
-    axes.grid(visible=True)
-
-
-GIB = 2**30
 
 
 def draw_fit(report: Report) -> style.Figure:

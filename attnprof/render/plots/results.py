@@ -18,6 +18,14 @@ from attnprof.render.tables.measured import SETTINGS
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
+#: Axes of a surface, and how they are swept.
+_AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
+#: Name and unit of each panel, by field.
+PANELS: Mapping[str, tuple[str, str]] = {
+    "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
+    "median_s": ("time", "s"),
+}  # fmt: skip
+SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **facts: Any) -> style.Figure:
@@ -128,10 +136,6 @@ def _surface3d(records: series.Records) -> style.Figure:
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
 
-#: Axes of a surface, and how they are swept.
-_AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
-
-
 def _with_flops(records: series.Records, axes: Mapping[str, str]) -> series.Records:
     """Return records that have FLOPs; RequestError unless each axis has several values."""
     valid = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
@@ -163,7 +167,7 @@ def _roofline(records: series.Records, ceilings: Sequence[Ceiling] = ()) -> styl
             formats = list(dict.fromkeys(record.dtype for record in here))
             _roof(axes, ceiling, formats, (min(reach) / 2, max(reach) * 4))
     first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"), above=0.15)
+    ticks.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"), above=0.15)
     drawn.grid.label("FLOPs per byte", "achieved rate")
     limits = [f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
               for c in ceilings]  # fmt: skip
@@ -242,7 +246,7 @@ def draw_pareto(
         steps = zip(*front(best), strict=True)
         axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
     first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.with_prefix(unit), ticks.plain)
+    ticks.value_axes(first, ticks.with_prefix(unit), ticks.plain)
     marks = ticks.round_numbers(low, high, lambda numbers: len(numbers) < 5) if inexact else []
     first.set_ylim(strip, high)
     first.set_yticks([exact, *marks], ["exact", *map(ticks.plain, marks)])
@@ -281,14 +285,6 @@ def draw_tradeoff(report: Report) -> style.Figure:
         hollow=lambda record: record in others,
         captions=("empty: another function, or untrained" * bool(others),),
     )  # fmt: skip
-
-
-#: Name and unit of each panel, by field.
-PANELS: Mapping[str, tuple[str, str]] = {
-    "cross_entropy": ("cross-entropy [nats]", ""), "mse_teacher": ("MSE to the teacher", ""),
-    "median_s": ("time", "s"),
-}  # fmt: skip
-SHORT = {"fair": "fair", "printed": "as printed"}
 
 
 def _draw_distilled(report: Report) -> style.Figure:

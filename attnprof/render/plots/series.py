@@ -13,7 +13,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.units import plural
+from attnprof.units import grouped, plural
 
 Records = Sequence[Any]
 
@@ -28,6 +28,15 @@ FIELDS: Mapping[str, Callable[[Any], str]] = {
 }  # fmt: skip
 #: Inches of a panel's width, less where there are more rows than these, and of a row's height.
 LEAST, NARROWEST, ROWS, ROW, LOWEST, LOWEST_3D = 1.55, 1.05, 8, 1.6, 1.0, 1.8
+#: The words for a phase in titles.
+PHASES = {
+    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
+    "decode": "a decoding step",
+}  # fmt: skip
+#: A panel's field, its unit as a divisor, and the formatter of its ticks.
+Panel = tuple[str, float, ticks.Label]
+#: Caption for the crosses of :func:`rug`.
+CROSS = "×:\xa0no result (OOM: out of memory)"
 
 
 def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
@@ -36,9 +45,7 @@ def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
     Panels differ in all fields that vary and are no axis. If none does, one panel has no title.
     """
     fields = [f for f in FIELDS if f not in axes and len(_values(records, f)) > 1]
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for record in records:
-        groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
+    groups = grouped(records, lambda record: tuple(getattr(record, field) for field in fields))
     ordered = sorted(groups, key=lambda values: [(v is not None, v) for v in values])
     return [(", ".join(map(_field_text, fields, values)), groups[values]) for values in ordered]
 
@@ -126,19 +133,6 @@ class PanelGrid:
                 axis.set_label_text(text * axis.get_tick_params()[at])
 
 
-#: The words for a phase in titles.
-PHASES = {
-    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
-    "decode": "a decoding step",
-}  # fmt: skip
-#: A panel's field, its unit as a divisor, and the formatter of its ticks.
-Panel = tuple[str, float, ticks.Label]
-#: Points from one line of notes at the top of a panel to the next.
-LINE = 8.5
-#: Caption for the crosses of :func:`rug`.
-CROSS = "×:\xa0no result (OOM: out of memory)"
-
-
 @dataclass(frozen=True)
 class Series:
     """One curve: its mechanism, label and look, and its records in the axis' order."""
@@ -195,41 +189,6 @@ def need(records: Sequence[Any], why: str) -> None:
     """Raise RequestError if there is nothing to draw."""
     if not records:
         raise RequestError(f"nothing to draw: {why}")
-
-
-def log_log(axes: style.Axes) -> None:
-    """Make both axes logarithmic, unless an axis has no positive value."""
-    for name in "xy":
-        shared = getattr(axes, f"get_shared_{name}_axes")().get_siblings(axes)
-        ends = [getattr(each.dataLim, f"{name}1") for each in shared]
-        getattr(axes, f"set_{name}scale")("log" if max(ends) > 0 else "linear")
-
-
-def length_axis(
-    axes: style.Axes, lengths: Sequence[int], written: ticks.Label = ticks.plain, lines: int = 0
-) -> None:
-    """Set both axes logarithmic: sizes below, round numbers left, room for notes on top."""
-    log_log(axes)
-    axes.grid(visible=True)
-    axes.set_xlim(*padded_range(lengths))
-    ticks.mark_sizes(axes.xaxis, lengths)
-    if axes.get_yscale() == "linear":
-        axes.set_yticks([])  # there are no values
-    else:
-        ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
-
-
-def padded_range(sizes: Sequence[int]) -> tuple[float, float]:
-    """Return the range of a logarithmic axis of these sizes, with a margin."""
-    margin = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
-    return min(sizes) / margin, max(sizes) * margin
-
-
-def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 0.0) -> None:
-    """Set both axes logarithmic, with round numbers as ``x`` and ``y`` write them."""
-    log_log(axes)
-    ticks.mark_values(axes.xaxis, x)
-    ticks.mark_values(axes.yaxis, y, above)
 
 
 class Multiples:
@@ -291,7 +250,7 @@ def draw_growth(
         lines = list(map(max, lines, ends))
     labels = (ticks.with_prefix("s"), ticks.plain)
     for axes, label, room in zip(drawn.grid.panels[0], labels, lines, strict=True):
-        length_axis(axes, lengths, label, room)
+        ticks.length_axis(axes, lengths, label, room)
     drawn.grid.label("sequence length", "median time", memory_label)
     return drawn.finished(
         "Time and peak memory", "over sequence length",
@@ -316,7 +275,7 @@ def draw_over(
             if field != "flops_formula":
                 lines[place] = max(lines[place], rug(axes, curves, axis, sizes))
     for axes, (*_, written), room in zip(drawn.grid.panels[0], panels.values(), lines, strict=True):
-        length_axis(axes, sizes, written, room)
+        ticks.length_axis(axes, sizes, written, room)
     drawn.grid.label(label, *panels)
     over = f"over {label}".replace("over number", "over the number")
     return drawn.finished(what, over, *captions, CROSS * any(lines))
@@ -359,8 +318,8 @@ def letters(axes: style.Axes) -> int:
 def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) -> int:
     """Write a text at the top of a panel, ``line`` lines down; return the lines that it takes."""
     look: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
-    text, look["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
-    style.write_beside(axes, text, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **look)
+    text, look["linespacing"] = style.in_lines(text, letters(axes)), ticks.LINE / style.SMALL
+    style.write_beside(axes, text, (0.02, 1), (0, -line * ticks.LINE - 1), in_layout=False, **look)
     return 1 + text.count("\n")
 
 
@@ -373,7 +332,7 @@ def rug(
     """
     from matplotlib.transforms import ScaledTranslation
 
-    low, high = map(math.log, padded_range(sizes))
+    low, high = map(math.log, ticks.padded_range(sizes))
     figure: Any = axes.figure
     for curve in curves:
         failed = [record for record in curve.records if record.skipped]
@@ -389,7 +348,7 @@ def rug(
         # on the same line where there is room
         reach = (len(text) + 2) / letters(axes)
         line += (math.log(min(places)) - low) / (high - low) < reach
-        down = ScaledTranslation(0, -(line + 0.5) * LINE / 72, figure.dpi_scale_trans)
+        down = ScaledTranslation(0, -(line + 0.5) * ticks.LINE / 72, figure.dpi_scale_trans)
         axes.plot(
             places, [1.0] * len(places), marker="x", markersize=4.5, linestyle="none",
             color=curve.look["color"], markeredgewidth=1.2,

@@ -78,6 +78,17 @@ STYLE: Any = {
     "lines.linewidth": 1.3, "pdf.fonttype": 42,
     "svg.hashsalt": "attnprof",  # the same bytes from the same numbers
 }  # fmt: skip
+#: Metadata by format: the maker, by which a file of ours is recognised, and no date, so that the
+#: same figure has the same bytes.
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": MAKER},
+    ".svg": {"Date": None, "Creator": MAKER},
+    ".pdf": {"CreationDate": None, "Creator": MAKER, "Producer": None},
+}
+#: Bytes of an SVG above which a page has a PNG: surfaces are made of thousands of shapes.
+LARGEST_SVG = 300_000
+#: Dots an inch of that PNG.
+SCREEN_DPI = 110
 
 
 @contextmanager
@@ -266,15 +277,6 @@ def draw_legend(
     legend(figure, entries, title=title, handlelength=3)
 
 
-#: Metadata by format: the maker, by which a file of ours is recognised, and no date, so that the
-#: same figure has the same bytes.
-METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": MAKER},
-    ".svg": {"Date": None, "Creator": MAKER},
-    ".pdf": {"CreationDate": None, "Creator": MAKER, "Producer": None},
-}
-
-
 def is_figure_path(path: Path | None) -> bool:
     """Return whether a path asks for a figure rather than for data."""
     return path is not None and path.suffix.lower() in METADATA
@@ -301,12 +303,6 @@ def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = 
     suffix = check_figure_path(path)
     with styled(size):
         write_whole(path, figure_bytes(draw(*what), suffix))
-
-
-#: Bytes of an SVG above which a page has a PNG: surfaces are made of thousands of shapes.
-LARGEST_SVG = 300_000
-#: Dots an inch of that PNG.
-SCREEN_DPI = 110
 
 
 def inline_figure(draw: Callable[..., Figure], *what: Any, name: str) -> str:

@@ -1,12 +1,18 @@
-"""Ticks of logarithmic axes: a few round numbers, written plainly."""
+"""Logarithmic axes and their ticks: a few round numbers, written plainly."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
-#: A function from a number to its tick's label.
+from attnprof.render.plots.style import Axes, Look
+
+#: A function from a number to its tick's label; a line's positions, its values and its look.
 Label = Callable[[float], str]
+Line = tuple[Sequence[int], Sequence[float], Look]
+#: Points from one line of notes at the top of a panel to the next.
+LINE = 8.5
 #: By unit, (divisor, label) pairs; numbers of at least the divisor use it.
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "[s]"), (1e-3, "[ms]"), (1e-6, "[µs]")),
@@ -108,3 +114,47 @@ def mark_sizes(axis: Any, sizes: Iterable[int]) -> None:
             shown.append(size)
     axis.set_ticks(shown, labels=list(map(short_size, shown)))
     axis.set_ticks([], minor=True)
+
+
+def log_log(axes: Axes) -> None:
+    """Make both axes logarithmic, unless an axis has no positive value."""
+    for name in "xy":
+        shared = getattr(axes, f"get_shared_{name}_axes")().get_siblings(axes)
+        ends = [getattr(each.dataLim, f"{name}1") for each in shared]
+        getattr(axes, f"set_{name}scale")("log" if max(ends) > 0 else "linear")
+
+
+def length_axis(axes: Axes, lengths: Sequence[int], written: Label = plain, lines: int = 0) -> None:
+    """Set both axes logarithmic: sizes below, round numbers left, room for notes on top."""
+    log_log(axes)
+    axes.grid(visible=True)
+    axes.set_xlim(*padded_range(lengths))
+    mark_sizes(axes.xaxis, lengths)
+    if axes.get_yscale() == "linear":
+        axes.set_yticks([])  # there are no values
+    else:
+        mark_values(axes.yaxis, written, above=lines * LINE / 60)
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], x: str, y: str, unit: str = "") -> None:
+    """Draw lines on logarithmic axes with these names; bytes (``unit`` is "B") in a short unit."""
+    values = [value for _, heights, _ in lines for value in heights]
+    divisor, name = unit_of([median(values)], unit) if unit else (1.0, "")
+    for places, heights, look in lines:
+        axes.plot(places, [height / divisor for height in heights], **look)
+    axes.set(xlabel=x, ylabel=f"{y} {name}".strip())
+    axes.grid(visible=True)
+    value_axes(axes, plain, plain if unit else with_prefix())
+
+
+def padded_range(sizes: Sequence[int]) -> tuple[float, float]:
+    """Return the range of a logarithmic axis of these sizes, with a margin."""
+    margin = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
+    return min(sizes) / margin, max(sizes) * margin
+
+
+def value_axes(axes: Axes, x: Label, y: Label, above: float = 0.0) -> None:
+    """Set both axes logarithmic, with round numbers as ``x`` and ``y`` write them."""
+    log_log(axes)
+    mark_values(axes.xaxis, x)
+    mark_values(axes.yaxis, y, above)

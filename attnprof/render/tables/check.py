@@ -16,7 +16,7 @@ from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
 from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import FittedTable, Hanging, quantity_value, record_table, shown_value
-from attnprof.units import plural
+from attnprof.units import grouped, plural
 
 #: Columns of ``--verbose``; of a self-test; of the page's changes by metric.
 FULL = (
@@ -31,6 +31,9 @@ MARKER = "<!-- attnprof-check -->"
 LIMIT, MOST_ROWS = 65_536, 100
 #: Causes on the terminal; letters of a reason. The JSON has the rest.
 MOST_CAUSES, MOST_LETTERS = 8, 300
+MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
+change point; of times, another level that three runs or more stay at.
+"""
 
 
 def check_tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
@@ -133,12 +136,8 @@ def _fitting(text: str) -> str:
 
 def baseline_tables(report: Report) -> Iterator[RenderableType]:
     """Yield each case's counts and time, or the reason why it does not run."""
-    groups: dict[str, list[BaselineRecord]] = {}
-    for record in report.of(BaselineRecord):
-        code = record.case.partition("[")[0]
-        groups.setdefault(code if ":" in code else "", []).append(record)
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
-    for code, records in groups.items():
+    for code, records in grouped(report.of(BaselineRecord), _code_of).items():
         # words that all cases of a module share stand once, above them; the phase is in every row
         names = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
         several = code and len(names) > 1
@@ -153,17 +152,18 @@ def baseline_tables(report: Report) -> Iterator[RenderableType]:
     yield Text("Times are processor time of a call, the median of several processes.", "dim")
 
 
+def _code_of(record: BaselineRecord) -> str:
+    """Return the code of a case, ``my.py:Mine``; "" for a mechanism of ours."""
+    code = record.case.partition("[")[0]
+    return code if ":" in code else ""
+
+
 def _row(record: BaselineRecord, name: str) -> list[str]:
     counted = ("flops", "peak_bytes", "dispatched_operations")
     values = (quantity_value(record.metrics[metric], metric) for metric in counted)
     times = [median(process) for process in record.times_s]
     return [name or record.case, *values, str(len(record.formulas)),
             shown_value(median(times) if times else None, "time")]  # fmt: skip
-
-
-MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
-change point; of times, another level that three runs or more stay at.
-"""
 
 
 def history_tables(report: Report) -> Iterator[RenderableType]:

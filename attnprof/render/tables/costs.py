@@ -10,26 +10,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import (
-    CompareRecord,
-    CostRecord,
-    GrowthRecord,
-    HeadsRecord,
-    HeatmapRecord,
-    MechanismRecord,
-    RanksRecord,
-    ReleasedRecord,
-    Report,
-)
-from attnprof.render.terminal import (
-    FittedTable,
-    FormulaText,
-    Hanging,
-    answer_line,
-    quantity_value,
-    record_table,
-    workload_text,
-)
+from attnprof.record import Report, kinds
+from attnprof.render import terminal
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, quantity_value, record_table
 from attnprof.units import MISSING, format_rate, format_value, joined, label, plural, quantity_text
 
 WON = "*"
@@ -38,33 +21,6 @@ COMPARED = (
     "operations those of the definition. Peak memory is the most that a call allocates at once; "
     "state is what a decoder keeps after so many tokens."
 )
-
-
-def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield a block a length."""
-    yield from answer_line(report)
-    for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
-        rows = list(group)
-        yield Text(workload_text(rows[0]), style="bold")
-        heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
-        ran = [row for row in rows if not row.skipped]
-        cells = (
-            [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
-        )
-        yield FittedTable("mechanism", *heads, rows=cells, right=heads)
-        if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
-            yield Text("\n".join([*refused, ""]))
-    yield Text(COMPARED, style="dim")
-
-
-def _compared_cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
-    """Return a value, marked if it is the lowest and the shown values differ."""
-    text = quantity_value(getattr(row, name), name)
-    others = {quantity_value(getattr(r, name), name) for r in rows}
-    won = name in row.wins.split(",") and len(others) > 1
-    return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")
-
-
 TOTAL = "total"
 #: Columns of the stage table where no quantity was asked for, by convention.
 USUAL = {
@@ -80,20 +36,65 @@ RULES = {
     "operations": "Operations of the definition (002): k-1 additions a dot product, "
     "n-1 a sum, causal row t sees t tokens.",
 }
+SENT = (
+    "Bytes that the busiest rank sends in one layer; each has so many consecutive tokens of all "
+    "heads. Received bytes are not counted, nor is a gradient of weights."
+)
+BY_HEADS = (
+    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
+    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
+    "derivative is 0, as if heads could be a fraction."
+)
+EQUATION = "equation of the best real head width d"
+COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
+GROWTH = (
+    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
+    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
+    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
+)
+RELEASED = (
+    "Parameters are those of the model that transformers builds. Type attnprof model and a name."
+)
+
+
+def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield a block a length."""
+    heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
+    for _, group in groupby(report.of(kinds.CompareRecord), key=lambda record: record.seq_len):
+        rows = list(group)
+        yield Text(terminal.workload_text(rows[0]), style="bold")
+        ran = [row for row in rows if not row.skipped]
+        cells = (
+            [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
+        )
+        yield FittedTable("mechanism", *heads, rows=cells, right=heads)
+        if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
+            yield Text("\n".join([*refused, ""]))
+    yield Text(COMPARED, style="dim")
+
+
+def _compared_cell(
+    row: kinds.CompareRecord, name: str, rows: Sequence[kinds.CompareRecord]
+) -> Text:
+    """Return a value, marked if it is the lowest and the shown values differ."""
+    text = quantity_value(getattr(row, name), name)
+    others = {quantity_value(getattr(r, name), name) for r in rows}
+    won = name in row.wins.split(",") and len(others) > 1
+    return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")
 
 
 def cost_tables(
     report: Report, quantities: Sequence[str] = (), *, symbolic: bool = False,
-    domain: Callable[[CostRecord], str] | None = None, latex: bool = False,
+    domain: Callable[[kinds.CostRecord], str] | None = None, latex: bool = False,
 ) -> Iterator[RenderableType]:  # fmt: skip
     """Yield one block a mechanism and length: stages, then totals and published forms."""
     if report.command == "cost --ranks":
         yield from _ranks(report, symbolic=symbolic)
         return
-    records, convention = report.of(CostRecord), report.summary["convention"]
+    records, convention = report.of(kinds.CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        title = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
+        title = f"{label(rows[0].mechanism, rows[0].params)}: {terminal.workload_text(rows[0])}"
         plain = latex and not rows[0].skipped
         yield f"% {title}" if plain else Text(title, style="bold")
         if rows[0].skipped:
@@ -111,35 +112,21 @@ def cost_tables(
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
 
 
-SENT = (
-    "Bytes that the busiest rank sends in one layer; each has so many consecutive tokens of all "
-    "heads. Received bytes are not counted, nor is a gradient of weights."
-)
-
-
 def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
     """Yield a table a workload and number of ranks, or the closed forms; then their meaning."""
-    link = report.summary
-    columns = ["sent", "steps", *(("time", "tokens for overlap") if link else ())]
-    for _, group in groupby(
-        sorted(report.of(RanksRecord), key=lambda row: (row.seq_len, row.ranks)),
-        key=lambda row: (row.seq_len, row.ranks),
-    ):
-        rows = list(group)
-        able = [row for row in rows if not row.skipped]
-        first = rows[0]
-        yield Text(workload_text(first), style="bold")
-        yield Text(f"{plural(first.ranks, 'rank')} of {plural(first.tokens_per_rank, 'token')}")
-        if symbolic:
-            table = FittedTable("mechanism", "method", f"{first.phase} bytes", keys=2)
-            for row in able:
-                table.add_row(row.mechanism, row.method, FormulaText(row.expression or MISSING))
-            yield table
-        elif able:
-            cells = {name: name for name in ("mechanism", "method")}
-            shown = ("bytes_sent", "steps", "send_time_s", "overlap_tokens")
-            cells |= dict(zip(columns, shown, strict=False))
-            yield record_table(able, cells, keys=2)
+    link, ranks = report.summary, report.of(kinds.RanksRecord)
+    columns: dict[str, terminal.Cell] = {"mechanism": "mechanism", "method": "method"}
+    if symbolic:
+        columns[f"{ranks[0].phase} bytes"] = lambda row: FormulaText(row.expression or MISSING)
+    else:
+        columns |= {"sent": "bytes_sent", "steps": "steps"}
+        columns |= {"time": "send_time_s", "tokens for overlap": "overlap_tokens"} if link else {}
+    for length, count in sorted({(row.seq_len, row.ranks) for row in ranks}):
+        rows = [row for row in ranks if (row.seq_len, row.ranks) == (length, count)]
+        yield Text(terminal.workload_text(rows[0]), style="bold")
+        yield Text(f"{plural(count, 'rank')} of {plural(rows[0].tokens_per_rank, 'token')}")
+        if able := [row for row in rows if not row.skipped]:
+            yield record_table(able, columns, keys=2)
         for row in rows:
             if row.skipped:
                 yield Hanging(f"{row.mechanism}, no {row.method}: {row.skipped}")
@@ -153,15 +140,14 @@ def _ranks(report: Report, *, symbolic: bool) -> Iterator[RenderableType]:
 
 
 def _numbers(
-    rows: list[CostRecord], quantities: Sequence[str], convention: str
+    rows: list[kinds.CostRecord], quantities: Sequence[str], convention: str
 ) -> Iterator[RenderableType]:
     """Yield a table of stages, one of totals, and a line a printed formula."""
     counted = [row for row in rows if row.kind == "formula"]
     stages = [row for row in counted if row.stage != TOTAL]
     if any(row.stage != TOTAL for row in rows):
-        present = {row.quantity for row in stages}.intersection(quantities)
-        usual = USUAL[convention]
-        yield _stages(stages, usual if present.issuperset(usual) else quantities)
+        usual = {*USUAL[convention]} <= {row.quantity for row in stages} & {*quantities}
+        yield _stages(stages, USUAL[convention] if usual else quantities)
     if counted:
         totals = [row for row in counted if row.stage == TOTAL]
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
@@ -174,7 +160,7 @@ def _numbers(
             yield Text(f" published {row.source}: {value} ({row.convention})\n")
 
 
-def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
+def _stages(rows: list[kinds.CostRecord], names: Sequence[str]) -> FittedTable:
     """Return a row a stage, a column a quantity; with a heading for each of several parts."""
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings)
@@ -194,7 +180,7 @@ def _heading(name: str, *, total: bool = False) -> str:
     return TITLES.get(name) or quantity_text(name)
 
 
-def _closed_forms(rows: list[CostRecord]) -> FittedTable:
+def _closed_forms(rows: list[kinds.CostRecord]) -> FittedTable:
     """Return stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
@@ -207,7 +193,7 @@ def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     return table
 
 
-def _latex(rows: list[CostRecord]) -> Iterator[str]:
+def _latex(rows: list[kinds.CostRecord]) -> Iterator[str]:
     """Yield a comment and a formula a total: text to be pasted, so never wrapped."""
     for row in rows:
         if row.stage == TOTAL and row.value:
@@ -215,33 +201,24 @@ def _latex(rows: list[CostRecord]) -> Iterator[str]:
             yield row.latex or "% no closed form"
 
 
-BY_HEADS = (
-    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
-    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
-    "derivative is 0, as if heads could be a fraction."
-)
-EQUATION = "equation of the best real head width d"
-COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
-
-
 def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     """Yield a table a quantity, its title with the conditions; then the optima."""
-    yield from answer_line(report)
-    rows = report.of(HeadsRecord)
+    rows = report.of(kinds.HeadsRecord)
     for quantity in dict.fromkeys(row.quantity for row in rows):
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
     yield _optima(report)
-    optima = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
-    if optima:
-        names = (f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}" for one in optima)
-        forms = (FormulaText(one["equation"]) for one in optima)
-        cells = zip(names, forms, strict=True)
-        yield FittedTable("", EQUATION, rows=cells)
+    table = FittedTable("", EQUATION)
+    for one in report.summary["optima"]:
+        if one["optimum_head_dim"] is not None:
+            name = f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}"
+            table.add_row(name, FormulaText(one["equation"]))
+    if table.rows:
+        yield table
     yield Text(BY_HEADS, style="dim")
 
 
-def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
+def _by_heads(title: str, rows: list[kinds.HeadsRecord]) -> FittedTable:
     """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
     texts = {
@@ -257,7 +234,7 @@ def _by_heads(title: str, rows: list[HeadsRecord]) -> FittedTable:
 
 
 def _optima(report: Report) -> RenderableType:
-    """Return one row a cost: its trend with heads, the best divisor, the real optimum."""
+    """Return a row a cost: its trend with heads, the best divisor, the real optimum."""
     numbers = ("best divisor", "real d", "real heads")
     table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
                         right=numbers, keys=3)  # fmt: skip
@@ -290,21 +267,14 @@ def heatmap_tables(report: Report) -> list[RenderableType]:
         f"{', causal' * summary['causal']}, {summary['kind']}"
         f"{f' ({chr(44).join(sources)})' if sources else ''}"
     )
-    first, last = (report.of(HeatmapRecord)[end] for end in (0, -1))
+    first, last = (report.of(kinds.HeatmapRecord)[end] for end in (0, -1))
     meaning = (
         f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
         f"{summary['cells'] - summary['null_cells']:,} combinations of "
         f"{first.seq_len:,} to {last.seq_len:,} tokens, widths {first.d_model:,} to "
         f"{last.d_model:,} and the heads above."
     )
-    return [*answer_line(report), Text(title, style="bold"), table, Text(meaning, style="dim")]
-
-
-GROWTH = (
-    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
-    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
-    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
-)
+    return [Text(title, style="bold"), table, Text(meaning, style="dim")]
 
 
 def list_tables(report: Report) -> list[RenderableType]:
@@ -312,13 +282,18 @@ def list_tables(report: Report) -> list[RenderableType]:
     if report.command == "list --verify":
         return _growth(report)
     if report.command == "list --models":
-        return _released(report)
+        columns: dict[str, terminal.Cell] = {
+            "model": "model", "parameters": lambda row: f"{row.parameters:,}",
+            "type": "model_type", "on the Hub": "hub",
+        }  # fmt: skip
+        rows = report.of(kinds.ReleasedRecord)
+        return [record_table(rows, columns, right=["parameters"], caption=RELEASED)]
     table = FittedTable(
         "mechanism", "time", "memory", "causal", "decode", "parameters (default)", "paper",
         caption="N: tokens. Set a parameter with --set name=value. 000 to 004 number the documents "
         "that attnprof reproduce lists.",
     )  # fmt: skip
-    for record in report.of(MechanismRecord):
+    for record in report.of(kinds.MechanismRecord):
         claims = (record.time_order, record.memory_order, record.causal, record.decode)
         cells = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
         skipped = [*[MISSING] * 5, record.skipped]
@@ -326,21 +301,9 @@ def list_tables(report: Report) -> list[RenderableType]:
     return [table, *map(Hanging, report.summary.get("notes", ()))]
 
 
-def _released(report: Report) -> list[RenderableType]:
-    """Return a row a released model."""
-    table = FittedTable(
-        "model", "parameters", "type", "on the Hub", right=["parameters"],
-        caption="Parameters are those of the model that transformers builds. Type attnprof model "
-        "and a name.",
-    )  # fmt: skip
-    for row in report.of(ReleasedRecord):
-        table.add_row(row.model, f"{row.parameters:,}", row.model_type, row.hub)
-    return [table]
-
-
 def _growth(report: Report) -> list[RenderableType]:
     """Return time and memory of every mechanism, then why some grow faster than claimed."""
-    records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
+    records, lengths = report.of(kinds.GrowthRecord), report.summary["seq_lens"]
     table = FittedTable(
         "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
         title=f"Growth over {lengths[0]:,} to {lengths[-1]:,} tokens",
@@ -358,20 +321,20 @@ def _growth(report: Report) -> list[RenderableType]:
         )  # fmt: skip
         notes += _notes(name, records_by_name)
     caption = GROWTH.format(head_dim=records[0].head_dim)
-    return [*answer_line(report), table, *map(Hanging, notes), Text(caption, style="dim")]
+    return [table, *map(Hanging, notes), Text(caption, style="dim")]
 
 
-def _claim(record: GrowthRecord) -> str:
+def _claim(record: kinds.GrowthRecord) -> str:
     if record.claimed_exponent is None or "log" not in record.claimed_order:
         return record.claimed_order
     return f"{record.claimed_order} ({record.claimed_exponent:.2f})"
 
 
-def _exponent(record: GrowthRecord) -> str:
+def _exponent(record: kinds.GrowthRecord) -> str:
     return MISSING if record.found_exponent is None else f"{record.found_exponent:.2f}"
 
 
-def _notes(name: str, records: dict[str, GrowthRecord]) -> Iterator[str]:
+def _notes(name: str, records: dict[str, kinds.GrowthRecord]) -> Iterator[str]:
     """Yield notes on a mechanism that grows faster, or that torch counts otherwise or in part."""
     for record in records.values():
         if record.verdict == "grows faster":

@@ -9,20 +9,12 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from attnprof import units
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
-from attnprof.render.terminal import FittedTable, FormulaText, Hanging, answer_line, shown_value
-from attnprof.units import (
-    COUNTED,
-    MISSING,
-    NAMES,
-    amount,
-    format_count,
-    label,
-    plural,
-    quantity_text,
-)
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, shown_value
+from attnprof.units import MISSING, amount, format_count, label, plural, quantity_text
 
 #: Metrics whose column says more than their name and unit.
 _UNITS = {
@@ -50,7 +42,6 @@ def crossover_tables(report: Report, more: str = "") -> Iterator[RenderableType]
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
         f"{where}, {one.phase}{', causal' * one.causal}, {', '.join(_sizes(one))}"
     )
-    yield from answer_line(report)
     column, first = ("d", "from token") if by_width else ("tokens", "from")
     numeric = (column, "crossover", first)
     headings = [column, "metric", "kind", "crossover", first, "below", "above"]
@@ -82,7 +73,7 @@ def _sizes(row: CrossoverRecord) -> list[str]:
         return [*batch, f"{heads} of width d"]
     width = f"d_model {row.d_model}" if row.d_model else f"head width {row.head_dim}"
     sizes = {"d": heads, "heads": width}.get(row.over, f"{heads} of width {row.head_dim}")
-    return [*batch, sizes, f"over {NAMES.get(row.over, row.over)}"]
+    return [*batch, sizes, f"over {units.NAMES.get(row.over, row.over)}"]
 
 
 def _sides_sentence(rows: list[CrossoverRecord]) -> str:
@@ -168,7 +159,7 @@ def _searched_text(row: CrossoverRecord) -> str:
 
 def _span(row: CrossoverRecord, low: int, high: int) -> str:
     """Return ``64 and 4,096 tokens``, ``head widths 8 and 64``, ``window 1 and 64``."""
-    if row.over in COUNTED:
+    if row.over in units.COUNTED:
         return f"{low:,} and {amount(row.over, high)}"
     return f"{amount(row.over, low)} and {high:,}"
 

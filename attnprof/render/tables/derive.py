@@ -15,12 +15,35 @@ from rich.text import Text
 from attnprof.record import DeriveRecord, Report, VerificationRecord
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
+from attnprof.render import terminal
 from attnprof.render.formats import filled, render_markdown
-from attnprof.render.terminal import FittedTable, FormulaText, Hanging, floor, quantity_value
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, bounded, quantity_value
 from attnprof.units import MISSING, format_bytes, format_count, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12
+#: Words before a formula, by its bound.
+BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
+#: Each method in words.
+METHODS = {
+    "symbolic": "symbolic (one run on symbolic sizes)",
+    "mixed": "mixed (symbols for some sizes, runs at a few numbers of the others)",
+    "interpolated": "interpolated (exact interpolation of runs at many shapes)",
+    "counted": "counted (one run at this shape; no formula was found)",
+}
+#: Costs of an operation, with the heading of their column if any operation has them.
+_COSTS = {
+    "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
+}  # fmt: skip
+#: Columns of the Markdown table.
+PAGE = (
+    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
+    "verdict", "why", "domain", "skipped",
+)  # fmt: skip
+#: Characters of a formula that are shown; JSON and CSV have all.
+READABLE, BRIEF = 240, 60
+#: Label of our formula by its kind.
+_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def derive_tables(
@@ -51,22 +74,13 @@ def derive_tables(
             yield "It has no submodules."
 
 
-#: Words before a formula, by its bound.
-BOUNDS = {"at least": "at least ", "even routing": "with even routing, "}
-
-
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
         kind = BOUNDS.get(row.bound, "") if row.expression else ""
         formula = FormulaText(f"{kind}{_spread_maximum(row.expression)}")
-        table.add_row(quantity_text(row.quantity), formula, _value(row))
+        table.add_row(quantity_text(row.quantity), formula, bounded(row).strip(MISSING))
     return table
-
-
-def _value(row: DeriveRecord) -> str:
-    value = quantity_value(row.value, row.quantity).strip(MISSING)
-    return value and f"{floor(row.bound)}{value}"
 
 
 def _spread_maximum(expression: str | None) -> str:
@@ -106,15 +120,6 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(shapes)} shapes: {', '.join(ends)}"
 
 
-#: Each method in words.
-METHODS = {
-    "symbolic": "symbolic (one run on symbolic sizes)",
-    "mixed": "mixed (symbols for some sizes, runs at a few numbers of the others)",
-    "interpolated": "interpolated (exact interpolation of runs at many shapes)",
-    "counted": "counted (one run at this shape; no formula was found)",
-}
-
-
 def _method_lines(fields: Mapping[str, Any]) -> Iterator[str]:
     """Yield a phase's method, verified shapes, uncounted operations, notes and peak."""
     checked = verified_text(fields["verified_at"])
@@ -133,7 +138,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     place = f" ({peak['line']})" if peak["line"] else ""
     wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
     where = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
-    size = f"{floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
+    size = f"{terminal.floor(peak.get('bound', 'exact'))}{format_bytes(peak['bytes'])}"
     yield f"peak: {size} during {peak['operation']}{place}{where}"
     if cuda := peak.get("cuda"):
         sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
@@ -221,8 +226,7 @@ def derive_page(report: Report, **_how: object) -> str:
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
         "form": lambda form: "" if form is None else markdown_code(form),
-        "floor": floor,
-        "value": _value,
+        "floor": terminal.floor, "value": lambda row: bounded(row).strip(MISSING),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()
@@ -231,24 +235,6 @@ def derive_page(report: Report, **_how: object) -> str:
     }  # fmt: skip
     rows = report.of(DeriveRecord)
     return filled("derive.md", filters, summary=report.summary, rows=rows, mark=mark("derive"))
-
-
-#: Costs of an operation, with the heading of their column if any operation has them.
-_COSTS = {
-    "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
-}  # fmt: skip
-
-
-#: Columns of the Markdown table.
-PAGE = (
-    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
-    "verdict", "why", "domain", "skipped",
-)  # fmt: skip
-
-#: Characters of a formula that are shown; JSON and CSV have all.
-READABLE, BRIEF = 240, 60
-#: Label of our formula by its kind.
-_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def verify_formula_tables(report: Report) -> Iterator[RenderableType]:

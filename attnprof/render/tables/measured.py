@@ -8,28 +8,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import (
-    DistillRecord,
-    DoctorRecord,
-    PredictRecord,
-    ProfileRecord,
-    RecommendRecord,
-    Report,
-    TradeoffRecord,
-)
+from attnprof.record import DistillRecord, ProfileRecord, Report, TradeoffRecord, kinds
 from attnprof.record.escapes import markdown_text
 from attnprof.record.measured import named_results, varying
+from attnprof.render import terminal
 from attnprof.render.formats import markdown_table, render_markdown
-from attnprof.render.terminal import (
-    Cell,
-    FittedTable,
-    Hanging,
-    answer_line,
-    field_text,
-    record_table,
-    shown_value,
-)
-from attnprof.units import MISSING, format_count, format_rate, joined, plural
+from attnprof.render.terminal import FittedTable, Hanging, field_text, record_table, shown_value
+from attnprof.units import MISSING, format_count, format_rate, grouped, joined, plural
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
@@ -43,13 +28,47 @@ PARTS = {
 }  # fmt: skip
 TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensity")
 ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
+#: Operations shown of a single point, and of each of several.
+SHOWN, FEW = 8, 3
+STYLES = {"ok": "green", "none": "dim"}
+#: Heading of each column, by its field or a name that :func:`_error_cell` knows.
+COLUMNS = {
+    "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
+    "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
+    "peak_bytes": "peak", "median_s": "time",
+}  # fmt: skip
+MEANING = (
+    "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
+    "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
+    "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
+    "the rows' weights, half the sum of |a - p|, each row divided by its sum, of the first draw. "
+    "FLOPs, bytes and peak by the closed forms of the core; time: processor time of a call where "
+    "that is a CPU, one thread, calls in turns. * no other setting has both fewer FLOPs and a "
+    "smaller error."
+)
+SETTINGS = {
+    "fair": "fair: one loss, the same steps and batches for all students",
+    "printed": "as printed: random rows for the source, one batch, the listing's losses",
+}
+TRAINED = {
+    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
+    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
+    "matmul_flops": "matmul FLOPs", "median_s": "time",
+}  # fmt: skip
+CLAIMS = ("claim", "says", "conditions suffice", "came out")
+OF_STUDENTS = (
+    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
+    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
+    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
+    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
+    "of the examples"
+)
 
 
 def profile_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, counts, memory, time and skipped points; a sweep's answer last."""
+    """Yield counts, memory, time and skipped points; a sweep's answer last."""
     records = report.of(ProfileRecord)
     done = named_results(records)
-    yield from answer_line(report) if report.command == "profile" else ()
     yield Text(f"{_conditions(report, records)}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
@@ -68,7 +87,8 @@ def profile_tables(report: Report) -> Iterator[RenderableType]:
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
     yield from (Hanging(f"not measured: {line}") for line in _grouped_texts(whys))
-    yield from answer_line(report) if report.command != "profile" else ()
+    if report.command == "sweep" and (answer := report.summary.get("answer")):
+        yield Text(f"{answer}\n", style="bold")
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
@@ -132,15 +152,10 @@ def _point_notes(record: ProfileRecord) -> Iterator[str]:
         yield record.noisy
 
 
-#: Operations shown of a single point, and of each of several.
-SHOWN, FEW = 8, 3
-
-
 def predict_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, a row a point, then the slowest operations of each."""
-    records = report.of(PredictRecord)
+    """Yield a row a point, then the slowest operations of each."""
+    records = report.of(kinds.PredictRecord)
     done = named_results(records)
-    yield from answer_line(report)
     yield Text(f"{report.summary['made_of']}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
@@ -152,7 +167,7 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
     yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
 
 
-def _operations(records: Sequence[PredictRecord]) -> RenderableType:
+def _operations(records: Sequence[kinds.PredictRecord]) -> RenderableType:
     """Return a row for each of the slowest operations of every point."""
     most = SHOWN if len(records) == 1 else FEW
     cells = (
@@ -170,25 +185,23 @@ def _operations(records: Sequence[PredictRecord]) -> RenderableType:
 
 def recommend_tables(report: Report) -> Iterator[RenderableType]:
     """Yield the mechanisms that fit by rank, what each gives up, and the rest with reasons."""
-    rows = report.of(RecommendRecord)
+    rows = report.of(kinds.RecommendRecord)
     one, ranked = rows[0], [row for row in rows if row.rank is not None]
-    yield from answer_line(report)
     yield Text(f"{report.summary['made_of']}\n")
     where = (
         f"{one.scope}, {one.phase}{', causal' * one.causal}, {plural(one.seq_len, 'token')}, "
         f"batch {one.batch_size}, d_model {one.d_model}, "
         f"{plural(one.num_heads, 'head')}, {one.dtype}"
     )
-    columns: dict[str, Cell] = {
+    columns: dict[str, terminal.Cell] = {
         "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
         "95 %": _interval, "peak memory": "peak_bytes",
     }  # fmt: skip
     title, caption = f"Predicted\n{where}", report.summary["interval"]
     yield record_table(ranked, columns, title=title, keys=2, caption=caption)
-    by_loss: dict[str, list[str]] = {}
-    for row in ranked:
-        by_loss.setdefault(row.gives_up, []).append(row.mechanism)
-    yield from (Hanging(f"{', '.join(names)}: {loss}") for loss, names in by_loss.items() if loss)
+    for loss, losing in grouped(ranked, lambda row: row.gives_up).items():
+        if loss:
+            yield Hanging(f"{', '.join(row.mechanism for row in losing)}: {loss}")
     yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
     for span in report.summary["fastest"]:
         fastest, exact = span["fastest"], span["exact"]
@@ -198,7 +211,7 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
 
 
-def _interval(row: RecommendRecord) -> str:
+def _interval(row: kinds.RecommendRecord) -> str:
     if row.ci_low_s is None or row.ci_high_s is None:
         return MISSING
     return f"{field_text(row, 'ci_low_s')} to {field_text(row, 'ci_high_s')}"
@@ -213,35 +226,15 @@ def calibrate_tables(report: Report) -> list[RenderableType]:
     return [record_table(report.records, columns, title="Ceilings measured")]
 
 
-STYLES = {"ok": "green", "none": "dim"}
-
-
 def doctor_tables(report: Report) -> list[RenderableType]:
     """Return a row a check, with advice."""
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
-    columns: dict[str, Cell] = {
+    columns: dict[str, terminal.Cell] = {
         "check": "check", "status": lambda r: Text(r.status, STYLES.get(r.status, "red")),
         "found": lambda r: r.found + (f" → {r.advice}" if r.advice else ""),
     }  # fmt: skip
-    return [record_table(report.of(DoctorRecord), columns, caption=verdict)]
-
-
-#: Heading of each column, by its field or a name that :func:`_error_cell` knows.
-COLUMNS = {
-    "error_relative": "error", "spread": "over seeds", "error_worst_row": "worst row",
-    "error_distribution": "weights", "flops": "FLOPs", "bytes_moved": "bytes",
-    "peak_bytes": "peak", "median_s": "time",
-}  # fmt: skip
-MEANING = (
-    "error: ‖y - y₀‖ / ‖y₀‖ against softmax attention's output y₀ of the same q, k and v, in "
-    "float64 (1: as far as an output of zeros); median, least to largest over draws of random "
-    "weights; worst row: the same of the row that is furthest. weights: mean total variation of "
-    "the rows' weights, half the sum of |a - p|, each row divided by its sum, of the first draw. "
-    "FLOPs, bytes and peak by the closed forms of the core; time: processor time of a call where "
-    "that is a CPU, one thread, calls in turns. * no other setting has both fewer FLOPs and a "
-    "smaller error."
-)
+    return [record_table(report.records, columns, caption=verdict)]
 
 
 def tradeoff_tables(report: Report) -> Iterator[RenderableType]:
@@ -277,7 +270,7 @@ def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
         f"{first.dtype} on {first.device}"
     )
     done.sort(key=lambda row: row.error_relative or 0.0)
-    names: dict[str, Cell] = {
+    names: dict[str, terminal.Cell] = {
         "mechanism": lambda row: f"{row.mechanism}{' *' * bool(row.pareto)}", "is": "relation",
     }  # fmt: skip
     shown = _filled_columns(done, COLUMNS, _error_cell)
@@ -286,7 +279,7 @@ def _by_error(rows: Sequence[TradeoffRecord]) -> FittedTable:
 
 def _filled_columns(
     records: Sequence[Any], columns: Mapping[str, str], cell: Callable[..., str]
-) -> dict[str, Cell]:
+) -> dict[str, terminal.Cell]:
     """Return the columns in which a record has a value, by heading."""
     return {
         heading: partial(cell, name=name) for name, heading in columns.items()
@@ -311,10 +304,8 @@ def _error(value: float | None) -> str:
 def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
     """Yield each reason once, with the mechanisms, and with the inputs if it is not for all."""
     inputs = {(row.input, row.norms) for row in records}
-    reasons: dict[str, list[TradeoffRecord]] = {}
-    for row in records:
-        if row.skipped:
-            reasons.setdefault(row.skipped.removeprefix(f"{row.mechanism} "), []).append(row)
+    without = [row for row in records if row.skipped]
+    reasons = grouped(without, lambda row: (row.skipped or "").removeprefix(f"{row.mechanism} "))
     for reason, rows in reasons.items():
         skipped = {(row.input, row.norms) for row in rows}
         names = sorted(f"{name}{f' ({norms})' if norms else ''}" for name, norms in skipped)
@@ -325,31 +316,10 @@ def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
 def _meanings(report: Report) -> Iterator[str]:
     """Yield how the mechanisms that ran are related to softmax attention."""
     ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
-    unknown = "it does not say what it is to softmax attention"
-    by_meaning: dict[str, list[str]] = {}
-    for name, (kind, why) in report.summary["relations"].items():
-        if name in ran:
-            by_meaning.setdefault(f"{kind}: {why}" if kind else unknown, []).append(name)
-    yield from (f"{joined(names)}: {meaning}" for meaning, names in by_meaning.items())
-
-
-SETTINGS = {
-    "fair": "fair: one loss, the same steps and batches for all students",
-    "printed": "as printed: random rows for the source, one batch, the listing's losses",
-}
-TRAINED = {
-    "steps": "steps", "cross_entropy": "cross-entropy", "spread": "over seeds",
-    "accuracy": "right", "kl_teacher": "KL", "mse_teacher": "MSE", "mse_ratio": "MSE ratio",
-    "matmul_flops": "matmul FLOPs", "median_s": "time",
-}  # fmt: skip
-CLAIMS = ("claim", "says", "conditions suffice", "came out")
-OF_STUDENTS = (
-    "cross-entropy in nats, and share of right tokens, of the examples (fair: unseen sentences; as "
-    "printed: the batch that is trained on); KL and MSE: divergence and mean squared error of the "
-    "logits from the teacher's; MSE ratio: at this length over that at the trained one, smaller is "
-    "better; matmul FLOPs by torch's counter and processor time on one thread, of a forward pass "
-    "of the examples"
-)
+    relations = {n: pair for n, pair in report.summary["relations"].items() if n in ran}
+    for (kind, why), names in grouped(relations, lambda name: tuple(relations[name])).items():
+        unknown = "it does not say what it is to softmax attention"
+        yield f"{joined(names)}: {f'{kind}: {why}' if kind else unknown}"
 
 
 def _distill_tables(report: Report) -> Iterator[RenderableType]:
@@ -361,9 +331,9 @@ def _distill_tables(report: Report) -> Iterator[RenderableType]:
             seeds = plural(max(row.seeds for row in rows), "seed")
             done = [row for row in rows if row.skipped is None]
             shown = _filled_columns(done, TRAINED, _student_cell)
-            columns: dict[str, Cell] = {"model": "model", "seq": lambda row: str(row.seq_len)}
-            title, right = f"{named}; {sizes}, {seeds}", ["seq", *shown]
-            yield record_table(done, {**columns, **shown}, right=right, title=title, keys=2)
+            columns: dict[str, terminal.Cell] = {"seq": lambda row: str(row.seq_len), **shown}
+            title, names = f"{named}; {sizes}, {seeds}", {"model": "model", **columns}
+            yield record_table(done, names, right=columns, title=title, keys=2)
     for row in records:
         if row.skipped:
             where = f"{row.setting}, {row.model} at {row.seq_len} tokens"

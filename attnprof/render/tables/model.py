@@ -10,29 +10,27 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import (
-    ComparedRecord,
-    FitRecord,
-    FormulaTermRecord,
-    MfuRecord,
-    ModelRecord,
-    Report,
-)
-from attnprof.render.terminal import (
-    FittedTable,
-    FormulaText,
-    Hanging,
-    answer_line,
-    floor,
-    quantity_value,
-    shows_all_digits,
-)
+from attnprof.record import Report, kinds
+from attnprof.render import terminal
+from attnprof.render.terminal import FittedTable, FormulaText, Hanging, bounded, quantity_value
 from attnprof.units import MISSING, format_value, quantity_text
 
 #: Quantities shown of every part.
 _SHOWN = ("flops", "bytes_moved", "parameters")
 #: Quantities of the whole model that are shown as formulas.
 _WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Columns: the heading, and the phase and quantity of its numbers.
+_COLUMNS = {
+    "params": ("", "parameters"), "active": ("", "active_parameters"),
+    "cache": ("decode", "cache_bytes"), "cache a token": ("decode", "cache_bytes_per_token"),
+    "FLOPs a token": ("prefill", "flops_per_token"),
+    "decode bytes": ("decode", "bytes_moved"),
+}  # fmt: skip
+_SPEEDS = {
+    "first_token_s": "time to the first token [s]",
+    "request_tokens_per_s": "tokens a second, a request",
+    "all_tokens_per_s": "tokens a second, all",
+}
 
 
 def model_tables(report: Report) -> Iterator[RenderableType]:
@@ -41,14 +39,13 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
         yield from other(report)
         return
     summary = report.summary
-    yield from answer_line(report)
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
     view = summary.get("view", "torch")
     how = "by definition" if view == "definition" else f"as {view} runs it"
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}, {how}", style="bold")
     yield from map(Hanging, _model_lines(summary))
     yield ""
-    rows = report.of(ModelRecord)
+    rows = report.of(kinds.ModelRecord)
     for phase, fields in summary["phases"].items():
         phase_rows = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         kept = {"last": ", logits of the last token", "all": ", logits of all tokens"}
@@ -73,24 +70,27 @@ def model_tables(report: Report) -> Iterator[RenderableType]:
 def model_headline(report: Report) -> str:
     """Return the headline of a model's page: parameters, and FLOPs of the first phase."""
     summary = report.summary
-    whole = (r for r in report.of(ModelRecord) if (r.part, r.quantity) == ("total", "flops"))
-    first = next(whole, None)
-    if first is None:
+    whole = [r for r in report.of(kinds.ModelRecord) if (r.part, r.quantity) == ("total", "flops")]
+    if not whole:
         return ""
     at = ", ".join(f"{name} = {size:,}" for name, size in summary["at"].items() if name != "L")
-    flops = f"{floor(first.bound)}{quantity_value(first.value, 'flops')} FLOPs"
     half = summary["attention_half_seq_len"]
     rest = f"; attention is half of a forward pass from N = {half:,} on" if half else ""
     parameters = quantity_value(summary["parameters"], "parameters")
-    return f"{parameters} parameters, {flops} ({first.phase}) at {at}{rest}"
+    return f"{parameters} parameters, {bounded(whole[0])} FLOPs ({whole[0].phase}) at {at}{rest}"
+
+
+def _parameters_text(summary: Mapping[str, Any]) -> str:
+    """Return ``8,030,261,248 parameters, of which a token meets 1,280,000``."""
+    every, active = summary["parameters"], summary["active_parameters"]
+    some = f", of which a token meets {active:,}" if active != every else ""
+    return f"{every:,} parameters{some}"
 
 
 def _model_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield parameters and layers, the length at which attention is half, and the notes."""
-    parameters, active = summary["parameters"], summary["active_parameters"]
-    some = f", of which a token meets {active:,}" if active != parameters else ""
     layers = ", ".join(f"{count} × {name}" for name, count in summary["layers"].items())
-    yield f"{parameters:,} parameters{some}; layers: {layers or 'none'}"
+    yield f"{_parameters_text(summary)}; layers: {layers or 'none'}"
     if half := summary["attention_half_seq_len"]:
         ends = summary.get("attention_half_domain", ())
         where = f", where {' and '.join(ends)}" if ends else ""
@@ -101,7 +101,7 @@ def _model_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield from summary["notes"]
 
 
-def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
+def _by_part(phase: str, rows: list[kinds.ModelRecord]) -> FittedTable:
     """Return a row a part and kind of layer, with its share of the FLOPs."""
     numbers = [*map(quantity_text, _SHOWN), "share of FLOPs"]
     table = FittedTable("layers", "part", *numbers, title=phase, right=numbers, keys=2)
@@ -112,7 +112,7 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
         values = [row.value or 0 if row else 0 for row in of_part]
         if any(values):
             texts = (
-                f"{floor(row.bound if row else '')}{quantity_value(value, name)}"
+                f"{terminal.floor(row.bound if row else '')}{quantity_value(value, name)}"
                 for row, value, name in zip(of_part, values, _SHOWN, strict=True)
             )
             share = f"{values[0] / whole:.1%}" if whole else MISSING
@@ -120,26 +120,25 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
     return table
 
 
-def _layers(row: ModelRecord) -> str:
+def _layers(row: kinds.ModelRecord) -> str:
     """Return ``32 × full`` for a record of layers of a kind, else ""."""
     return f"{row.count} × {row.layer_kind}" if row.layer_kind else ""
 
 
-def _totals_table(rows: list[ModelRecord], peak: Mapping[str, Any]) -> FittedTable:
+def _totals_table(rows: list[kinds.ModelRecord], peak: Mapping[str, Any]) -> FittedTable:
     """Return the quantities of the whole model; of the peak's formula the branch of this shape."""
     table = FittedTable("quantity", "formula", "value", right=["value"])
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:
         row = whole[name]
-        here = name == "peak_bytes" and not shows_all_digits()
+        here = name == "peak_bytes" and not terminal.EXACT.get()
         expression = peak["formula"] if here else row.expression
-        formula = f"{floor(row.bound)}{expression}" if expression else "no formula"
-        value = f"{floor(row.bound)}{quantity_value(row.value, name)}"
-        table.add_row(quantity_text(name), FormulaText(formula), value)
+        formula = f"{terminal.floor(row.bound)}{expression}" if expression else "no formula"
+        table.add_row(quantity_text(name), FormulaText(formula), bounded(row))
     return table
 
 
-def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[str]:
+def _peak_lines(peak: Mapping[str, Any], rows: list[kinds.ModelRecord]) -> Iterator[str]:
     """Yield which tensors are most of the peak, as ``3.50 GiB in 32 × layers.*.mlp.up_proj``."""
     held = [
         f"{quantity_value(one['bytes'], 'bytes')} in {one['count']:,} × {one['module'] or 'whole'} "
@@ -150,7 +149,7 @@ def _peak_lines(peak: Mapping[str, Any], rows: list[ModelRecord]) -> Iterator[st
     if held:
         yield f"most at the peak: {'; '.join(held)}"
     whole = next(r.expression for r in rows if (r.part, r.quantity) == ("total", "peak_bytes"))
-    if peak["formula"] != whole and not shows_all_digits():
+    if peak["formula"] != whole and not terminal.EXACT.get():
         yield "the peak's formula is that of this shape; all of its branches: --exact"
 
 
@@ -177,7 +176,7 @@ def _method_lines(fields: Mapping[str, Any], view: str) -> Iterator[str]:
     yield from (f"note: {line}" for line in fields.get("notes", ()))
 
 
-def _cache(rows: list[ModelRecord]) -> FittedTable:
+def _cache(rows: list[kinds.ModelRecord]) -> FittedTable:
     table = FittedTable("layers", "formula", "bytes", title="cache after N tokens", right=["bytes"])
     for row in rows:
         formula = FormulaText(row.expression or "no formula")
@@ -187,7 +186,7 @@ def _cache(rows: list[ModelRecord]) -> FittedTable:
 
 def _memory(memory: Mapping[str, int], bound: str) -> FittedTable:
     cells = (
-        [name, f"{floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
+        [name, f"{terminal.floor(bound) if name == 'peak' else ''}{quantity_value(size, 'bytes')}"]
         for name, size in memory.items()
     )
     title = "memory of a training step"
@@ -203,29 +202,20 @@ def _memory_needed_table(phases: Mapping[str, Mapping[str, int]]) -> FittedTable
     return FittedTable("phase", *parts, "fits", rows=cells, title="memory needed", right=parts)
 
 
-#: Columns: the heading, and the phase and quantity of its numbers.
-_COLUMNS = {
-    "params": ("", "parameters"), "active": ("", "active_parameters"),
-    "cache": ("decode", "cache_bytes"), "cache a token": ("decode", "cache_bytes_per_token"),
-    "FLOPs a token": ("prefill", "flops_per_token"),
-    "decode bytes": ("decode", "bytes_moved"),
-}  # fmt: skip
-
-
 def _compared(report: Report) -> Iterator[RenderableType]:
     """Yield a row a model, and notes on them."""
     summary = report.summary
-    rows = {(row.model, row.phase, row.quantity): row for row in report.of(ComparedRecord)}
+    rows = {(row.model, row.phase, row.quantity): row for row in report.of(kinds.ComparedRecord)}
     sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items() if size)
     formats = summary["dtypes"]
     same = len({*formats.values()}) == 1
     title = f"models side by side: {sizes}{', ' + next(iter(formats.values())) if same else ''}"
     table = FittedTable("model", "format", *_COLUMNS, title=title, right=[*_COLUMNS])
     for model in summary["models"]:
-        cells = (_bounded(rows.get((model, *column)), column[1]) for column in _COLUMNS.values())
+        cells = (bounded(rows.get((model, *column))) for column in _COLUMNS.values())
         table.add_row(model, "" if same else formats[model], *cells)
     yield table
-    views = {row.view for row in report.of(ComparedRecord)}
+    views = {row.view for row in rows.values()}
     yield Hanging(
         f"view: {', '.join(sorted(views))}; active: parameters that a token meets; cache: after N "
         "tokens, and what one more adds to it; FLOPs a token: of a prompt; decode: one token after "
@@ -234,21 +224,11 @@ def _compared(report: Report) -> Iterator[RenderableType]:
     yield from map(Hanging, summary["notes"])
 
 
-def _bounded(row: ModelRecord | ComparedRecord | None, quantity: str) -> str:
-    """Return a record's value after ``at least`` if it is a lower bound; a dash for none."""
-    if row is None or row.value is None:
-        return MISSING
-    return f"{floor(row.bound)}{quantity_value(row.value, quantity)}"
-
-
 def _mfu(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, each convention's numbers and formulas, and their terms side by side."""
-    yield from answer_line(report)
-    summary, rows = report.summary, report.of(MfuRecord)
-    every, met = summary["parameters"], summary["active_parameters"]
-    some = f", of which a token meets {met:,}" if met != every else ""
+    """Yield each convention's numbers and formulas, and their terms side by side."""
+    summary, rows = report.summary, report.of(kinds.MfuRecord)
     lengths = ", ".join(f"{n:,}" for n in summary["lengths"])
-    yield Text(f"{summary['name']}: {every:,} parameters{some}; N = {lengths}", style="bold")
+    yield Text(f"{summary['name']}: {_parameters_text(summary)}; N = {lengths}", style="bold")
     yield from map(Hanging, summary["notes"])
     yield ""
     by_phase = {(row.convention, row.phase): row for row in rows}
@@ -281,9 +261,8 @@ def _terms(report: Report, names: list[str]) -> FittedTable:
 
 
 def formula_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the verdict on a formula, and the terms that differ from the executed FLOPs."""
-    yield from answer_line(report)
-    summary, rows = report.summary, report.of(FormulaTermRecord)
+    """Yield a formula, and the terms that differ from the executed FLOPs."""
+    summary, rows = report.summary, report.of(kinds.FormulaTermRecord)
     yield Text(f"{summary['name']}, {summary['phase']}: {summary['formula']}", style="bold")
     if symbols := summary["symbols"]:
         yield Hanging(f"where {', '.join(f'{name} = {n:,}' for name, n in symbols.items())}")
@@ -305,14 +284,13 @@ def formula_tables(report: Report) -> Iterator[RenderableType]:
 
 
 def fit_tables(report: Report) -> Iterator[RenderableType]:
-    """Yield the answer, bytes by part, the numbers that follow from them, and the formulas."""
-    summary, rows = report.summary, report.of(FitRecord)
-    yield from answer_line(report)
+    """Yield bytes by part, the numbers that follow from them, and the formulas."""
+    summary, rows = report.summary, report.of(kinds.FitRecord)
     sizes = f"N = {summary['seq_len']:,}, B = {summary['batch_size']:,}"
-    kinds = ", ".join(f"{count} × {kind}" for kind, count in summary["layers"].items())
+    layers = ", ".join(f"{count} × {kind}" for kind, count in summary["layers"].items())
     yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
-    if kinds:
-        yield Hanging(f"layers' caches: {kinds}")
+    if layers:
+        yield Hanging(f"layers' caches: {layers}")
     yield from map(Hanging, summary["notes"])
     yield ""
     cells = ([row.part, quantity_value(row.bytes, "bytes"), row.basis] for row in rows)
@@ -344,13 +322,6 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
         shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
         table.add_row(label, "unbounded" if value >= 2**50 else shown)
     return table
-
-
-_SPEEDS = {
-    "first_token_s": "time to the first token [s]",
-    "request_tokens_per_s": "tokens a second, a request",
-    "all_tokens_per_s": "tokens a second, all",
-}
 
 
 def _speed(speed: Mapping[str, Any]) -> FittedTable:

@@ -18,7 +18,7 @@ from attnprof.record import Report, ReproduceRecord
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled, markdown_table
 from attnprof.render.terminal import FittedTable, Hanging
-from attnprof.units import MISSING, format_number
+from attnprof.units import MISSING, format_number, grouped
 
 #: Words for each verdict.
 WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
@@ -28,6 +28,15 @@ COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "er
 DESCRIBED, AGREES = ("what", "in the document", "ours", ""), {"agrees": "green", "differs": "red"}
 #: Columns of a replay's counts: key in the summary, heading.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
+#: The width from which a claim's place and verdict have columns; characters of a claim's name.
+WIDE, NAME = 115, 26
+MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
+#: Sections of a document's claims: title, verdict, and the heading of our result.
+SECTIONS = (
+    ("Errata", "erratum", "right"),
+    ("Not reproducible", "not-reproducible", "ours"),
+    ("Without a verdict", "error", "ours"),
+)
 
 
 def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
@@ -135,11 +144,6 @@ def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
     if bounded:
         yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
     yield from values["notes"]
-
-
-#: The width from which a claim's place and verdict have columns; characters of a claim's name.
-WIDE, NAME = 115, 26
-MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
 def reproduce_tables(
@@ -265,14 +269,6 @@ def printed_of(cell: Any) -> Any:
     return cell["printed"] if isinstance(cell, Mapping) else cell
 
 
-#: Sections of a document's claims: title, verdict, and the heading of our result.
-SECTIONS = (
-    ("Errata", "erratum", "right"),
-    ("Not reproducible", "not-reproducible", "ours"),
-    ("Without a verdict", "error", "ours"),
-)
-
-
 def reproduce_page(
     report: Report, *, by_name: bool = False, linked: bool = False, **_how: object
 ) -> str:
@@ -307,10 +303,8 @@ def _row(record: ReproduceRecord) -> list[str]:
 
 def _reasons(left_out: Mapping[str, str]) -> str:
     """Return a list of tables and figures that were left out, grouped by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in left_out.items():
-        by_reason.setdefault(why, []).append(name)
-    return "\n".join(f"- {', '.join(names)}: {_escaped(why)}" for why, names in by_reason.items())
+    reasons = grouped(left_out, left_out.__getitem__).items()
+    return "\n".join(f"- {', '.join(names)}: {_escaped(why)}" for why, names in reasons)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

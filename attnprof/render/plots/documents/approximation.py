@@ -6,9 +6,8 @@ from typing import Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Rows, curve, drawing, of
-from attnprof.render.plots.series import length_axis
 from attnprof.render.plots.style import MIB, Axes, Figure
-from attnprof.render.plots.ticks import plain, with_prefix
+from attnprof.render.plots.ticks import length_axis, plain, with_prefix
 
 #: Panels: the line's quantity, the points' quantity, divisor, axis label, title.
 PANELS = (

@@ -26,6 +26,29 @@ LAWS = {
     "sqrt(N)*(4*d+1)/(4*d)": "$\\sqrt{N}\\,(4d+1)/4d$",
     "N*(d+2)/(2*d)": "$N(d+2)/2d$", "N*(2*d + 1)/(2*d)": "$N(2d+1)/2d$",
 }  # fmt: skip
+#: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
+PANELS = (
+    ("time_s", "time [s]", 1,
+     {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"}),
+    ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
+)  # fmt: skip
+#: Predicted marks are dashed and hollow, measured ones solid and filled.
+LOOKS: dict[str, dict[str, Any]] = {
+    "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
+    "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
+    "by default": {"linestyle": DOTTED, "markerfacecolor": "white", "markersize": 3.5},
+}
+#: The mechanisms' curves, which differ without colour, too.
+FORMS: dict[str, dict[str, Any]] = {
+    name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
+    for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
+}
+#: Looks of times by the allocator's setting, and of a crossover by its name.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "kept": {"linewidth": 1.0},
+    "default": {"linewidth": 0.9, "linestyle": DOTTED, "marker": "none"},
+}
+_LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 
 def draw_norms(figure: Figure, data: FigureData) -> str:
@@ -134,31 +157,6 @@ def _sampling(rows: Rows) -> str:
         f"Means of at least {min(sampled):,} rows; of {min(draws)} to {max(draws)} matrices for "
         "A_mod (Frobenius norm)."
     )
-
-
-#: Panels of Figure 1: field, axis label, divisor, and the marks' names and letters.
-PANELS = (
-    ("time_s", "time [s]", 1,
-     {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$", "N0hat_default": "by default"}),
-    ("peak_bytes", "peak memory [MiB]", MIB, {"N1": "$N_1$", "N1hat": "$\\hat{N}_1$"}),
-)  # fmt: skip
-#: Predicted marks are dashed and hollow, measured ones solid and filled.
-LOOKS: dict[str, dict[str, Any]] = {
-    "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
-    "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
-    "by default": {"linestyle": DOTTED, "markerfacecolor": "white", "markersize": 3.5},
-}
-#: The mechanisms' curves, which differ without colour, too.
-FORMS: dict[str, dict[str, Any]] = {
-    name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
-    for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
-}
-#: Looks of times by the allocator's setting, and of a crossover by its name.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "kept": {"linewidth": 1.0},
-    "default": {"linewidth": 0.9, "linestyle": DOTTED, "marker": "none"},
-}
-_LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 
 def draw_heads(figure: Figure, data: FigureData) -> str:
