@@ -101,17 +101,6 @@ def test_a_state_does_not_grow(name):
         assert attnprof.cost(name, work, "core").state_entries == 2 * 4 * 16 * 24
 
 
-@pytest.mark.parametrize(("d", "chunk", "length"), [(128, 64, 192), (128, 256, 384)])
-def test_chunks_take_fewer_products_than_all_pairs_from_a_length_on(d, chunk, length):
-    def asked(n, impl):  # whole numbers of chunks
-        return attnprof.cost("retnet", Workload(n, 1, d), "core", impl=impl, chunk=chunk)
-
-    below, above = (chunk * (length // chunk + more) for more in (0, 1))
-    for n in (below, above):
-        fewer = asked(n, "chunkwise").matmul_flops <= asked(n, "parallel").matmul_flops
-        assert fewer == (n >= length)
-
-
 def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
     x, w = torch.randn(2, 9, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
     leaves = [x.requires_grad_(), w.requires_grad_()]
