@@ -76,17 +76,21 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
         check_formulas(report, subject, {"B": 2, "N": n}, L=5)
 
 
-def test_numbers_are_there_where_formulas_would_take_too_long():
-    """No second for formulas: what they would give at the sizes is counted all the same."""
+def test_numbers_are_there_where_formulas_would_take_too_long(monkeypatch):
+    """No second for formulas, or none that numbers leave: no formula is looked for."""
     config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    subject, sizes = _model(config), {"B": 2, "N": 12}
-    without, with_ = (
-        model_report(subject, ["forward"], sizes, limit_s=limit) for limit in (0.0, 60.0)
-    )
-    assert [row.value for row in without.records] == [row.value for row in with_.records]
-    assert not any(row.expression for row in without.records)
-    assert any(row.expression for row in with_.records)
-    assert "--limit 0 asks for none" in without.summary["phases"]["forward"]["missing"]
+    asked = _model(config), ["forward", "train"], {"B": 2, "N": 12}
+    with_formulas = model_report(*asked, limit_s=60.0)
+    assert any(row.expression for row in with_formulas.records)
+    for search in ("derived_near", "run_symbolically", "derived"):
+        for place in (phases, forms, memory):
+            monkeypatch.setattr(place, search, None, raising=False)
+    values = [row.value for row in with_formulas.records]
+    for limit, said in ((0.0, "--limit 0 asks for none"), (1e-9, "--limit 1e-09: type")):
+        without = model_report(*asked, limit_s=limit)
+        assert [row.value for row in without.records] == values
+        assert not any(row.expression for row in without.records)
+        assert said in without.summary["phases"]["train"]["missing"]
 
 
 def test_formulas_get_what_numbers_leave_of_the_time(monkeypatch):
@@ -104,19 +108,6 @@ def test_formulas_get_what_numbers_leave_of_the_time(monkeypatch):
     with shares.next() as share:
         assert share == 0
     assert "is left of --limit 10: type --limit 180" in shares.late(share)
-
-
-def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
-    config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    subject, sizes = _model(config), {"B": 2, "N": 12}
-    without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
-    for search in ("derived_near", "run_symbolically", "derived"):
-        for place in (phases, forms, memory):
-            monkeypatch.setattr(place, search, None, raising=False)
-    report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
-    assert [row.value for row in report.records] == [row.value for row in without.records]
-    missing = report.summary["phases"]["train"]["missing"]
-    assert "--limit 1e-09: type --limit 180" in missing
 
 
 def test_numbers_of_blocks_are_some_at_the_next_length_too():

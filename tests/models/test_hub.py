@@ -288,7 +288,8 @@ def test_longer_prompts_than_a_table_of_positions_has_are_refused_with_its_lengt
     ("kind", "name"),
     [("bert", "BertForMaskedLM"), ("bart", "BartForConditionalGeneration"),
      ("llama", "LlamaForCausalLM"), ("vit", "ViTForImageClassification"),
-     ("whisper", "WhisperForConditionalGeneration")],
+     ("whisper", "WhisperForConditionalGeneration"),
+     ("qwen3_5", "Qwen3_5ForConditionalGeneration")],  # of two parts, and whole
 )  # fmt: skip
 def test_a_configuration_without_a_class_is_of_the_usual_one(kind, name):
     made = hub_subject({"model_type": kind}, kind)
