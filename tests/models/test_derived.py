@@ -141,15 +141,16 @@ def test_stacks_of_unequal_length_have_a_symbol_each():
     check_formulas(report, other, {"B": 3, "N": 33}, L_encoder=7, L_decoder=4)
 
 
-def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
+def test_what_a_token_meets_and_does_in_a_mixture_are_formulas_in_layers():
     fields = {
         "model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 5, "vocab_size": 97,
         "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
         "num_local_experts": 6, "num_experts_per_tok": 2,
     }  # fmt: skip
-    made = hub_subject(fields, "mixture")
-    rows = model_report(made, ["forward"], {"B": 2, "N": 9}).records
-    met = [row for row in rows if row.quantity == "active_parameters"]
+    report = model_report(hub_subject(fields, "mixture"), ["forward"], {"B": 2, "N": 9})
+    other = hub_subject({**fields, "num_hidden_layers": 7}, "other")
+    check_formulas(report, other, {"B": 2, "N": 33}, without=("peak_bytes",), L=7)
+    met = [row for row in report.records if row.quantity == "active_parameters"]
     names = {"L": sympy.Symbol("L")}
     for layers in (5, 7):
         experts = {
