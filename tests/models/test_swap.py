@@ -379,7 +379,7 @@ def test_a_sliding_window_is_that_mechanism():
 
 @pytest.mark.parametrize(
     ("swap", "phase", "lengths", "layers"),
-    [("sliding@even", "train", (192, 320), (2, 2)),
+    [("sliding@even", "train", (192, 320), (1, 1)),
      ("taylor-efficient@1", "forward", (130, 200), (8, 10))],
 )  # fmt: skip
 def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
