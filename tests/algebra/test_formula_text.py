@@ -57,7 +57,8 @@ def test_whole_numbers_agree_with_python(a, b):
         "None", "True", "'x'", "[1]", "N.real", "N[0]", "f(N)", "lambda: 1", "N if d else 1", "a=1",
         "", " ", "(", ")", "((((N)", "N N", "4N", "N(d)", "max()", "sqrt(N, d)", "*N", "N***2",
         "(N, d)", "N,d", "N<d", "sqrt", "(" * 5000, "-" * 30000, "1/" * 3000 + "1", "2**" * 3000 + "1",
-        "exp(exp(exp(N)))", "N" + "\0", "٣", "N!", "exp(10**6)",
+        "exp(exp(exp(N)))", "N" + "\0", "٣", "N!", "exp(10**6)", "sqrt(x=N)", "(N := 3)", "f'{N}'",
+        "().__class__", "__import__('os').system('true')",
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_at_once(text):

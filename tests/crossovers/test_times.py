@@ -79,30 +79,23 @@ def test_times_that_cannot_be_told_apart_do_not_cross():
     assert all(one.low is None or one.low < one.at < one.high for one in search.crossings)
 
 
-def test_several_crossings_are_told():
-    def a(n):
-        return 1e-6 * n * exp(0.5 if 100 < n < 4000 else -0.5)
-
-    assert len(searched(clock(a, lambda n: 1e-6 * n)).crossings) == 2
-
-
 def with_a_jump(n):
     """A time that crosses 1,000 n at 1,000, and again at 4,000 as it jumps back at 1,300."""
     return n**2 if n < 1300 else n**2 / 4
 
 
-def test_a_crossing_that_a_jump_undoes_does_not_hide_the_last_one():
-    sides = clock(lambda n: 1e-9 * with_a_jump(n), lambda n: 1e-6 * n, noise=0.01)
-    for guesses in ([4000], [1000, 1300, 4000]):
-        last = searched(sides, guesses=guesses).crossings[-1]
-        assert last.at == pytest.approx(4000, rel=0.03)
-
-
-def test_crossings_between_two_lengths_of_the_grid_are_told_apart():
-    sides = clock(lambda n: 1e-9 * n**2 / (1 if n < 1300 else 1.9), lambda n: 1e-6 * n, noise=0.01)
-    crossings = searched(sides, guesses=[1000, 1300, 1900]).crossings
-    assert crossings[-1].at == pytest.approx(1900, rel=0.03)
-    assert len(crossings) == 3
+@pytest.mark.parametrize(
+    ("a", "guesses", "count", "last"),
+    [(lambda n: 1000 * n * exp(0.5 if 100 < n < 4000 else -0.5), [], 2, 4000),
+     (with_a_jump, [4000], None, 4000), (with_a_jump, [1000, 1300, 4000], None, 4000),
+     (lambda n: n**2 / (1 if n < 1300 else 1.9), [1000, 1300, 1900], 3, 1900)],
+    ids=["there and back", "a jump", "a jump that is guessed", "between two of the grid"],
+)  # fmt: skip
+def test_several_crossings_are_told_and_none_hides_the_last_one(a, guesses, count, last):
+    sides = clock(lambda n: 1e-9 * a(n), lambda n: 1e-6 * n, noise=0.01)
+    crossings = searched(sides, guesses=guesses).crossings
+    assert count in (None, len(crossings))
+    assert crossings[-1].at == pytest.approx(last, rel=0.3 if not guesses else 0.03)
 
 
 def disturbed(compare, share, *, seed=1):
@@ -195,7 +188,7 @@ def test_an_end_that_the_scatter_leaves_open_is_not_told():
     assert root.high is None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_crossing_lies_between_lengths_that_differ_however_flat_the_curves(seed):
     def slower(n):
         return 1e-4 * (1.02 if n < 300 else 0.98) * (n / 300) ** 0.001
@@ -209,7 +202,7 @@ def test_a_crossing_lies_between_lengths_that_differ_however_flat_the_curves(see
         assert after - {0}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_crossing_of_flat_curves_has_an_interval_of_lengths_whose_order_was_seen(seed):
     def flat(n):
         return 1e-4 * (n / 300) ** 0.04

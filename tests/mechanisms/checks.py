@@ -6,12 +6,16 @@ import pytest
 import torch
 
 import attnprof
-from tests.mechanisms.cases import built, inputs, workload
+from attnprof import registry
+from attnprof.blocks.cache import tensors_within
+from tests.mechanisms.cases import built, causals, inputs, params, workload
 from tests.oracles.aten import KINDS, count, count_core, count_training
 from tests.oracles.memory import held
 
 #: bytes of Python numbers that torch wraps on the way, 4 or 8 each; nothing relative on top
 SCALARS = 16
+#: decoding steps that are counted: as many of the first ones, and the last
+COUNTED_STEPS = 12
 
 
 def close(ours, theirs, atol=1e-12):
@@ -55,27 +59,40 @@ def executed(module, *given, causals=(False, True)):
             yield causal, phase, counts
 
 
-def check_phases(name, shape, params, sizes=None, causals=(False, True)):
+def closed_form(name, shape, more, **how):
+    """The cost of a layer with these parameters and sizes."""
+    sizes = {key: more[key] for key in more if key in ("num_kv_heads", "value_head_dim")}
+    settings = {key: more[key] for key in more if key not in sizes}
+    work = workload(shape, **sizes, **how)
+    return attnprof.cost(name, work, **{**params(name), **settings})
+
+
+def check_phases(name, shape, more):
     """Every phase of a layer executes what the closed form counts; returns it and its input."""
-    sizes = sizes or {}
-    layer, x = built(name, shape, **params, **sizes), inputs(shape)
-    for causal, phase, counts in executed(layer, x, causals=causals):
-        work = workload(shape, causal=causal, phase=phase, **sizes)
-        check_executed(attnprof.cost(name, work, **params), counts, causal, phase)
+    layer, x = built(name, shape, **more), inputs(shape)
+    for causal, phase, counts in executed(layer, x, causals=causals(name)):
+        table = closed_form(name, shape, more, causal=causal, phase=phase)
+        check_executed(table, counts, causal, phase)
+    assert table.parameters == sum(weight.numel() for weight in layer.parameters())
     return layer, x
 
 
-def check_counts(name, shape, params, caches, sizes=None):
-    """All phases and steps execute what the closed form counts; ``caches`` are those of a state."""
-    layer, x = check_phases(name, shape, params, sizes)
-    state = layer.init_state(len(x))
-    for t, token in enumerate(x.transpose(0, 1).contiguous()):
+def check_counts(name, shape, more):
+    """All phases and steps execute what the closed form counts; a state has as many entries."""
+    layer, x = check_phases(name, shape, more)
+    if not registry.get(name).abilities.decode:
+        return
+    (b, n, *heads), state = shape, layer.init_state(len(x))
+    for t, token in enumerate(x.transpose(0, 1).contiguous(), 1):
         with torch.no_grad():
+            if COUNTED_STEPS < t < n:
+                layer.step(token, state)
+                continue
             counts = count(lambda token=token: layer.step(token, state))
-        work = workload(shape, phase="decode", **(sizes or {})).with_(seq_len=t + 1)
-        table = attnprof.cost(name, work, **params)
+        table = closed_form(name, (b, t, *heads), more, phase="decode")
         check_executed(table, counts, t)
-        assert (t, table.state_entries) == (t, sum(c.filled.numel() for c in caches(state)))
+        entries = sum(tensor.numel() for tensor in tensors_within(state))
+        assert (t, table.state_entries) == (t, entries)
 
 
 def check_peak(table, layer, x, phase="forward", **options):
@@ -83,21 +100,14 @@ def check_peak(table, layer, x, phase="forward", **options):
     assert table.peak() == pytest.approx(held(layer, x, phase, **options), abs=SCALARS, rel=0)
 
 
-def decoded(layer, x):
-    """Outputs of ``step`` for every token, and the last state."""
+def check_steps(layer, x, atol=1e-12):
+    """Steps are the rows of the causal forward pass; returns the last state."""
     state, outputs = layer.init_state(x.shape[0]), []
     with torch.no_grad():
         for token in x.unbind(1):
             y, state = layer.step(token, state)
             outputs.append(y)
-    return torch.stack(outputs, 1), state
-
-
-def check_steps(layer, x, atol=1e-12):
-    """Steps are the rows of the causal forward pass; returns the last state."""
-    rows, state = decoded(layer, x)
-    with torch.no_grad():
-        close(rows, layer(x, causal=True), atol)
+        close(torch.stack(outputs, 1), layer(x, causal=True), atol)
     return state
 
 
@@ -114,12 +124,6 @@ def check_gradients(layer, x, causals=(True,), parameters=False, **options):
         assert torch.autograd.gradcheck(run, leaves, **options)
 
 
-def split(more):
-    """Sizes of a workload apart from parameters of a mechanism."""
-    sizes = {name: more[name] for name in more if name in ("num_kv_heads", "value_head_dim")}
-    return sizes, {name: more[name] for name in more if name not in sizes}
-
-
 def check_forms(layer, x, specs, *, causal):
     """Outputs and gradients of a layer are the same by each of several specs."""
     results = []
@@ -127,9 +131,12 @@ def check_forms(layer, x, specs, *, causal):
         layer.spec = spec
         if hasattr(layer, "core"):
             layer.core.spec = spec
+        layer.zero_grad()
         row = x.clone().requires_grad_()
         y = layer(row, causal=causal)
         y.square().sum().backward()
-        results.append((y.detach(), row.grad))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        weights = [w.grad for w in layer.parameters() if w.grad is not None]
+        results.append((y.detach(), row.grad, *weights))
+    for other in results[1:]:
+        for ours, theirs in zip(other, results[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)

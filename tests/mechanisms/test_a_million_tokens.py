@@ -6,7 +6,7 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from tests.mechanisms.cases import causals, params
-from tests.mechanisms.test_recurrences import NAMES
+from tests.mechanisms.variants import RECURRENT
 from tests.oracles.aten import KINDS
 from tests.oracles.meta import RememberedLayouts
 
@@ -21,7 +21,7 @@ STEPS = {
     "sparse": {},
     "taylor-efficient": {"chunk": 8192},
     "taylorshift": {"chunk": 8192},
-    **{name: {"chunk": 8192} for name in NAMES},
+    **{name: {"chunk": 8192} for name in RECURRENT},
 }
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
 FUSED = ("sdpa", "gqa")

@@ -9,6 +9,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
+from attnprof.mechanisms import neural
 from tests.mechanisms.cases import (
     SHAPES,
     WORKSPACE,
@@ -20,7 +21,24 @@ from tests.mechanisms.cases import (
     phases,
     workload,
 )
-from tests.mechanisms.checks import SCALARS, check_peak, check_steps, close, decoded, held, split
+from tests.mechanisms.checks import (
+    SCALARS,
+    check_forms,
+    check_peak,
+    check_steps,
+    close,
+    closed_form,
+    held,
+)
+from tests.mechanisms.variants import (
+    INDEX,
+    NEURAL,
+    RECURRENT,
+    SYMMETRIC,
+    VARIANTS,
+    forms,
+    windows,
+)
 from tests.oracles.evaluate import Evaluator
 from tests.oracles.memory import allocator_peak
 
@@ -52,26 +70,19 @@ def numbers(table):
     ]
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", registry.names())
-def test_parameters_are_those_of_the_built_module(name, shape, bias):
-    layer = built(name, shape, bias=bias)
-    spec = registry.get(name, **params(name), bias=bias)
-    assert spec.parameters(workload(shape)) == sum(p.numel() for p in layer.parameters())
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name):
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [*((name, {}) for name in registry.names()), ("taylor-efficient", SYMMETRIC)],
+)
+def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name, more):
+    settings = {**params(name), **more}
     shapes = (SHAPES[2], (2, 64, 4, 8), (3, 33, 3, 4))
     batches, lengths, heads, widths = np.array(shapes).T
     for causal, phase, scope in telling_requests(name):
         conditions = {"causal": causal, "phase": phase}
 
         def count(*sizes, conditions=conditions, scope=scope):
-            return numbers(
-                attnprof.cost(name, Workload(*sizes, **conditions), scope, **params(name))
-            )
+            return numbers(attnprof.cost(name, Workload(*sizes, **conditions), scope, **settings))
 
         symbols, columns = count(*SYMBOLS.values()), count(lengths, heads, widths, batches)
         table = [np.broadcast_to(column, len(shapes)).tolist() for column in columns]
@@ -183,10 +194,14 @@ def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
 
 
 # -- token by token ---------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [*SHAPES, (2, 70, 2, 4)], ids=str)
-@pytest.mark.parametrize("name", names(decode=True))
-def test_steps_are_the_rows_of_the_causal_forward_pass(name, shape):
-    check_steps(built(name, shape, torch.float64), inputs(shape, torch.float64), 1e-10)
+DECODED = [(name, shape, {}) for name in names(decode=True) for shape in (SHAPES[0], (2, 70, 2, 4))]
+DECODED += [case for case in VARIANTS if case[0] in names(decode=True)]
+
+
+@pytest.mark.parametrize(("name", "shape", "more"), DECODED, ids=str)
+def test_steps_are_the_rows_of_the_causal_forward_pass(name, shape, more):
+    layer, x = built(name, shape, torch.float64, **more), inputs(shape, torch.float64)
+    check_steps(layer, x, 1e-10)
 
 
 @pytest.mark.parametrize("name", names(decode=True))
@@ -200,13 +215,6 @@ def test_a_token_keeps_its_shape(name):
     assert torch.equal(flat, kept[:, 0])
 
 
-@pytest.mark.parametrize("name", names(decode=True, grouped_kv=True))
-def test_grouped_key_heads_decode_too(name):
-    shape = (3, 6, 4, 4)
-    layer = built(name, shape, torch.float64, num_kv_heads=2)
-    check_steps(layer, inputs(shape, torch.float64), 1e-10)
-
-
 @pytest.mark.parametrize("shape", [(1, 40, 1, 16), (3, 33, 4, 8)], ids=str)
 @pytest.mark.parametrize(
     ("name", "more"),
@@ -217,13 +225,11 @@ def test_grouped_key_heads_decode_too(name):
 def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
     layer, x = built(name, shape, **more), inputs(shape).transpose(0, 1).contiguous()
     state = layer.init_state(shape[0])
-    sizes, more = split(more)
     with torch.no_grad():
         for token in x[:-1]:
             layer.step(token, state)
         peak = allocator_peak(lambda: layer.step(x[-1], state))
-    work = workload(shape, phase="decode", **sizes)
-    table = attnprof.cost(name, work, **{**params(name), **more})
+    table = closed_form(name, shape, more, phase="decode")
     assert table.peak() == pytest.approx(peak, abs=SCALARS * (name in PICKING), rel=0)
 
 
@@ -233,17 +239,25 @@ def test_rows_are_picked_of_heads_that_lie_between_others_without_a_copy_of_all(
     shape, more = (1, 600, 2, 32), {"block": 64, "top": 3} if name == "moba" else {"top": 192}
     more = {"nsa": {"top": 3, "block": 64, "pool": 32, "stride": 16}}.get(name, more)
     layer, x = built(name, shape, **more), inputs(shape)
-    table = attnprof.cost(name, workload(shape, causal=True), **{**params(name), **more})
-    check_peak(table, layer, x, causal=True)
+    check_peak(closed_form(name, shape, more, causal=True), layer, x, causal=True)
 
 
-@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
-@pytest.mark.parametrize("name", ["standard", "sdpa", "optimised", "efficient", "super"])
-def test_state_entries_are_what_the_caches_hold(name, shape):
-    _, state = decoded(built(name, shape), inputs(shape))
-    expected = attnprof.cost(name, workload(shape, phase="decode")).state_entries
-    caches = {id(cache): cache for cache in vars(state).values()}.values()
-    assert sum(cache.seen.numel() for cache in caches) == expected
+#: Mechanisms of several forms, each at several blocks of rows or chunks.
+FORMS = [
+    ("topk", (1, 600, 2, 4), {"top": 128, **INDEX}),  # 32 rows a block
+    ("nsa", (2, 200, 4, 4), {"num_kv_heads": 2, **windows(4, 16, 8, 4, 20)}),
+    *((name, (2, 37, 3, 4), {"chunk": 16}) for name in RECURRENT),
+    *(("neural", (2, 21, 3, 4), more) for more in NEURAL),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "more"), FORMS, ids=str)
+def test_all_forms_and_their_gradients_are_one(name, shape, more, monkeypatch):
+    monkeypatch.setattr(neural, "CHUNK_ENTRIES", 64)  # chunks of a few rows
+    layer, x = built(name, shape, torch.float64, **more), inputs(shape, torch.float64)
+    specs = [layer.spec.with_params({"impl": impl}) for impl in forms(name)]
+    for causal in causals(name):
+        check_forms(layer, x, specs, causal=causal)
 
 
 @pytest.mark.parametrize("heads", [1, 4])

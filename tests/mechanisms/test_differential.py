@@ -8,10 +8,10 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import check_counts, check_steps, close
+from tests.mechanisms.checks import close
+from tests.mechanisms.variants import forms
 
-FORMS = ("subtracted", "separate", "fused")
+FORMS = forms("differential")
 
 
 def weights_of(q, k, seen):
@@ -49,21 +49,6 @@ def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
     close(got, loops(q, k, v, causal, depth, **weights))
 
 
-@pytest.mark.parametrize(
-    ("impl", "sizes"),
-    [
-        *((impl, {"num_kv_heads": kv_heads}) for impl in FORMS for kv_heads in (2, 4)),
-        *((impl, {"num_kv_heads": 2, "value_head_dim": 5}) for impl in FORMS[:2]),
-    ],
-    ids=str,
-)
-def test_forms_count_as_executed_and_decode_as_the_prompt(impl, sizes):
-    shape, params = (2, 5, 4, 6), {"impl": impl}
-    check_counts("differential", shape, params, lambda state: vars(state).values(), sizes)
-    layer = built("differential", shape, torch.float64, **params, **sizes)
-    check_steps(layer, inputs(shape, torch.float64))
-
-
 def test_the_fused_form_holds_no_scores_and_a_masked_pair_costs_nothing():
     spec, work = registry.get("differential", impl="fused"), Workload(4096, 4, 64, causal=True)
     pairs = 4096 * 4097 // 2
@@ -71,9 +56,6 @@ def test_the_fused_form_holds_no_scores_and_a_masked_pair_costs_nothing():
     assert spec.cost(work, "core").peak() < 4 * 4096**2
     with pytest.raises(RequestError, match="no separate value width"):
         spec.cost(work.with_(value_head_dim=32))
-
-
-def test_a_head_of_one_entry_is_refused():
     with pytest.raises(RequestError, match="head_dim=1 is too narrow"):
         attnprof.cost("differential", Workload(9, 2, 1))
 

@@ -13,8 +13,10 @@ from attnprof import registry
 from attnprof.measure.clocks import onednn_restored
 from tests.mechanisms.cases import HASHES, built, causals, inputs, names, params
 from tests.mechanisms.checks import check_gradients
+from tests.mechanisms.variants import TEXTS, VARIANTS
 
 SHAPE = (2, 7, 2, 4)
+ALL = [*((name, {}) for name in registry.names()), *TEXTS]
 
 
 def ran(layer, x, causal):
@@ -25,25 +27,27 @@ def ran(layer, x, causal):
     return y.detach(), x.grad
 
 
-#: One of each kind of function whose backward pass is its own, and one without any.
-KINDS = ("linear", "longformer", "neural", "nystromformer", "reformer", "sdpa", "taylor-efficient")
+#: One of each kind of function whose backward pass is its own, and one without any, but for those
+#: of many operations, which take seconds.
+KINDS = ("linear", "longformer", "neural", "sdpa", "taylor-efficient")
+AHEAD = [*((name, {}) for name in KINDS), ("he", {"impl": "fft"})]
 
 
 # torch looks at the gradients of what crosses a break of the graph
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("name", registry.names())
-def test_a_compiled_layer_is_the_layer(name):
-    layer, x = built(name, SHAPE), inputs(SHAPE)
+@pytest.mark.parametrize(("name", "more"), ALL)
+def test_a_compiled_layer_is_the_layer(name, more):
+    layer, x = built(name, SHAPE, **more), inputs(SHAPE)
     causal = causals(name)[-1]
-    torch.compiler.reset()
+    torch.compiler.reset()  # the layers compiled before this one count against a limit
     # every mechanism's text becomes one graph; what is made of backward passes is tried by kind
-    many = ("nystromformer", "reformer")  # operations, which take seconds
-    backend = "aot_eager" if name in KINDS and name not in many else "eager"
+    backend = "aot_eager" if (name, more) in AHEAD else "eager"
     compiled = torch.compile(layer, backend=backend, fullgraph=True)
     torch.testing.assert_close(ran(compiled, x, causal), ran(layer, x, causal))
 
 
-@pytest.mark.parametrize("name", KINDS)
+# a function that keeps less there, one that does not ask, and one of its own chunks
+@pytest.mark.parametrize("name", ["linear", "longformer", "neural"])
 def test_a_layer_that_nobody_differentiates_compiles_whole_too(name):
     layer, x = built(name, SHAPE), inputs(SHAPE)
     torch.compiler.reset()
@@ -57,9 +61,9 @@ CLOSE = {torch.bfloat16: 0.1, torch.float64: 1e-4}
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
-@pytest.mark.parametrize("name", registry.names())
-def test_other_number_formats_are_near_float32(name, dtype):
-    layer, x = built(name, SHAPE), inputs(SHAPE)
+@pytest.mark.parametrize(("name", "more"), ALL)
+def test_other_number_formats_are_near_float32(name, more, dtype):
+    layer, x = built(name, SHAPE, **more), inputs(SHAPE)
     for causal in causals(name):
         expected = ran(layer, x, causal)
         outputs = ran(copy.deepcopy(layer).to(dtype), x.to(dtype), causal)
@@ -89,11 +93,13 @@ def test_the_seed_of_attend_decides(name):
     assert torch.equal(first, again)
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_gradients_of_input_and_parameters_are_numerical_ones(name):
-    shape = (1, 5, 2, 2)
-    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
-    check_gradients(layer, x, causals(name), parameters=True, fast_mode=True)
+DIFFERENTIATED = [(name, (1, 5, 2, 2), {}) for name in registry.names()] + VARIANTS
+
+
+@pytest.mark.parametrize(("name", "shape", "more"), DIFFERENTIATED, ids=str)
+def test_gradients_of_input_and_parameters_are_numerical_ones(name, shape, more):
+    layer, x = built(name, shape, torch.float64, **more), inputs(shape, torch.float64)
+    check_gradients(layer, x[:1], causals(name), parameters=True, fast_mode=True)
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -8,36 +8,14 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.layer_rows import angles
-from attnprof.blocks.picked import PICKED, ROWS, block_sums, picks
+from attnprof.blocks.picked import block_sums, picks
 from attnprof.errors import RequestError
 from attnprof.ops.functional import wide_positions
 from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.checks import (
-    check_counts,
-    check_forms,
-    check_gradients,
-    check_peak,
-    check_steps,
-    close,
-    loops,
-    split,
-)
+from tests.mechanisms.checks import check_gradients, check_peak, check_steps, close, loops
+from tests.mechanisms.variants import DSA, INDEX, TOPK, forms
 
-FORMS = ("gathered", "dense-mask")
-INDEX = {"index_heads": 16, "index_dim": 4}
-SIZES = [
-    ((2, 9, 4, 3), {"top": 4}), ((1, 70, 2, 4), {"top": 5, "num_kv_heads": 1}),
-    ((2, 6, 4, 2), {"top": 1, "num_kv_heads": 2, "value_head_dim": 5}), ((1, 5, 1, 4), {"top": 9}),
-]  # fmt: skip
-BLOCKS = [
-    ((2, 11, 4, 3), {"top": 6, "index_block": 3}), ((1, 9, 2, 4), {"top": 5, "index_block": 2}),
-    ((1, 70, 2, 2), {"top": 8, "index_block": 4, "num_kv_heads": 1}),
-    ((2, 5, 1, 2), {"top": 3, "index_block": 4}),
-]  # fmt: skip
-LATENT = [
-    {"kv_rank": 3, "rope_dim": 4, "top": 4}, {"kv_rank": 5, "rope_dim": 0, "top": 2},
-    {"q_rank": 3, "kv_rank": 4, "rope_dim": 2, "top": 3, "nope_dim": 3, "value_dim": 5},
-]  # fmt: skip
+FORMS = forms("topk")
 
 
 def picked(q, k, shares, top, causal):
@@ -84,45 +62,15 @@ def definition(layer, x, causal, source=None):
     return layer.o_proj(out[0].transpose(0, 1).flatten(1))
 
 
-@pytest.mark.parametrize(("shape", "more"), SIZES + BLOCKS, ids=str)
+@pytest.mark.parametrize(("shape", "more"), TOPK, ids=str)
 @pytest.mark.parametrize("impl", FORMS)
-def test_both_forms_are_the_definition_for_a_prompt_and_token_by_token(impl, shape, more):
+def test_both_forms_are_the_definition(impl, shape, more):
     layer = built("topk", shape, torch.float64, **{**INDEX, **more}, impl=impl)
     x = inputs(shape, torch.float64)
     with torch.no_grad():
         for causal in (False, True):
             expected = torch.stack([definition(layer, sample, causal) for sample in x])
             close(layer(x, causal=causal), expected)
-    check_steps(layer, x)
-
-
-COUNTED = [
-    *(("topk", *case) for case in SIZES + BLOCKS),
-    *(("dsa", (2, 6, 3, 4), params) for params in LATENT),
-    ("dsa", (3, 7, 3, 4), {**LATENT[0], "index_block": 2}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "shape", "more"), COUNTED, ids=str)
-@pytest.mark.parametrize("impl", FORMS)
-def test_both_forms_count_as_executed(impl, name, shape, more):
-    sizes, params = split({**INDEX, **more, "impl": impl})
-    check_counts(name, shape, params, lambda state: vars(state).values(), sizes)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "more"),
-    [
-        ("topk", (2, 6, 4, 2), {"num_kv_heads": 2}),
-        ("dsa", (1, 5, 2, 2), {"rope_dim": 2}),
-        ("topk", (1, 7, 2, 2), {"index_block": 2}),
-        ("dsa", (1, 7, 2, 2), {"index_block": 2, "rope_dim": 2}),
-    ],
-)
-@pytest.mark.parametrize("impl", FORMS)
-def test_gradients_pass_what_was_picked(impl, name, shape, more):
-    layer = built(name, shape, torch.float64, top=3, impl=impl, **INDEX, **more)
-    check_gradients(layer, inputs(shape, torch.float64))
 
 
 def test_equal_scores_go_to_the_earlier_token_at_any_length():
@@ -144,28 +92,6 @@ def test_a_step_reads_the_keys_of_the_indexer_and_the_rows_that_are_picked():
     for name, latent in (("topk", {}), ("dsa", {"kv_rank": 24, "rope_dim": 4})):
         spec = registry.get(name, top=20, index_dim=6, **latent)
         assert spec.state_traffic(step) == 4 * 2 * (20 * read[name] + 300 * 6)
-
-
-def test_gathering_saves_products_and_memory_grows_with_the_length():
-    gathered, dense = (
-        registry.get("topk", top=64, index_heads=4, index_dim=16, impl=impl) for impl in FORMS
-    )
-
-    def peak(spec, n, phase):
-        return spec.cost(Workload(n, 4, 16, causal=True, phase=phase)).peak()
-
-    for phase in ("forward", "train"):
-        assert peak(gathered, 1 << 20, phase) / peak(gathered, 1 << 16, phase) < 17
-        assert peak(dense, 1 << 14, phase) / peak(dense, 1 << 12, phase) > 15
-
-
-def test_more_than_one_block_of_rows_is_the_dense_mask():
-    top = PICKED // ROWS * 2  # 32 rows a block
-    layer = built("topk", (1, 600, 2, 4), torch.float64, top=top, **INDEX)
-    x = inputs((1, 600, 2, 4), torch.float64)
-    specs = [layer.spec, layer.spec.with_params({"impl": "dense-mask"})]
-    for causal in (False, True):
-        check_forms(layer, x, specs, causal=causal)
 
 
 def test_it_picks_what_the_indexer_of_deepseek_v3_2_picks():
@@ -295,7 +221,7 @@ def ranked(layer, x):
     return picked(q, keys, layer.index_shares(x), spec.top, causal=True)
 
 
-@pytest.mark.parametrize("params", LATENT, ids=str)
+@pytest.mark.parametrize("params", DSA, ids=str)
 @pytest.mark.parametrize("impl", FORMS)
 def test_a_row_is_that_of_latent_attention_over_its_picks(impl, params):
     """A row alone with the rows that it picks, by expanded latent attention, in place of a loop."""
@@ -307,7 +233,6 @@ def test_a_row_is_that_of_latent_attention_over_its_picks(impl, params):
         {name: x for name, x in layer.state_dict().items() if "index" not in name}
     )
     x = inputs(shape, torch.float64)
-    check_steps(layer, x)
     with torch.no_grad():
         rows, ranks = layer(x, causal=True), [ranked(layer, sample) for sample in x]
         for sample, t in torch.cartesian_prod(torch.arange(2), torch.arange(7)).tolist():

@@ -1,17 +1,16 @@
 """Linear attention and Performer against loops, softmax, their own scan and torch's counts."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload
 from attnprof.blocks.kernel_attention import kernel_attention
 from attnprof.errors import RequestError
-from tests.mechanisms.checks import check_executed, check_steps, close, drawn, held
-from tests.oracles.aten import count_layer
+from tests.mechanisms.checks import close, drawn
 
 KINDS = [
     ("linear", {}),
@@ -70,30 +69,18 @@ def test_attend_is_the_definition(name, params, shape, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("projects", "softmax"), [(False, False), (True, False), (True, True)])
-def test_blocks_of_any_length_give_the_same_rows_and_gradients(projects, softmax, causal):
-    torch.manual_seed(2)
-    q, k, v = (x.requires_grad_() for x in drawn((2, 11, 4)))
-    projection = features_of(4) if projects else None
-    results = []
-    for length in (11, 4, 1):
-        y = kernel_attention(q, k, v, projection, softmax=softmax, causal=causal, rows=length)
-        results.append((y, *torch.autograd.grad(y.sin().sum(), (q, k, v))))
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("projects", "softmax"), [(False, False), (True, False), (True, True)])
-def test_gradients_are_numerically_right(projects, softmax, causal):
+def test_blocks_of_any_length_give_the_same_rows_and_numerical_gradients(projects, softmax, causal):
     torch.manual_seed(3)
-    q, k, v = (x.requires_grad_() for x in drawn((2, 7, 3)))
+    operands = [x.requires_grad_() for x in drawn((2, 7, 3))]
     projection = features_of(3, 5) if projects else None
 
-    def run(*x):
-        return kernel_attention(*x, projection, softmax=softmax, causal=causal, rows=3)
+    def run(*x, rows):
+        return kernel_attention(*x, projection, softmax=softmax, causal=causal, rows=rows)
 
-    assert torch.autograd.gradcheck(run, (q, k, v))
+    whole = run(*operands, rows=7)
+    for rows in (3, 1):
+        torch.testing.assert_close(run(*operands, rows=rows), whole, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(partial(run, rows=3), operands)
 
 
 def test_the_error_of_performer_falls_with_the_root_of_its_features():
@@ -112,9 +99,9 @@ def test_the_error_of_performer_falls_with_the_root_of_its_features():
 
 
 @pytest.mark.parametrize(("name", "params"), KINDS)
-@pytest.mark.parametrize("size", [1.0, 30.0])
-def test_no_row_moves_with_a_later_token_and_no_sample_with_another(name, params, size):
+def test_no_row_moves_with_a_large_later_token_and_no_sample_with_another(name, params):
     torch.manual_seed(5)
+    size = 30
     q, k, v = drawn((2, 2, 140, 8), dtype=torch.float32)
     before = attnprof.attend(name, q, k, v, causal=True, **params)
     full = attnprof.attend(name, q, k, v, **params)
@@ -169,67 +156,6 @@ def test_fewer_digits_stay_near_float64(name, params, dtype, causal):
     exact = layer.double()(x.double(), causal=causal)
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     torch.testing.assert_close(got.double(), exact, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(("name", "params"), KINDS)
-def test_steps_are_the_causal_rows_from_a_state_that_does_not_grow(name, params):
-    torch.manual_seed(7)
-    layer = attnprof.build(name, 8, 2, **params).double()
-    state = check_steps(layer, *drawn((3, 9, 8), 1))
-    entries = state.sums.numel() + (0 if state.top is None else state.top.numel())
-    workload = Workload(9, 2, 4, 3, phase="decode")
-    assert attnprof.cost(name, workload, **params).state_entries == entries
-
-
-def test_layers_with_other_features_give_the_same_compiled():
-    layer = attnprof.build("performer", 8, 2, **KINDS[2][1])
-    x = torch.randn(2, 5, 8)
-    torch.compiler.reset()  # the layers compiled before this one count against a limit
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, causal=True), layer(x, causal=True))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("name", "params"), KINDS)
-@pytest.mark.parametrize("shape", [(2, 129, 2, 8), (1, 513, 3, 2)])
-def test_products_are_those_torch_counts(name, params, causal, shape):
-    b, n, h, d = shape
-    with torch.device("meta"):
-        layer = attnprof.build(name, h * d, h, **params)
-    x = torch.empty(b, n, h * d, device="meta", requires_grad=True)
-    for phase in ("forward", "train"):
-        with FlopCounterMode(display=False) as counter:
-            y = layer(x, causal=causal)
-            if phase == "train":
-                y.sum().backward()
-        cost = attnprof.cost(name, Workload(n, h, d, b, causal=causal, phase=phase), **params)
-        assert cost.matmul_flops == counter.get_total_flops()
-
-
-@pytest.mark.parametrize(("dtype", "causal"), [("float32", False), ("bfloat16", True)])
-@pytest.mark.parametrize(("name", "params"), KINDS)
-def test_counts_and_peaks_across_blocks_are_those_of_the_run(name, params, causal, dtype):
-    layer = attnprof.build(name, 24, 2, **params).to(getattr(torch, dtype))
-    x = torch.randn(2, 519, 24, dtype=getattr(torch, dtype))
-    workload = Workload(519, 2, 12, 2, causal=causal, dtype=dtype)
-    counted = count_layer(layer, x, "train", causal=causal)
-    for phase in ("forward", "train"):
-        cost = attnprof.cost(name, workload.with_(phase=phase), **params)
-        assert held(layer, x, phase, causal=causal) == cost.peak()
-    check_executed(cost, counted)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["linear", "performer"])
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_time_and_memory_grow_with_the_length_alone(name, causal, phase):
-    def at(n):
-        cost = attnprof.cost(name, Workload(n, 1, 64, causal=causal, phase=phase))
-        return cost.flops, cost.peak()
-
-    (flops, peak), (flops_2, peak_2) = at(2**16), at(2**17)
-    assert 1.99 < flops_2 / flops < 2.01
-    assert 1.8 < peak_2 / peak < 2.01
 
 
 def test_linear_definition_by_hand():

@@ -10,21 +10,11 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.checks import (
-    check_counts,
-    check_executed,
-    check_gradients,
-    check_peak,
-    check_steps,
-    close,
-)
+from tests.mechanisms.checks import check_executed, close
+from tests.mechanisms.variants import MLA, forms
 from tests.oracles.aten import count
 
-FORMS = ("expanded", "absorbed", "reexpanded")
-SIZES = [
-    {"kv_rank": 3, "rope_dim": 4}, {"kv_rank": 5, "rope_dim": 0}, {"kv_rank": 2, "rope_dim": 3,
-     "rotary": False, "nope_dim": 3, "value_dim": 5}, {"q_rank": 3, "rope_dim": 2},
-]  # fmt: skip
+FORMS = forms("mla")
 
 
 def norm(row, weight):
@@ -74,9 +64,9 @@ def loops(layer, x, causal):
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("params", SIZES, ids=str)
+@pytest.mark.parametrize("params", MLA, ids=str)
 @pytest.mark.parametrize("impl", FORMS)
-def test_every_form_is_the_definition_for_a_prompt_and_token_by_token(impl, params):
+def test_every_form_is_the_definition(impl, params):
     shape = (2, 7, 3, 4)
     layer = built("mla", shape, torch.float64, impl=impl, **params)
     x = inputs(shape, torch.float64)
@@ -84,84 +74,17 @@ def test_every_form_is_the_definition_for_a_prompt_and_token_by_token(impl, para
         for causal in (False, True):
             expected = torch.stack([loops(layer, sample, causal) for sample in x])
             close(layer(x, causal=causal), expected)
-    check_steps(layer, x)
 
 
-@pytest.mark.parametrize("params", SIZES, ids=str)
-@pytest.mark.parametrize("impl", FORMS)
-def test_every_form_counts_as_executed(impl, params):
-    expanded = impl == "expanded"
-    check_counts(
-        "mla", (2, 5, 3, 4), {**params, "impl": impl},
-        lambda state: vars(state).values() if expanded else [state],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
-@pytest.mark.parametrize("impl", FORMS)
-def test_the_peak_of_every_form_is_the_allocators(impl, shape):
-    layer, x = built("mla", shape, impl=impl, rope_dim=4), inputs(shape)
-    cost = attnprof.cost("mla", workload(shape, causal=True), impl=impl, rope_dim=4)
-    check_peak(cost, layer, x, causal=True)
-
-
-@pytest.mark.parametrize("params", SIZES, ids=str)
-@pytest.mark.parametrize("impl", FORMS[:2])
-def test_gradients_of_every_form_are_numerical_ones(impl, params):
-    shape = (1, 4, 2, 2)
-    layer = built("mla", shape, torch.float64, impl=impl, **params)
-    check_gradients(layer, inputs(shape, torch.float64), parameters=True, fast_mode=True)
-
-
-#: h, d_model / h, q_rank, c, rope, key, value: DeepSeek-V3, Kimi-Linear, and an odd one
-RELEASED = [
-    (128, 56, 1536, 512, 64, 128, 128), (32, 72, None, 512, 64, 128, 128), (3, 5, 7, 11, 2, 6, 9),
-]  # fmt: skip
-
-
-def asked_of(sizes, **more):
-    h, d, q_rank, c, r, key, value = sizes
-    params = {"kv_rank": c, "q_rank": q_rank, "rope_dim": r, "nope_dim": key, "value_dim": value}
-    return Workload(more.pop("n"), h, d, more.pop("b", 1), **more), params
-
-
-def weights_of(sizes):
-    """Entries of the maps, without norms."""
-    h, d, q_rank, c, r, key, value = sizes
-    width, queries = h * d, h * (key + r)
-    q = width * queries if q_rank is None else width * q_rank + q_rank * queries
-    return q + width * (c + r) + c * h * (key + value) + h * value * width
-
-
-def test_parameters_are_those_of_deepseek_v3():
-    work, params = asked_of(RELEASED[0], n=1)
-    assert registry.get("mla", **params).parameters(work) == 187_107_328
-
-
-@pytest.mark.parametrize("sizes", RELEASED, ids=str)
-@pytest.mark.parametrize(("b", "n"), [(1, 64), (2, 1000)])
-def test_products_are_the_known_formulas(sizes, b, n):
-    h, _, _, c, r, key, value = sizes
-    work, params = asked_of(sizes, n=n, b=b, causal=True)
-    step = work.with_(causal=False, phase="decode")
-    projected = 2 * b * weights_of(sizes)
-    pair = {"expanded": key + r + value, "absorbed": 2 * c + r, "reexpanded": key + r + value}
-    again = c * h * (key + value)  # for each cached token but the new one's
-    for impl in FORMS:
-        spec = registry.get("mla", impl=impl, **params)
-        assert spec.cost(work).matmul_flops == projected * n + 2 * b * h * n * n * pair[impl]
-        expected = projected + 2 * b * h * n * pair[impl]
-        more = 2 * b * again * (n - 1) if impl == "reexpanded" else 0
-        assert spec.cost(step).matmul_flops == expected + more
-        kept = h * (key + r + value) if impl == "expanded" else c + r
-        assert spec.cost(step).state_entries == b * n * kept
+#: DeepSeek-V3: 128 heads of 56 columns of the model's width.
+DEEPSEEK = {"kv_rank": 512, "q_rank": 1536, "rope_dim": 64, "nope_dim": 128, "value_dim": 128}
 
 
 def test_absorbed_products_of_deepseek_v3_are_3_4_times_expanded_and_a_cache_71_times_less():
-    work, params = asked_of(RELEASED[0], n=4096, phase="decode")
-    tables = {impl: attnprof.cost("mla", work, impl=impl, **params) for impl in FORMS}
-    rest = 2 * weights_of(RELEASED[0])
-    core = {impl: table.matmul_flops - rest for impl, table in tables.items()}
+    work = Workload(4096, 128, 56, phase="decode")
+    tables = {impl: attnprof.cost("mla", work, impl=impl, **DEEPSEEK) for impl in FORMS}
+    maps = 2 * (187_107_328 - 1536 - 512)  # its parameters, without the entries of two norms
+    core = {impl: table.matmul_flops - maps for impl, table in tables.items()}
     assert core["absorbed"] / core["expanded"] == 1088 / 320
     kept = {impl: table.state_entries for impl, table in tables.items()}
     assert kept["expanded"] / kept["absorbed"] == 40960 / 576

@@ -5,12 +5,8 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import check_counts, check_gradients, check_steps, close, drawn, loops
-
-FORMS = ("gathered", "dense-mask")
-#: tokens, heads of keys, blocks that a row reads, tokens of a block: ragged, all, one, not full
-SIZES = [(11, 2, 2, 3), (9, 4, 3, 2), (12, 2, 1, 4), (5, 1, 3, 8), (1, 2, 2, 2)]
+from tests.mechanisms.checks import close, drawn, loops
+from tests.mechanisms.variants import MOBA, forms
 
 
 def definition(q, k, v, top, block):
@@ -32,31 +28,13 @@ def definition(q, k, v, top, block):
     return out
 
 
-@pytest.mark.parametrize(("n", "kv_heads", "top", "block"), SIZES)
-@pytest.mark.parametrize("impl", FORMS)
+@pytest.mark.parametrize(("n", "kv_heads", "top", "block"), MOBA)
+@pytest.mark.parametrize("impl", forms("moba"))
 def test_attend_is_the_definition(impl, n, kv_heads, top, block):
-    (q,), (k,), (v,) = (
-        drawn((2, 4, n, 3), 1),
-        drawn((2, kv_heads, n, 3), 1),
-        drawn((2, kv_heads, n, 5), 1),
-    )
+    shapes = (2, 4, n, 3), (2, kv_heads, n, 3), (2, kv_heads, n, 5)
+    q, k, v = (drawn(shape, 1)[0] for shape in shapes)
     got = attnprof.attend("moba", q, k, v, causal=True, top=top, block=block, impl=impl)
     close(got, definition(q, k, v, top, block))
-
-
-@pytest.mark.parametrize(("n", "kv_heads", "top", "block"), SIZES)
-@pytest.mark.parametrize("impl", FORMS)
-def test_steps_are_rows_and_all_count_as_executed(impl, n, kv_heads, top, block):
-    params, sizes = {"top": top, "block": block, "impl": impl}, {"num_kv_heads": kv_heads}
-    check_counts("moba", (2, n, 4, 3), params, lambda state: vars(state).values(), sizes)
-    layer = built("moba", (2, n, 4, 3), torch.float64, **params, **sizes)
-    check_steps(layer, inputs((2, n, 4, 3), torch.float64))
-
-
-@pytest.mark.parametrize("impl", FORMS)
-def test_gradients_pass_what_was_picked(impl):
-    layer = built("moba", (1, 7, 4, 2), torch.float64, top=2, block=2, num_kv_heads=2, impl=impl)
-    check_gradients(layer, inputs((1, 7, 4, 2), torch.float64))
 
 
 @pytest.mark.parametrize(("b", "n", "g"), [(1, 4096, 8), (2, 8192, 2)])

@@ -4,38 +4,21 @@ import math
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
 from attnprof.mechanisms import neural as neural_spec
-from tests.mechanisms.checks import check_counts, check_executed, check_steps, close, drawn, held
-from tests.oracles.aten import count_layer
+from tests.mechanisms.checks import close, drawn
+from tests.mechanisms.variants import NEURAL
 
-VARIANTS = [
-    {},
-    {"down_dim": 2},
-    {"depth": 1},
-    {"depth": 1, "hidden_dim": 7, "down_dim": 3},
-    {"hidden_dim": 5},
+SHAPES = [(3, 2, 7, 4), (1, 1, 13, 3), (2, 3, 1, 2)]
+#: Every variant in both forms, each at one of the shapes, which take turns.
+CASES = [
+    (SHAPES[(v + i) % 3], params, impl)
+    for v, params in enumerate(NEURAL)
+    for i, impl in enumerate(("factored", "naive"))
 ]
-IMPLS = ["factored", "naive"]
-
-
-def by_turns(*shapes):
-    """Every variant in both forms, each at one of the shapes, which take turns."""
-    return [
-        (shapes[(v + i) % len(shapes)], params, impl)
-        for v, params in enumerate(VARIANTS)
-        for i, impl in enumerate(IMPLS)
-    ]
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    """Chunks of a few rows, so that short sequences take many."""
-    monkeypatch.setattr(neural_spec, "CHUNK_ENTRIES", 64)
 
 
 def dot(weights, values):
@@ -82,123 +65,15 @@ def made(shape, **params):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("shape", "params", "impl"), by_turns((3, 2, 7, 4), (1, 1, 13, 3), (2, 3, 1, 2)), ids=str
-)
-@pytest.mark.usefixtures("small_chunks")
-def test_attend_is_the_definition(shape, params, impl, causal):
+@pytest.mark.parametrize(("shape", "params", "impl"), CASES, ids=str)
+def test_attend_is_the_definition(shape, params, impl, causal, monkeypatch):
+    monkeypatch.setattr(neural_spec, "CHUNK_ENTRIES", 64)  # chunks of a few rows
     weights, (q, k, v) = made(shape, **params)
     got = attnprof.attend("neural", q, k, v, causal=causal, weights=weights, impl=impl, **params)
     for i in range(shape[0]):
         for j in range(shape[1]):
             expected = loops(q[i, j], k[i, j], v[i, j], weights, causal)
             close(got[i, j], expected, 1e-10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("params", VARIANTS, ids=str)
-@pytest.mark.usefixtures("small_chunks")
-def test_both_forms_have_the_same_gradients(params, causal):
-    weights, operands = made((2, 3, 21, 4), **params)
-    leaves = [*operands, *weights.values()]
-    grads = []
-    for impl in IMPLS:
-        for leaf in leaves:
-            leaf.requires_grad_()
-        out = attnprof.attend(
-            "neural", *operands, causal=causal, weights=weights, impl=impl, **params
-        )
-        grads.append(torch.autograd.grad(out, leaves, torch.sin(out.detach() * 50)))
-    for ours, theirs in zip(*grads, strict=True):
-        close(ours, theirs, 1e-10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("params", VARIANTS[:3], ids=str)
-@pytest.mark.usefixtures("small_chunks")
-def test_gradients_are_those_of_the_function(params, causal):
-    weights, operands = made((1, 1, 6, 4), **params)
-    names = list(weights)
-
-    def run(*leaves):
-        weights = dict(zip(names, leaves[3:], strict=True))
-        return attnprof.attend("neural", *leaves[:3], causal=causal, weights=weights, **params)
-
-    leaves = [x.requires_grad_() for x in (*operands, *weights.values())]
-    assert torch.autograd.gradcheck(run, leaves)
-
-
-@pytest.mark.parametrize(("down_dim", "head_dim", "added"), [
-    (2, 64, 275), (16, 64, 2_753), (None, 64, 10_369), (2, 96, 403),
-])  # fmt: skip
-def test_added_parameters_are_the_published_models(down_dim, head_dim, added):
-    work = Workload(seq_len=8, num_heads=8, head_dim=head_dim)
-    spec = registry.get("neural", down_dim=down_dim)
-    assert spec.parameters(work, "core") == added
-    assert spec.parameters(work) == added + 4 * work.d_model**2
-
-
-@pytest.mark.parametrize(
-    ("shape", "params", "impl"), by_turns((3, 5, 4, 4), (1, 23, 3, 2), (2, 37, 1, 3)), ids=str
-)
-@pytest.mark.usefixtures("small_chunks")
-def test_costs_are_what_is_dispatched(shape, params, impl):
-    b, n, h, d = shape
-    layer = attnprof.build("neural", h * d, h, n, impl=impl, **params)
-    for causal in (False, True):
-        for phase in ("forward", "train"):
-            counts = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
-            work = Workload(n, h, d, b, causal=causal, phase=phase)
-            check_executed(attnprof.cost("neural", work, impl=impl, **params), counts, phase)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("impl", IMPLS)
-@pytest.mark.parametrize("params", VARIANTS, ids=str)
-def test_peaks_are_the_allocators(params, impl, causal):
-    b, n, h, d = 2, 129, 2, 8
-    layer, x = attnprof.build("neural", h * d, h, n, impl=impl, **params), torch.randn(b, n, h * d)
-    for phase in ("forward", "train"):
-        work = Workload(n, h, d, b, causal=causal, phase=phase)
-        peak = attnprof.cost("neural", work, impl=impl, **params).peak()
-        held_bytes = held(layer, x, phase, causal=causal)
-        assert peak == pytest.approx(held_bytes, abs=64, rel=1e-3), phase
-
-
-@pytest.mark.parametrize("params", VARIANTS, ids=str)
-def test_a_step_is_the_causal_forwards_row_and_costs_what_it_runs(params):
-    check_counts("neural", (3, 9, 2, 4), params, lambda state: [state])
-    layer = attnprof.build("neural", 8, 2, **params).double()
-    check_steps(layer, *drawn((3, 9, 8), 1), 1e-10)
-
-
-@pytest.mark.parametrize("n", [33, 1_000, 4_097, 32_769])
-def test_torchs_counter_agrees_on_the_products_at_any_length(n):
-    with torch.device("meta"):
-        layer = attnprof.build("neural", 2, 1, n)
-        x = torch.randn(1, n, 2)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        layer(x)
-    assert attnprof.cost("neural", Workload(n, 1, 2)).matmul_flops == counter.get_total_flops()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("impl", IMPLS)
-def test_low_precision_is_near_double(impl, dtype):
-    weights, operands = made((2, 2, 17, 4), impl=impl)
-    exact = attnprof.attend("neural", *operands, weights=weights, impl=impl)
-    low = {name: w.to(dtype) for name, w in weights.items()}
-    got = attnprof.attend("neural", *(x.to(dtype) for x in operands), weights=low, impl=impl)
-    assert got.dtype == dtype
-    torch.testing.assert_close(got.double(), exact, rtol=0, atol=64 * torch.finfo(dtype).eps)
-
-
-def test_the_naive_form_compiles():
-    layer = attnprof.build("neural", 8, 2, impl="naive")
-    x = torch.randn(2, 9, 8)
-    torch.compiler.reset()  # the layers compiled before this one count against a limit
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, causal=True), layer(x, causal=True))
 
 
 def test_the_definition_counts_every_pairs_whole_network():
@@ -218,13 +93,6 @@ def test_the_factored_form_holds_a_small_part_of_c():
     factored = registry.get("neural").cost(work, "core").peak()
     assert naive > 4 * 4096**2 * 128
     assert factored < naive / 100
-
-
-def test_growth_is_as_claimed():
-    def peak(n):
-        return registry.get("neural").cost(Workload(n, 1, 64), "core").peak()
-
-    assert math.log(peak(1 << 20) / peak(1 << 14)) / math.log(64) == pytest.approx(1.5, abs=0.05)
 
 
 @pytest.mark.parametrize(("params", "says"), [

@@ -10,27 +10,8 @@ from attnprof import Workload, registry
 from attnprof.blocks.compressed import window_pairs
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import (
-    check_counts,
-    check_forms,
-    check_gradients,
-    check_steps,
-    close,
-    drawn,
-)
-
-FORMS = ("gathered", "dense-mask")
-
-
-def sizes(top, block, pool, stride, window):
-    return {"top": top, "block": block, "pool": pool, "stride": stride, "window": window}
-
-
-#: Tokens, heads of keys: ragged, more blocks than are picked, a window longer than the text, one.
-SIZES = [
-    (23, 2, sizes(3, 4, 4, 2, 3)), (40, 1, sizes(4, 4, 2, 2, 5)), (9, 4, sizes(3, 2, 2, 1, 1)),
-    (5, 1, sizes(3, 8, 8, 4, 20)), (1, 2, sizes(3, 2, 2, 2, 2)),
-]  # fmt: skip
+from tests.mechanisms.checks import close, drawn
+from tests.mechanisms.variants import NSA, forms
 
 
 def softmax(row, keys):
@@ -74,46 +55,21 @@ def branches(q, k, v, *, top, block, pool, stride, window):
     return out
 
 
-@pytest.mark.parametrize(("n", "kv_heads", "params"), SIZES)
-@pytest.mark.parametrize("impl", FORMS)
-def test_attend_adds_the_three_branches(impl, n, kv_heads, params):
-    (q,), (k,), (v,) = (
-        drawn((2, 4, n, 3), 1), drawn((2, kv_heads, n, 3), 1), drawn((2, kv_heads, n, 5), 1),
-    )  # fmt: skip
+@pytest.mark.parametrize(("n", "kv_heads", "params"), NSA)
+@pytest.mark.parametrize("impl", forms("nsa"))
+def test_attend_adds_the_three_branches_and_a_layer_gates_them(impl, n, kv_heads, params):
+    shapes = (2, 4, n, 3), (2, kv_heads, n, 3), (2, kv_heads, n, 5)
+    q, k, v = (drawn(shape, 1)[0] for shape in shapes)
     got = attnprof.attend("nsa", q, k, v, causal=True, impl=impl, **params)
     close(got, branches(q, k, v, **params).sum(0))
-
-
-@pytest.mark.parametrize(("n", "kv_heads", "params"), SIZES)
-@pytest.mark.parametrize("impl", FORMS)
-def test_a_layer_gates_its_branches_steps_are_rows_and_all_count_as_executed(
-    impl, n, kv_heads, params
-):
-    shape, more = (2, n, 4, 3), {**params, "impl": impl}
-    layer = built("nsa", shape, torch.float64, num_kv_heads=kv_heads, **more)
+    shape = (2, n, 4, 3)
+    layer = built("nsa", shape, torch.float64, num_kv_heads=kv_heads, impl=impl, **params)
     x = inputs(shape, torch.float64)
     with torch.no_grad():
         q, k, v = (layer.heads(letter, x) for letter in "qkv")
         gates = layer.gate_proj(x).sigmoid().view(2, n, 3, 4).permute(2, 0, 3, 1).unsqueeze(-1)
         rows = (gates * branches(q, k, v, **params)).sum(0).transpose(1, 2).flatten(2)
         close(layer(x, causal=True), layer.o_proj(rows))
-    check_steps(layer, x)
-    kept = {"num_kv_heads": kv_heads}
-    check_counts("nsa", shape, more, lambda state: vars(state).values(), kept)
-
-
-@pytest.mark.parametrize("impl", FORMS)
-def test_gradients_pass_what_was_picked(impl):
-    more = {**SIZES[0][2], "impl": impl, "num_kv_heads": 2}
-    layer = built("nsa", (1, 9, 4, 2), torch.float64, **more)
-    check_gradients(layer, inputs((1, 9, 4, 2), torch.float64))
-
-
-def test_more_than_one_block_of_rows_is_the_dense_mask():
-    params = sizes(4, 16, 8, 4, 20)
-    layer = built("nsa", (2, 200, 4, 4), torch.float64, num_kv_heads=2, **params)
-    specs = [registry.get("nsa", **params, impl=impl) for impl in FORMS]
-    check_forms(layer, inputs((2, 200, 4, 4), torch.float64), specs, causal=True)
 
 
 @pytest.mark.parametrize(("n", "rows"), [(8192, 2048), (16384, 2560), (32768, 3584), (65536, 5632)])

@@ -11,10 +11,10 @@ from attnprof import Workload, registry
 from attnprof.blocks.layer_rows import convolved_step, short_convolution
 from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.errors import RequestError
-from tests.mechanisms.checks import check_executed, check_steps, close, drawn
+from tests.mechanisms.checks import check_executed, close, drawn
+from tests.mechanisms.variants import RECURRENT
 from tests.oracles.aten import count_layer, count_training
 
-NAMES = ("gated-deltanet", "kimi-delta", "retnet", "lightning", "gla", "mamba2")
 GATES = ("none", "token", "channel")
 
 
@@ -75,30 +75,7 @@ def test_unit_rows_have_the_gradient_of_their_formula():
     torch.testing.assert_close(unit_rows(x), x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt())
 
 
-def forms(name):
-    return [form for form in registry.get(name).allowed["impl"] if form != "auto"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_all_forms_of_a_layer_are_one(name):
-    x = torch.randn(2, 37, 12, dtype=torch.float64)
-    outputs = []
-    for form in forms(name):
-        torch.manual_seed(1)
-        layer = attnprof.build(name, 12, 3, impl=form, chunk=16).double()
-        outputs.append(layer(x))
-    for other in outputs[1:]:
-        close(other, outputs[0])
-
-
-@pytest.mark.parametrize("impl", ["recurrent", "chunkwise"])
-@pytest.mark.parametrize("name", NAMES)
-def test_steps_of_every_form_are_the_rows_of_the_prompt(name, impl):
-    layer = attnprof.build(name, 12, 3, impl=impl, chunk=4).double()
-    check_steps(layer, *drawn((2, 10, 12), 1))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECURRENT)
 def test_a_mask_changes_nothing_of_a_recurrence(name):
     layer, (x,) = attnprof.build(name, 12, 3), drawn((2, 10, 12), 1, torch.float32)
     outputs, counts = [], []
@@ -117,27 +94,11 @@ def test_a_mask_changes_nothing_of_a_recurrence(name):
 
 
 # -- closed forms ----------------------------------------------------------------------------
-@pytest.mark.parametrize("name", NAMES)
-def test_state_is_constant_and_memory_linear(name):
-    def asked(n, phase):
-        work = Workload(n, 4, 16, 2, value_head_dim=24, phase=phase)
-        return attnprof.cost(name, work, "core")
-
-    assert asked(7, "decode").state_entries == asked(70_000, "decode").state_entries
-    assert asked(7, "decode").state_entries == 2 * 4 * 16 * 24
-    peaks = [asked(n, "train").peak() for n in (2**14, 2**15, 2**16)]
-    assert peaks[2] - peaks[1] == 2 * (peaks[1] - peaks[0])
-
-
-@pytest.mark.parametrize(("d", "chunk", "length"), [(128, 64, 192), (128, 256, 384)])
-def test_chunks_take_fewer_products_than_all_pairs_from_a_length_on(d, chunk, length):
-    def asked(n, impl):  # whole numbers of chunks
-        return attnprof.cost("retnet", Workload(n, 1, d), "core", impl=impl, chunk=chunk)
-
-    below, above = (chunk * (length // chunk + more) for more in (0, 1))
-    for n in (below, above):
-        fewer = asked(n, "chunkwise").matmul_flops <= asked(n, "parallel").matmul_flops
-        assert fewer == (n >= length)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_state_does_not_grow(name):
+    for n in (7, 70_000):
+        work = Workload(n, 4, 16, 2, value_head_dim=24, phase="decode")
+        assert attnprof.cost(name, work, "core").state_entries == 2 * 4 * 16 * 24
 
 
 def test_a_short_convolution_is_torchs_and_steps_are_its_rows():

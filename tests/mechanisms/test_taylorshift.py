@@ -1,4 +1,4 @@
-"""TaylorShift: both forms against loops, each other, autograd, and the document's closed forms."""
+"""TaylorShift: all forms against loops, each other, autograd, and the document's closed forms."""
 
 import math
 
@@ -9,11 +9,12 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from attnprof.blocks.taylor import BOXED, scan
+from attnprof.blocks.taylor import BOXED, SYMMETRIC, scan, sums
 from attnprof.errors import RequestError
-from tests.mechanisms.checks import check_executed, close, held
+from tests.mechanisms.checks import check_executed, close
 from tests.oracles.aten import count, count_layer
 from tests.oracles.evaluate import Evaluator
+from tests.oracles.memory import held
 
 FORMS = ("taylor-direct", "taylor-efficient", "taylorshift")
 
@@ -51,48 +52,38 @@ def test_attend_is_the_definition(name, causal):
             close(got[i, j], expected, 1e-10)
 
 
+#: Shapes of heads, and how the efficient form takes them.
+AGREEING = [
+    *((sizes, {}) for sizes in ((3, 4, 33, 8), (1, 1, 197, 16), (2, 3, 130, 4), (3, 1, 1, 5))),
+    *(((2, 2, 7, 3), {"chunk": chunk}) for chunk in (1, 2, 3, 7)),
+    *((sizes, {"impl": "symmetric", "chunk": 4}) for sizes in (
+        (3, 2, 9, 4), (1, 3, 70, 5), (2, 1, 8, 3), (2, 1, 7, 1), (1, 2, 33, 2), (2, 2, 1, 6),
+    )),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sizes", [(3, 4, 33, 8), (1, 1, 197, 16), (2, 3, 130, 4), (3, 1, 1, 5)])
-def test_the_forms_agree_and_so_do_their_gradients(sizes, causal, dtype, off):
+@pytest.mark.parametrize(("sizes", "params"), AGREEING, ids=str)
+def test_the_forms_agree_and_so_do_their_gradients(sizes, params, causal, dtype, off):
     q, k, v, weights = drawn(*sizes, dtype)
     leaves = [x.requires_grad_() for x in (q, k, v, weights["temperature"])]
     results = []
-    for name in FORMS[:2]:
-        y = attnprof.attend(name, q, k, v, causal=causal, weights=weights)
-        results.append((y, *torch.autograd.grad(y, leaves, torch.cos(torch.ones_like(y)))))
+    for name, how in (("taylor-direct", {}), ("taylor-efficient", params)):
+        y = attnprof.attend(name, q, k, v, causal=causal, weights=weights, **how)
+        results.append((y, *torch.autograd.grad(y, leaves, torch.cos(y.detach()))))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=off, atol=off)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
-def test_any_chunk_gives_the_same_rows(chunk):
-    q, k, v, weights = drawn(2, 2, 7, 3)
-    one = attnprof.attend("taylor-efficient", q, k, v, causal=True, weights=weights, chunk=chunk)
-    other = attnprof.attend("taylor-direct", q, k, v, causal=True, weights=weights)
-    close(one, other)
-
-
-@pytest.mark.parametrize(("n", "chunk"), [(5, 2), (4, 2), (3, 8)])
-def test_the_scans_own_backward_is_its_derivative(n, chunk):
-    torch.manual_seed(0)
-    q, k = (torch.randn(2, n, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    v = torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *x: scan(*x, size=chunk, features=BOXED), (q, k, v))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", FORMS[:2])
-def test_gradients_are_derivatives(name, causal):
-    q, k, v, weights = drawn(2, 2, 5, 2)
-    temperature = weights["temperature"].requires_grad_()
-
-    def run(q, k, v, temperature):
-        weights = {"temperature": temperature}
-        return attnprof.attend(name, q, k, v, causal=causal, weights=weights)
-
-    inputs = tuple(x.requires_grad_() for x in (q, k, v))
-    assert torch.autograd.gradcheck(run, (*inputs, temperature))
+@pytest.mark.parametrize(
+    ("function", "features", "n", "d", "chunk"),
+    [*((scan, BOXED, n, 3, chunk) for n, chunk in ((5, 2), (4, 2), (3, 8))),
+     *((function, SYMMETRIC, 5, d, 2) for function in (sums, scan) for d in (1, 2, 3))],
+)  # fmt: skip
+def test_each_backward_pass_is_the_derivative(function, features, n, d, chunk):
+    rows = [torch.randn(2, n, w, dtype=torch.float64, requires_grad=True) for w in (d, d, d + 1)]
+    assert torch.autograd.gradcheck(lambda *x: function(*x, size=chunk, features=features), rows)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -118,17 +109,23 @@ def test_training_causally_never_holds_n_by_d_squared():
     assert abs(peak - table.peak()) <= 1e-3 * peak + 64
 
 
-@pytest.mark.parametrize(("name", "causal"), [(n, c) for n in FORMS[:2] for c in (False, True)])
-@pytest.mark.parametrize(
-    ("sizes", "phase"),
-    [((3, 129, 2, 4), "train"), ((1, 65, 3, 5), "forward"), ((2, 128, 1, 3), "train")],
-)
-def test_lengths_around_a_chunk_count_as_dispatched(name, causal, phase, sizes):
-    b, n, h, d = sizes
-    layer = attnprof.build(name, h * d, h, n)
-    counts = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
-    table = attnprof.cost(name, Workload(n, h, d, b, causal=causal, phase=phase))
-    check_executed(table, counts)
+@pytest.mark.parametrize("causal", [False, True])
+def test_nothing_of_n_by_d_squared_is_held(causal):
+    work = Workload(1 << 20, 1, 32, causal=causal, phase="train")
+    peak = attnprof.cost("taylor-efficient", work, "core", impl="symmetric").peak()
+    assert peak < 4 * (1 << 20) * 32 * 20
+
+
+def test_symmetric_features_are_fewer_and_cross_earlier():
+    step = attnprof.cost("taylor-efficient", Workload(9, 2, 4, 3, phase="decode"), impl="symmetric")
+    assert step.state_entries == 3 * 2 * (4 * 5 // 2 + 4 + 1) * (4 + 1)
+    first = {}
+    for impl in ("boxed", "symmetric"):
+        report = attnprof.crossover(*FORMS[:2], 16, kinds=["formula"], impl=impl)
+        first[impl] = [record.first_seq_len for record in report.records]
+        assert report.records[0].params_b["impl"] == impl
+        assert "impl" not in report.records[0].params_a
+    assert all(a < b for a, b in zip(first["symmetric"], first["boxed"], strict=True))
 
 
 # -- the one that switches ----------------------------------------------------------------
@@ -210,13 +207,15 @@ def test_decoding_changes_form_once_and_counts_it(d, chunk):
     assert len(built) == 1
 
 
-def test_bad_parameters_are_refused():
-    with pytest.raises(RequestError, match="switch"):
-        attnprof.build("taylorshift", 8, 2, switch="formulae")
-    with pytest.raises(RequestError, match="chunk"):
-        attnprof.build("taylorshift", 8, 2, chunk=0)
-    with pytest.raises(RequestError, match="chunk"):
-        attnprof.build("taylor-efficient", 8, 2, chunk=0)
+@pytest.mark.parametrize(
+    ("name", "params", "says"),
+    [("taylorshift", {"switch": "formulae"}, "switch"), ("taylorshift", {"chunk": 0}, "chunk"),
+     ("taylor-efficient", {"chunk": 0}, "chunk"),
+     ("taylor-efficient", {"impl": "symetric"}, "symmetric")],
+)  # fmt: skip
+def test_bad_parameters_are_refused(name, params, says):
+    with pytest.raises(RequestError, match=says):
+        attnprof.build(name, 8, 2, **params)
 
 
 # -- what the document prints ---------------------------------------------------------------
@@ -227,36 +226,19 @@ def printed(name, quantity, heads):
     return next(f for f in forms if f.quantity == quantity and f.heads == heads)
 
 
-def test_published_forms_are_the_printed_ones():
-    N, d, h = sympy.symbols("N d h", positive=True)
-    e = h * d
-    w = Workload(N, h, d)
+def test_published_forms_of_a_head_are_the_printed_ones():
+    """Those of several are claims (tests/papers), crossings are in tests/cli/test_crossover.py."""
+    N, d = sympy.symbols("N d")
     expected = {
-        ("taylor-direct", "flops", "one"): 4 * N**2 * d + 6 * N**2,
-        ("taylor-direct", "peak_entries", "one"): d * N + 2 * N**2,
-        ("taylor-direct", "flops", "any"): 4 * N**2 * e + 6 * h * N**2,
-        ("taylor-direct", "peak_entries", "any"): e * N + 2 * N**2 * h,
-        ("taylor-efficient", "flops", "one"): N * (4 * d**3 + 10 * d**2 + 8 * d + 3),
-        ("taylor-efficient", "peak_entries", "one"): d**3 + (N + 1) * d**2 + 3 * N * d + N,
-        ("taylor-efficient", "flops", "any"): N * (4 * e**3 / h**2 + 10 * e**2 / h + 8 * e + 3 * h),
-        ("taylor-efficient", "peak_entries", "any"): e**3 / h**2
-        + (N + 1) * e**2 / h
-        + 3 * N * e
-        + N * h,
+        ("taylor-direct", "flops"): 4 * N**2 * d + 6 * N**2,
+        ("taylor-direct", "peak_entries"): d * N + 2 * N**2,
+        ("taylor-efficient", "flops"): N * (4 * d**3 + 10 * d**2 + 8 * d + 3),
+        ("taylor-efficient", "peak_entries"): d**3 + (N + 1) * d**2 + 3 * N * d + N,
     }
-    for (name, quantity, heads), form in expected.items():
-        got = printed(name, quantity, heads)
-        assert sympy.expand(got.formula(w) - form) == 0
-        assert isinstance(got.formula(Workload(1025, 3, 64)), int)
-        assert got.formula(Workload(np.array([5, 7]), 3, 64))[1] == got.formula(Workload(7, 3, 64))
-
-
-@pytest.mark.parametrize(
-    ("d", "flops", "entries"), [(8, 73, 47), (16, 273, 159), (32, 1057, 574), (64, 4161, 2174)]
-)
-def test_published_forms_cross_where_table_2_says(d, flops, entries):
-    for quantity, first in (("flops", flops), ("peak_entries", entries)):
-        direct, efficient = (printed(name, quantity, "one").formula for name in FORMS[:2])
-        below, here = Workload(first - 1, 1, d), Workload(first, 1, d)
-        assert direct(below) < efficient(below)
-        assert direct(here) >= efficient(here)
+    for (name, quantity), form in expected.items():
+        got = printed(name, quantity, "one")
+        assert sympy.expand(got.formula(Workload(N, 1, d)) - form) == 0
+        for one in (got, printed(name, quantity, "any")):
+            assert isinstance(one.formula(Workload(1025, 3, 64)), int)
+            columns = one.formula(Workload(np.array([5, 7]), 3, 64))
+            assert columns[1] == one.formula(Workload(7, 3, 64))

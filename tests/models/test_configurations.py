@@ -77,39 +77,38 @@ def test_products_and_cache_are_those_of_the_shrunken_model(name):
         assert sum(call.takes for call in copied.calls) == held
 
 
-def test_mixers_and_mlps_of_hybrids_are_told_apart():
-    fields = {
-        "architectures": ["RecurrentGemmaForCausalLM"], "model_type": "recurrent_gemma", **_SMALL,
-        "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16,
-    }  # fmt: skip
-    model = hub_subject(fields, "recurrent").on_meta()
-    counts = parts(model)
-    assert "other" not in counts
-    assert counts["mlp"] == sum(
-        x.numel() for name, x in model.named_parameters() if ".mlp_block." in name
-    )
+#: Fields of models with modules of their own, what names such a module, its part, and whether the
+#: part has nothing else.
+MODULES = {
+    "mlps of a hybrid": (
+        {"architectures": ["RecurrentGemmaForCausalLM"], "model_type": "recurrent_gemma", **_SMALL,
+         "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 16},
+        ".mlp_block.", "mlp", True,
+    ),
+    "scales of a layer": (
+        {"model_type": "dinov2", **_SMALL, "image_size": 32, "patch_size": 8},
+        ".layer_scale", "norm", False,
+    ),
+    "linear maps between mixers": (
+        {"model_type": "zamba2", **_SMALL, "num_hidden_layers": 4, "hybrid_layer_ids": [1, 3],
+         "layer_types": ["linear_attention", "hybrid"] * 2, "mamba_ngroups": 1, "n_mamba_heads": 8,
+         "num_key_value_heads": 4},
+        ".linear.", "mlp", False,
+    ),
+    "a network of two maps": (
+        {"model_type": "patchtst", "d_model": 16, "num_attention_heads": 4, "ffn_dim": 24,
+         "num_hidden_layers": 2, "num_input_channels": 2, "context_length": 32},
+        ".ff.", "mlp", False,
+    ),
+}  # fmt: skip
 
 
-def test_layer_scales_and_linear_maps_between_mixers_have_a_part():
-    fields = {"model_type": "dinov2", **_SMALL, "image_size": 32, "patch_size": 8}
-    hybrid = {
-        "model_type": "zamba2", **_SMALL, "num_hidden_layers": 4, "hybrid_layer_ids": [1, 3],
-        "layer_types": ["linear_attention", "hybrid"] * 2, "mamba_ngroups": 1, "n_mamba_heads": 8,
-        "num_key_value_heads": 4,
-    }  # fmt: skip
-    for given, name, part in ((fields, ".layer_scale", "norm"), (hybrid, ".linear.", "mlp")):
-        model = hub_subject(given, given["model_type"]).on_meta()
-        assert "other" not in parts(model)
-        modules = [x for x, _ in model.named_modules() if name in f"{x}."]
-        assert modules
-        assert {places(model)[x].part for x in modules} == {part}
-
-
-def test_a_network_between_two_maps_has_a_part_whatever_it_is_called():
-    fields = {
-        "model_type": "patchtst", "d_model": 16, "num_attention_heads": 4, "ffn_dim": 24,
-        "num_hidden_layers": 2, "num_input_channels": 2, "context_length": 32,
-    }  # fmt: skip
-    model = hub_subject(fields, "patchtst").on_meta()
-    where = {n: places(model)[n.rpartition(".")[0]].part for n, _ in model.named_parameters()}
-    assert {part for name, part in where.items() if ".ff." in name} == {"mlp"}
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_have_a_part_whatever_they_are_called(name):
+    fields, marker, part, alone = MODULES[name]
+    model = hub_subject(fields, name).on_meta()
+    where, counts = places(model), parts(model)
+    assert "other" not in counts or fields["model_type"] == "patchtst"
+    named = {n: x.numel() for n, x in model.named_parameters() if marker in n}
+    assert {where[n.rpartition(".")[0]].part for n in named} == {part}
+    assert not alone or counts[part] == sum(named.values())

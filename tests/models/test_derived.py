@@ -76,17 +76,21 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
         check_formulas(report, subject, {"B": 2, "N": n}, L=5)
 
 
-def test_numbers_are_there_where_formulas_would_take_too_long():
-    """No second for formulas: what they would give at the sizes is counted all the same."""
+def test_numbers_are_there_where_formulas_would_take_too_long(monkeypatch):
+    """No second for formulas, or none that numbers leave: no formula is looked for."""
     config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    subject, sizes = _model(config), {"B": 2, "N": 12}
-    without, with_ = (
-        model_report(subject, ["forward"], sizes, limit_s=limit) for limit in (0.0, 60.0)
-    )
-    assert [row.value for row in without.records] == [row.value for row in with_.records]
-    assert not any(row.expression for row in without.records)
-    assert any(row.expression for row in with_.records)
-    assert "--limit 0 asks for none" in without.summary["phases"]["forward"]["missing"]
+    asked = _model(config), ["forward", "train"], {"B": 2, "N": 12}
+    with_formulas = model_report(*asked, limit_s=60.0)
+    assert any(row.expression for row in with_formulas.records)
+    for search in ("derived_near", "run_symbolically", "derived"):
+        for place in (phases, forms, memory):
+            monkeypatch.setattr(place, search, None, raising=False)
+    values = [row.value for row in with_formulas.records]
+    for limit, said in ((0.0, "--limit 0 asks for none"), (1e-9, "--limit 1e-09: type")):
+        without = model_report(*asked, limit_s=limit)
+        assert [row.value for row in without.records] == values
+        assert not any(row.expression for row in without.records)
+        assert said in without.summary["phases"]["train"]["missing"]
 
 
 def test_formulas_get_what_numbers_leave_of_the_time(monkeypatch):
@@ -104,19 +108,6 @@ def test_formulas_get_what_numbers_leave_of_the_time(monkeypatch):
     with shares.next() as share:
         assert share == 0
     assert "is left of --limit 10: type --limit 180" in shares.late(share)
-
-
-def test_no_formula_is_looked_for_once_numbers_took_the_limit(monkeypatch):
-    config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    subject, sizes = _model(config), {"B": 2, "N": 12}
-    without = model_report(subject, ["forward", "train"], sizes, limit_s=0.0)
-    for search in ("derived_near", "run_symbolically", "derived"):
-        for place in (phases, forms, memory):
-            monkeypatch.setattr(place, search, None, raising=False)
-    report = model_report(subject, ["forward", "train"], sizes, limit_s=1e-9)
-    assert [row.value for row in report.records] == [row.value for row in without.records]
-    missing = report.summary["phases"]["train"]["missing"]
-    assert "--limit 1e-09: type --limit 180" in missing
 
 
 def test_numbers_of_blocks_are_some_at_the_next_length_too():
@@ -150,15 +141,16 @@ def test_stacks_of_unequal_length_have_a_symbol_each():
     check_formulas(report, other, {"B": 3, "N": 33}, L_encoder=7, L_decoder=4)
 
 
-def test_what_a_token_meets_of_a_mixture_is_a_formula_in_layers():
+def test_what_a_token_meets_and_does_in_a_mixture_are_formulas_in_layers():
     fields = {
         "model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 5, "vocab_size": 97,
         "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
         "num_local_experts": 6, "num_experts_per_tok": 2,
     }  # fmt: skip
-    made = hub_subject(fields, "mixture")
-    rows = model_report(made, ["forward"], {"B": 2, "N": 9}).records
-    met = [row for row in rows if row.quantity == "active_parameters"]
+    report = model_report(hub_subject(fields, "mixture"), ["forward"], {"B": 2, "N": 9})
+    other = hub_subject({**fields, "num_hidden_layers": 7}, "other")
+    check_formulas(report, other, {"B": 2, "N": 33}, without=("peak_bytes",), L=7)
+    met = [row for row in report.records if row.quantity == "active_parameters"]
     names = {"L": sympy.Symbol("L")}
     for layers in (5, 7):
         experts = {

@@ -22,6 +22,7 @@ _LATENT = {
     "first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "n_group": 8,
     "topk_group": 4, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
 }  # fmt: skip
+_HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
 def _config(kind, hidden, vocab, heads, inner, experts, chosen, /, **more):
@@ -49,6 +50,18 @@ CONFIGS = {
     "Phi-3.5-MoE": _config("phimoe", 4096, 32064, (32, 8), 6400, 16, 2),
     "granite-3.0-3b-a800m": _config("granitemoe", 1536, 49155, (24, 8), 512, 40, 8),
 }  # fmt: skip
+
+
+def _attention_and_row(name):
+    """Weights of a layer's attention, and entries of a cached token, written out by hand."""
+    config = CONFIGS[name]
+    width, q, kv = (config[key] for key in ("hidden_size", *_HEADS))
+    head_dim = config.get("head_dim", width // q)
+    if name != "DeepSeek-V3":
+        return 2 * width * (q + kv) * head_dim, 2 * kv * head_dim
+    low, rank, rotary, inner = 1536, 512, 64, 128  # of latent attention
+    weights = width * low + low * q * (inner + rotary) + width * (rank + rotary)
+    return weights + rank * q * 2 * inner + q * inner * width, rank + rotary
 
 
 def _network_and_head(config):
@@ -82,14 +95,10 @@ def reported(name):
 
 @pytest.mark.parametrize("name", ["Mixtral-8x7B", "Qwen3-30B-A3B", "Phi-3.5-MoE"])
 def test_all_that_a_decoded_token_moves_is_active_weights_and_the_cache_read_and_copied(name):
-    config = CONFIGS[name]
-    width, (q, kv) = config["hidden_size"], (config["num_attention_heads"],
-                                             config["num_key_value_heads"])  # fmt: skip
-    head_dim = config.get("head_dim", width // q)
-    attention = 2 * (2 * width * q * head_dim + 2 * width * kv * head_dim)
-    cache = 2 * 2 * kv * head_dim * 4096
+    attention, row = _attention_and_row(name)
     # torch.cat reads the cache and writes it anew, attention reads it
-    expected = 2 * (attention + sum(_network_and_head(config)) + 3 * cache)
+    layers = 2 * (attention + 3 * 4096 * row)
+    expected = 2 * (layers + sum(_network_and_head(CONFIGS[name])))
     assert reported(name)[1]["total"] == pytest.approx(expected, rel=0.02)
 
 
@@ -158,20 +167,10 @@ def test_keys_that_an_indexer_selects_are_no_routing(kind):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_decoded_token_reads_the_experts_that_it_meets_and_the_cache_each_once(name):
-    config = CONFIGS[name]
-    width = config["hidden_size"]
-    q, kv = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim = config.get("head_dim", width // q)
-    attention = 2 * width * q * head_dim + 2 * width * kv * head_dim
-    kept = 2 * kv * head_dim
-    if name == "DeepSeek-V3":  # latent attention
-        low, rank, rotary, inner = 1536, 512, 64, 128
-        attention = width * low + low * q * (inner + rotary) + width * (rank + rotary)
-        attention += rank * q * 2 * inner + q * inner * width
-        kept = rank + rotary
+    attention, kept = _attention_and_row(name)
     report, moved = reported(name)
     traffic = report.summary["phases"]["decode"]["least_traffic"]
-    networks, head = _network_and_head(config)
+    networks, head = _network_and_head(CONFIGS[name])
     assert moved["mlp"] == pytest.approx(2 * networks, rel=0.02)
     assert moved["head"] == pytest.approx(2 * head, rel=0.02)
     assert traffic["weights"] == pytest.approx(2 * (2 * attention + networks + head), rel=0.005)

@@ -95,9 +95,26 @@ def test_a_cache_is_the_sum_by_hand(name, tokens):
     assert cached(config, tokens) == by_hand(tokens)
 
 
-def test_without_pages_a_hybrid_keeps_rows_and_states_as_they_are():
-    state = 4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2
-    assert cached(QWEN_NEXT, 77, block_size=1) == 77 * 128 + 3 * state
+#: Bytes of a state of Qwen3-Next, and of a token's rows of a layer of LLAMA.
+STATE, ROW = 4 * 8 * 8 * 4 + (2 * 2 * 8 + 4 * 8) * 3 * 2, 2 * 2 * 16 * 2
+#: A model, options, tokens, and what their cache takes.
+OTHER_CACHES = {
+    "without pages": (QWEN_NEXT, {"block_size": 1}, 77, 77 * 128 + 3 * STATE),
+    "formats of their own": (
+        LLAMA, {"cache_dtype": "fp8,nvfp4", "block_size": 1}, 64, 64 * 3 * 2 * 16 * (1 + 9 / 16),
+    ),
+    "a window that is not capped": (MISTRAL, {"uncapped": True}, 160, 3 * 160 * ROW),
+    "heads of two ranks": (LLAMA, {"tensor_parallel": 2}, 64, 3 * 64 * ROW // 2),
+    "one head at least": (LLAMA, {"tensor_parallel": 8}, 64, 3 * 64 * ROW // 2),
+    "a latent whole": (DEEPSEEK, {"tensor_parallel": 8}, 64, 2 * 64 * (32 + 8) * 2),
+    "the fullest stage": (LLAMA, {"pipeline": 2}, 48, 2 * 48 * ROW),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_CACHES)
+def test_options_change_the_cache_as_by_hand(name):
+    config, options, tokens, held = OTHER_CACHES[name]
+    assert cached(config, tokens, **options) == held
 
 
 def test_a_page_of_a_hybrid_holds_a_state_and_groups_are_as_large_as_the_rarer_kind():
@@ -151,10 +168,7 @@ def test_the_longest_context_and_the_largest_batch_fit_and_no_more_do(name, batc
 def test_the_fullest_stage_has_whole_layers_and_one_table():
     # Two of three layers with the norms that they have of seven, and the embedding.
     assert weights(LLAMA, pipeline=2) == math.ceil(2 * (2 * LAYER + 100 * 64 + NORMS * 2 / 3))
-    row = 2 * 2 * 16 * 2
-    assert cached(LLAMA, 48, pipeline=2) == 2 * 48 * row
-    report = attnprof.fit(LLAMA, memory="1GB", pipeline=2)
-    assert report.cache_bytes_per_token == 2 * row
+    assert attnprof.fit(LLAMA, memory="1GB", pipeline=2).cache_bytes_per_token == 2 * ROW
 
 
 def test_stages_do_not_hasten_a_single_request(capsys):
@@ -165,24 +179,23 @@ def test_stages_do_not_hasten_a_single_request(capsys):
     assert four["request_tokens_per_s"] <= one["request_tokens_per_s"]
 
 
-def test_weights_are_the_parameters_in_their_format():
-    for dtype, each in {"bfloat16": 2, "float32": 4}.items():
-        assert weights(LLAMA, dtype=dtype) == each * (MATRICES + TABLES + NORMS)
-    for dtype, each in {"fp8": 1, "q8_0": 34 / 32, "int4": 0.5 + 2.5 / 128}.items():
-        of_tables, of_norms = (34 / 32, 4) if dtype == "q8_0" else (2, 2)
-        whole = math.ceil(each * MATRICES + of_tables * TABLES + of_norms * NORMS)
-        assert weights(LLAMA, dtype=dtype) == whole
+#: Bytes of an entry in q4_k, q5_k and q6_k, and in q3_k.
+Q4, Q5, Q6, Q3 = 144 / 256, 176 / 256, 210 / 256, 110 / 256
+#: Matrices that mixtures keep finer: values and last maps of one layer of three (the last eighth
+#: and each third), with the table of the head; and values, attention's and last maps of all.
+FINER, EVERYWHERE = 64 * 32 + 64 * 96, 3 * (64 * 32 + 64 * 64 + 64 * 96)
+WEIGHTS = {
+    "bfloat16": 2 * (MATRICES + TABLES + NORMS), "float32": 4 * (MATRICES + TABLES + NORMS),
+    "fp8": MATRICES + 2 * (TABLES + NORMS), "q8_0": 34 / 32 * (MATRICES + TABLES) + 4 * NORMS,
+    "int4": (0.5 + 2.5 / 128) * MATRICES + 2 * (TABLES + NORMS),
+    "q4_k_m": Q4 * (MATRICES - FINER + 6400) + Q6 * (FINER + 6400) + 4 * NORMS,
+    "q3_k_l": Q3 * (MATRICES - EVERYWHERE + 6400) + Q5 * EVERYWHERE + Q6 * 6400 + 4 * NORMS,
+}  # fmt: skip
 
 
-def test_a_mixture_of_formats_keeps_values_and_last_maps_finer_in_some_layers():
-    finer = 64 * 32 + 64 * 96  # of one layer of three: the last eighth and each third
-    q4, q6 = 144 / 256, 210 / 256
-    mixed = q4 * (MATRICES - finer + 6400) + q6 * (finer + 6400) + 4 * NORMS
-    assert weights(LLAMA, dtype="q4_k_m") == math.ceil(mixed)
-    everywhere = 3 * (64 * 32 + 64 * 64 + 64 * 96)
-    q3, q5 = 110 / 256, 176 / 256
-    mixed = q3 * (MATRICES - everywhere + 6400) + q5 * everywhere + q6 * 6400 + 4 * NORMS
-    assert weights(LLAMA, dtype="q3_k_l") == math.ceil(mixed)
+@pytest.mark.parametrize("dtype", WEIGHTS)
+def test_weights_are_the_parameters_in_their_format_or_a_mixture(dtype):
+    assert weights(LLAMA, dtype=dtype) == math.ceil(WEIGHTS[dtype])
 
 
 @pytest.mark.parametrize(("dtype", "gigabytes"), [
@@ -197,11 +210,6 @@ def test_files_of_llama_8b_are_as_large_as_they_are_commonly_listed(dtype, gigab
 @pytest.mark.parametrize(("layers", "finer"), [(8, 4), (32, 16), (24, 12), (28, 14)])
 def test_about_half_of_the_layers_are_finer(layers, finer):
     assert finer_layers(layers) == finer
-
-
-def test_keys_and_values_may_have_formats_of_their_own():
-    apart = cached(LLAMA, 64, cache_dtype="fp8,nvfp4", block_size=1)
-    assert apart == 64 * 3 * 2 * 16 * (1 + 9 / 16)
 
 
 @pytest.mark.parametrize(("tensor", "expert", "share"), [
@@ -228,16 +236,6 @@ def test_the_file_says_the_format_of_its_weights():
     assert report.dtype == "int4"
     scales, rest = MATRICES // 32 * 5 // 2, 2 * (TABLES + NORMS)
     assert report.records[0].bytes == MATRICES // 2 + scales + rest
-
-
-def test_ranks_share_heads_but_hold_one_at_least_and_a_latent_whole():
-    one, two, eight = (cached(LLAMA, 64, tensor_parallel=ranks) for ranks in (1, 2, 8))
-    assert one == 2 * two == 2 * eight
-    assert cached(DEEPSEEK, 64, tensor_parallel=8) == cached(DEEPSEEK, 64)
-
-
-def test_a_window_that_is_not_capped_keeps_all_tokens():
-    assert cached(MISTRAL, 160, uncapped=True) == 3 * 160 * 128
 
 
 def test_what_does_not_fit_is_an_answer():

@@ -89,16 +89,6 @@ def test_what_is_left_out_of_a_configuration_is_told():
     assert "text alone" in hub_subject(pictures, "given").notes[0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"model_type": "detr", "backbone_config": {}}, "KeyError: None"),
-     ({**_LLAMA, "num_attention_heads": 5}, "not a multiple of the number of attention heads")],
-)  # fmt: skip
-def test_a_refused_configuration_is_told_in_words(fields, message):
-    with pytest.raises(RequestError, match=message):
-        hub_subject(fields, "given")
-
-
 def test_a_name_of_nothing_says_what_there_is():
     with pytest.raises(NotFoundError, match=r"001-cifar10-\{dot, neural-2\}, .*004-listops"):
         preset("nothing")
@@ -108,37 +98,36 @@ def test_a_name_of_nothing_says_what_there_is():
         subject_of("001-lm-dot", inputs=["x: B, N int64"])
 
 
-def test_no_formulas_where_none_are_asked_for():
-    report = model_report(hub_subject(_LLAMA, "given"), ["forward"], {"B": 1, "N": 9}, limit_s=0.0)
-    missing = report.summary["phases"]["forward"]["missing"]
-    assert missing == "--limit 0 asks for none"
-    assert report.summary["notes"] == [f"no formula of the cache: {missing}"]
-
-
 def test_sizes_that_a_model_does_not_have_are_not_told():
     sizes = {"B": 2, "N": 1024}
     made = hub_subject({"model_type": "vit", **_ROWS, "image_size": 16, "patch_size": 8}, "given")
     assert model_report(made, ["forward"], sizes, limit_s=0.0).summary["at"] == {"B": 2}
 
 
-def test_a_series_without_a_size_is_refused_by_what_is_missing():
-    fields = {"model_type": "autoformer", "prediction_length": 4, "context_length": 8}
-    with pytest.raises(RequestError, match="its configuration lacks num_input_channels"):
-        hub_subject(fields, "series")
+#: Fields that no model is built with, in a configuration of llama, or alone.
+REFUSED = [
+    ({"architectures": 1}, "list of names"), ({"architectures": {"a": 1}}, "list of names"),
+    ({"num_hidden_layers": "x"}, "num_hidden_layers"), ({"layer_types": 5}, "layer_types"),
+    ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"vocab_size": 10**30}, "vocab_size"),
+    ({"num_labels": 10**9}, "at most 1,000,000"), ({"torch_dtype": "float8_e4m3fn"}, "bfloat16"),
+    ({"dtype": 16}, "float16"), ({"dtype": {"": "int8"}}, "int8"), ({"model_type": None}, "type"),
+    ({"model_type": "my_own", "auto_map": {"AutoModel": "a.B"}}, "does not run"),
+    ({"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
+]  # fmt: skip
+REFUSED_ALONE = [
+    ({"model_type": "detr", "backbone_config": {}}, "KeyError: None"),
+    ({"model_type": "autoformer", "prediction_length": 4, "context_length": 8},
+     "its configuration lacks num_input_channels"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"architectures": 1}, "list of names"), ({"architectures": {"a": 1}}, "list of names"),
-     ({"num_hidden_layers": "x"}, "num_hidden_layers"), ({"layer_types": 5}, "layer_types"),
-     ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"vocab_size": 10**30}, "vocab_size"),
-     ({"num_labels": 10**9}, "at most 1,000,000"), ({"torch_dtype": "float8_e4m3fn"}, "bfloat16"),
-     ({"dtype": 16}, "float16"), ({"dtype": {"": "int8"}}, "int8"), ({"model_type": None}, "type"),
-     ({"model_type": "my_own", "auto_map": {"AutoModel": "a.B"}}, "does not run")],
-)  # fmt: skip
-def test_fields_that_no_model_is_built_with_are_refused_by_name(fields, message):
+    [*(({**_LLAMA, **fields}, message) for fields, message in REFUSED), *REFUSED_ALONE],
+)
+def test_fields_that_no_model_is_built_with_are_refused_in_words(fields, message):
     with pytest.raises(RequestError, match=message):
-        hub_subject({**_LLAMA, **fields}, "given")
+        hub_subject(fields, "given")
 
 
 @pytest.mark.parametrize(
@@ -170,11 +159,6 @@ def test_heads_that_differ_by_layer_are_counted_layer_by_layer():
     widths = [layer.self_attn.q_proj.out_features for layer in model.model.layers]
     assert widths == [4 * 8, 4 * 16]
     assert hub_subject(fields, "given").head_dim == 8
-
-
-def test_a_type_of_two_parts_is_built_whole():
-    made = hub_subject({"model_type": "qwen3_5"}, "given").on_meta()
-    assert type(made).__name__ == "Qwen3_5ForConditionalGeneration"
 
 
 CODE = """

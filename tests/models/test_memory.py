@@ -189,21 +189,6 @@ def test_what_a_step_of_text_leaves_out_has_no_gradient_and_no_state(name):
     assert any("vision_tower" in note for note in report.summary["notes"])
 
 
-def test_an_unused_module_of_a_function_of_yours_has_no_gradient_and_no_state():
-    class Half(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.used(x)
-
-    made = WholeModel("half", Half, {"x": "B, N, 4"})
-    memory = model_report(made, ["train"], SIZES, limit_s=0.0).summary["memory"]
-    assert memory["gradients"] == 4 * 20
-    assert memory["optimizer"] == 2 * 4 * 20 + 2 * 4  # two moments, and a step a tensor
-
-
 @pytest.fixture(scope="module")
 def reported():
     model = subject("llama", "eager")

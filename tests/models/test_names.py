@@ -31,13 +31,15 @@ PROGRAM = """
 import json, sys
 from attnprof.errors import AttnprofError
 from attnprof.models.names import config_of
-try:
-    print(json.dumps(config_of(sys.argv[1])))
-except AttnprofError as error:
-    print(error)
-    sys.exit(error.exit_code)
-finally:
-    assert "torch" not in sys.modules
+
+def answer(name):
+    try:
+        return 0, config_of(name)
+    except AttnprofError as error:
+        return error.exit_code, str(error)
+
+print(json.dumps([answer(name) for name in sys.argv[1:]]))
+assert "torch" not in sys.modules
 """
 
 
@@ -80,61 +82,56 @@ def hub():
     server.server_close()
 
 
-def asked(hub, home, name, **more):
-    """Return the exit code and output of a program that asks for a name's configuration."""
+def asked(hub, home, *names, **more):
+    """Return the exit code and the configuration, or refusal, of each name in a new program."""
     kept = {key: x for key, x in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
     place = {"HF_HOME": str(home), "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
     env = {**kept, **place, "NO_PROXY": "127.0.0.1", **more}
-    command = [sys.executable, "-c", PROGRAM, name]
+    command = [sys.executable, "-c", PROGRAM, *names]
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert not run.stderr, run.stderr
-    return run.returncode, run.stdout.strip()
+    assert (run.returncode, run.stderr) == (0, "")
+    return json.loads(run.stdout)
 
 
 def test_a_name_on_the_hub_fetches_its_config_alone_and_offline_it_is_kept(hub, tmp_path):
     hub.asked.clear()
-    code, output = asked(hub, tmp_path, "maker/tiny-1.0")
-    assert (code, json.loads(output)) == (0, TINY)
+    hub.tokens.clear()
+    given = [[0, TINY]]
+    assert asked(hub, tmp_path, "maker/tiny-1.0", HF_TOKEN="hf_of_a_test") == given
+    assert "Bearer hf_of_a_test" in hub.tokens
     files = {path for path in hub.asked if not path.startswith("/api/")}
     assert files == {"/maker/tiny-1.0/resolve/main/config.json"}
     hub.asked.clear()
-    code, output = asked(hub, tmp_path, "maker/tiny-1.0", HF_HUB_OFFLINE="1")
-    assert (code, json.loads(output)) == (0, TINY)
-    code, output = asked(hub, tmp_path, "maker/tiny-1.0", HF_ENDPOINT="http://127.0.0.1:9")
-    assert (code, json.loads(output)) == (0, TINY)
+    for more in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        assert asked(hub, tmp_path, "maker/tiny-1.0", **more) == given
     assert not hub.asked
 
 
-def test_the_users_token_is_sent(hub, tmp_path):
-    hub.tokens.clear()
-    assert asked(hub, tmp_path, "maker/tiny-1.0", HF_TOKEN="hf_of_a_test")[0] == 0
-    assert "Bearer hf_of_a_test" in hub.tokens
+#: A name that the Hub refuses, the exit code, and what is said.
+REFUSED = [
+    ("maker/gated", 3, "accept the terms at https://huggingface.co/maker/gated"),
+    ("maker/asks", 3, "hf auth login"),
+    ("maker/absent", 2, "the Hub has no model maker/absent, or it is private"),
+    ("qwen/qwen3-8bb", 2, "did you mean Qwen/Qwen3-8B?"),
+    ("maker/weights", 2, "has no config.json on the Hub"),
+    ("maker/slow", 3, "cannot be reached"),
+    ("maker/two--dashes", 2, "two--dashes"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "message"),
-    [
-        ("maker/gated", 3, "accept the terms at https://huggingface.co/maker/gated"),
-        ("maker/asks", 3, "hf auth login"),
-        ("maker/absent", 2, "the Hub has no model maker/absent, or it is private"),
-        ("qwen/qwen3-8bb", 2, "did you mean Qwen/Qwen3-8B?"),
-        ("maker/weights", 2, "has no config.json on the Hub"),
-        ("maker/slow", 3, "cannot be reached"),
-        ("maker/two--dashes", 2, "two--dashes"),
-    ],
-)
-def test_refusals_of_the_hub_are_one_line_with_what_to_do(hub, tmp_path, name, code, message):
-    returned, output = asked(hub, tmp_path, name)
-    assert (returned, output.count("\n")) == (code, 0), output
-    assert message in output
+def test_refusals_of_the_hub_are_one_line_with_what_to_do(hub, tmp_path):
+    answers = asked(hub, tmp_path, *(name for name, *_ in REFUSED))
+    for (name, code, message), (returned, output) in zip(REFUSED, answers, strict=True):
+        assert (name, returned, output.count("\n")) == (name, code, 0), output
+        assert message in output
 
 
 def test_without_a_network_a_shipped_model_is_offered(hub, tmp_path):
-    code, output = asked(hub, tmp_path, "Qwen/Qwen3-8B", HF_ENDPOINT="http://127.0.0.1:9")
+    ((code, output),) = asked(hub, tmp_path, "Qwen/Qwen3-8B", HF_ENDPOINT="http://127.0.0.1:9")
     assert code == 3
     assert "http://127.0.0.1:9" in output
     assert output.endswith("type attnprof model qwen3-8b")
-    code, output = asked(hub, tmp_path, "maker/other", HF_HUB_OFFLINE="1")
+    ((code, output),) = asked(hub, tmp_path, "maker/other", HF_HUB_OFFLINE="1")
     assert (code, "HF_HUB_OFFLINE is set" in output) == (3, True)
 
 

@@ -378,19 +378,22 @@ def test_a_sliding_window_is_that_mechanism():
 
 
 @pytest.mark.parametrize(
-    ("swap", "lengths", "layers"),
-    [("sliding@even", (192, 320), (2, 2)), ("taylor-efficient@1", (130, 200), (8, 10))],
-)
-def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, lengths, layers):
+    ("swap", "phase", "lengths", "layers"),
+    [("sliding@even", "train", (192, 320), (1, 1)),
+     ("taylor-efficient@1", "forward", (130, 200), (8, 10))],
+)  # fmt: skip
+def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(
+    swap, phase, lengths, layers
+):
     settings = {"window": 16} if swap == "sliding@even" else {}
 
     def model(number):
         fields = {**CONFIGS["llama"].to_dict(), "num_hidden_layers": number}
         return hub_subject(fields, "loops", None, swaps_of([swap], settings), lengths[0])
 
-    report = model_report(model(layers[0]), ["train"], {"B": 2, "N": lengths[0]})
+    report = model_report(model(layers[0]), [phase], {"B": 2, "N": lengths[0]})
     expressions = {row.quantity: row.expression for row in report.records if row.part == "total"}
-    assert report.summary["phases"]["train"]["method"] == "symbolic"
+    assert report.summary["phases"][phase]["method"] == "symbolic"
     rows = [row for row in report.records if row.quantity == "flops"]
     assert {row.part for row in rows} >= {"attention", "mlp", "total"}
     at = {"B": 2, "N": lengths[0], "L": layers[0]}
@@ -398,7 +401,8 @@ def test_formulas_of_a_swapped_model_are_what_runs_of_every_turn_count(swap, len
     assert all(sympify(row.expression, at) == row.value for row in rows)
     for length, number in zip(lengths, layers, strict=True):
         sizes = {"B": 2, "N": length}
-        ran = totals(record(model(number).target("train"), sizes, training=True), "train")
+        run = record(model(number).target(phase), sizes, training=phase == "train")
+        ran = totals(run, phase)
         for name in ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters"):
             assert sympify(expressions[name], {**sizes, "L": number}) == ran[name], (name, length)
 

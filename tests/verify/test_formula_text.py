@@ -34,15 +34,11 @@ def test_a_formula_means_what_it_says(text, meant):
     assert sympy.expand(read_formula(text) - meant) == 0
 
 
+# all ways to be no formula are in tests/algebra/test_formula_text.py
 @pytest.mark.parametrize(
     "text",
-    [
-        "", "4N", "N(N+1)", "N*(1+d", "a=1", "True", "'a'", "[1, 2]", "N.real", "N[0]",
-        "lambda: 1", "N if d else 1", "N < d", "N % 2", "sqrt", "sqrt(N, d)", "foo(N)",
-        "__import__('os').system('true')", "().__class__", "f'{N}'", "(N := 3)", "sqrt(x=N)",
-        "1/0", "N/(N-N)", "log(0)", "sqrt(-1)", "1e400*N", "9**9**9", "(N+d)**1000",
-        "((N+1)**16)**16", "N**N", "exp(9**16)", "(N+d+h+B+1)**16*(N+d)**16", "1" * 5000,
-    ],
+    ["", "4N", "a=1", "N[0]", "lambda: 1", "sqrt(N, d)", "f'{N}'", "1/0", "9**9**9", "N**N",
+     "__import__('os').system('true')", "(N+d+h+B+1)**16*(N+d)**16", "1" * 5000],
 )  # fmt: skip
 def test_anything_else_is_refused_with_what_can_be_typed(text):
     with pytest.raises(RequestError, match="formula"):
