@@ -12,7 +12,7 @@ from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
-from attnprof.cli.derive import KeptReport
+from attnprof.cli.kept import KeptReport
 from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
