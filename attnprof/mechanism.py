@@ -72,7 +72,7 @@ class Mechanism:
     reasons: ClassVar[dict[str, str]] = {}  #: sentences of refusals, by ability
     #: possible values of parameters, by name: one of these, or None or a number from this on
     allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
-    step_tokens: ClassVar[int] = 1  #: tokens of a decoding step: of a draft there are several
+    step_tokens = 1  #: tokens of a step; if annotated, a parameter of this name would come first
     decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
     #: unit of a parameter, by its name, where configurations of models count differently
     counted: ClassVar[dict[str, str]] = {}

@@ -1,5 +1,8 @@
 """What every mechanism promises, whatever it computes, for prompts and token by token."""
 
+from inspect import get_annotations
+from typing import ClassVar, get_origin
+
 import numpy as np
 import pytest
 import sympy
@@ -257,3 +260,16 @@ def test_operations_of_all_steps_are_those_of_the_causal_forward_pass(name, head
         for t in range(1, shape[1] + 1)
     ]
     assert sum(steps) == whole
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_parameters_are_listed_as_classes_declare_them_the_base_first(name):
+    spec = registry.get(name)
+    bases = map(get_annotations, reversed(type(spec).__mro__))
+    declared = dict.fromkeys(
+        parameter
+        for annotations in bases
+        for parameter, kind in annotations.items()
+        if get_origin(kind) is not ClassVar
+    )
+    assert [*spec.params] == [*declared]
