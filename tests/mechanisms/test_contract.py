@@ -12,6 +12,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
+from attnprof.mechanisms.standard import Standard
 from tests.mechanisms.cases import (
     SHAPES,
     WORKSPACE,
@@ -273,3 +274,19 @@ def test_parameters_are_listed_as_classes_declare_them_the_base_first(name):
         if get_origin(kind) is not ClassVar
     )
     assert [*spec.params] == [*declared]
+
+
+def test_without_a_step_the_state_is_all_keys_and_values():
+    endless, fixed = registry.get("sparse"), registry.get("sparse", stride=3)
+    assert (endless.decodes, fixed.decodes) == (False, True)
+    work = workload((2, 9, 3, 4))
+    assert endless.state_entries(work) == fixed.state_entries(work) == 2 * 9 * 3 * (4 + 4)
+
+
+def test_an_error_of_the_first_state_is_not_taken_for_a_mechanism_without_steps():
+    class Faulty(Standard):
+        def init_state(self, sizes, cache):
+            raise RequestError("no cache of this kind")
+
+    with pytest.raises(RequestError, match="no cache of this kind"):
+        Faulty().state_entries(workload((2, 9, 3, 4)))
