@@ -301,14 +301,15 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         with _Observer(most_s):  # training runs a forward pass before, too
             subject = build_subject(request)
             subject.prepare()
+        modules = len(sys.modules)
         demand = watched(subject, most_s)
-        if demand.functions > MANY * len(demand.operations):  # a first call fills caches
+        if len(sys.modules) > modules or demand.functions > MANY * len(demand.operations):
             subject.prepare()
             demand = watched(subject, most_s)
         return demand
 
 
-#: Python functions per operation from which a call is watched a second time.
+#: Python functions per operation from which a call, which filled caches, is watched a second time.
 MANY = 10
 
 
