@@ -61,7 +61,7 @@ def derive(
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     (check_place if is_place(target) else registry.derivable)(target)
-    phases = some_of(phase or "forward,backward", PHASES, "--phase")
+    phases = some_of("forward,backward" if phase is None else phase, PHASES, "--phase")
     numbers = parse_named_sizes(at, "--at")
     options: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,

@@ -215,8 +215,8 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
     from attnprof.models.mfu import conventions_of, mfu_report, python_file
     from attnprof.models.mfu_sizes import sizes_of
 
-    conventions = conventions_of(flags.counting or "all")
-    lengths = parse_lengths(flags.lengths, "--lengths") if flags.lengths else []
+    conventions = conventions_of("all" if flags.counting is None else flags.counting)
+    lengths = [] if flags.lengths is None else parse_lengths(flags.lengths, "--lengths")
     if seq is not None and lengths:
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
