@@ -72,7 +72,7 @@ class Mechanism:
     reasons: ClassVar[dict[str, str]] = {}  #: sentences of refusals, by ability
     #: possible values of parameters, by name: one of these, or None or a number from this on
     allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
-    step_tokens: ClassVar[int] = 1  #: tokens of a decoding step: of a draft there are several
+    step_tokens = 1  #: tokens of a step; if annotated, a parameter of this name would come first
     decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
     #: unit of a parameter, by its name, where configurations of models count differently
     counted: ClassVar[dict[str, str]] = {}
@@ -207,16 +207,12 @@ class Mechanism:
         return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
-        """Return the elements of the core's state after token number ``seq_len``.
-
-        They are those of :meth:`init_state`, or of keys and values if these parameters have none.
-        """
+        """Return entries of the core's state after token ``seq_len``; keys and values if none."""
         w = workload
-        tokens = w if w.kv_seq_len is None else w.with_(seq_len=w.kv_seq_len)
-        try:
-            return sum(kept(self, tokens, "core").entries)
-        except RequestError:
+        if not self.decodes or type(self).init_state is Mechanism.init_state:
             return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
+        tokens = w if w.kv_seq_len is None else w.with_(seq_len=w.kv_seq_len)
+        return sum(kept(self, tokens, "core").entries)
 
     def layer_entries(self, workload: Workload) -> Number:
         """Return elements that a layer keeps beside its core's state."""
@@ -374,9 +370,14 @@ class Mechanism:
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""
         for ability, is_wanted in wanted.items():
-            lacks = ability == "decode" and getattr(self, self.decodes_with, True) is None
-            if is_wanted and (lacks or not getattr(self.abilities, ability, self.maps_all)):
+            own = {"decode": "decodes", "free_width": "maps_all"}.get(ability)
+            if is_wanted and not (getattr(self, own) if own else getattr(self.abilities, ability)):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has a decoding step with these parameters."""
+        return self.abilities.decode and getattr(self, self.decodes_with, True) is not None
 
     @property
     def maps_all(self) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.cli.request import some_of
-from attnprof.device.calibration import Calibration, default_path, entries, load, save
+from attnprof.device.calibration import Calibration, default_path, entries, save
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.files import make_folder
@@ -45,9 +45,8 @@ def calibrate(
     path = calibration or default_path()
     make_folder(path.parent)
     opt.ensure_writable(path, force=to.force, flag="--calibration", extended=True)
-    if not to.force:
-        with reading_back():
-            entries(path)
+    with reading_back():  # a file that is none is refused before torch is loaded
+        saved = [] if to.force else [*map(Calibration.from_dict, entries(path))]
     set_wait_policy(wait_policy)
     import torch
 
@@ -59,8 +58,8 @@ def calibrate(
     formats = formats or (["float32"] if place == "cpu" else ["float32", "bfloat16"])
     if threads is not None:
         torch.set_num_threads(threads)
-    with reading_back():
-        before = None if to.force else load(device_name(place), torch.get_num_threads(), path)
+    key = device_name(place), torch.get_num_threads()
+    before = next((one for one in saved if one.key == key), None)
     with opt.working("calibrating"):
         measured = run(place, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)

@@ -213,6 +213,7 @@ def history(
     """
     from attnprof.gate.history import history_report
 
-    metrics = None if metric is None else parse_names(metric, "--metric")
+    how = "type names like time,flops"
+    metrics = None if metric is None else parse_names(metric, "--metric", how)
     report = history_report(folder, case, metrics, opt.note)
     to.deliver(replace(report, environment=opt.environment()))

@@ -29,8 +29,9 @@ class SharedTokens:
         "RATE", "With --ranks: bytes a second that a rank sends, like 450GB/s."
     )
     on: str = opt.flag(
-        "NAME", "With --bandwidth: the device whose products hide it.", "--on", default="H100"
-    )
+        "NAME", "With --bandwidth: the device whose products hide it.", "--on", default="H100",
+        callback=opt.device_name,
+    )  # fmt: skip
 
     def report(
         self, mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], **shown: Any
@@ -186,7 +187,7 @@ def compare(
     """
     request.some_of(kind, ("formula",), "--kind")
     shown = list(costs.CONTESTED)
-    if quantity:
+    if quantity is not None:
         shown = request.some_of(quantity, costs.POSSIBLE, "--quantity")
     if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
         raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")

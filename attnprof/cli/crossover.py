@@ -148,7 +148,10 @@ class Timing:
     wait_policy: str = WAIT_POLICY
     kept: bool = KEPT
     calibration: Path | None = CALIBRATION
-    on: str | None = opt.flag("NAME", "Predict on a device that is not here, by its calibration.")
+    on: str | None = opt.flag(
+        "NAME", "Predict on a device that is not here, by its calibration.",
+        callback=opt.device_name,
+    )  # fmt: skip
     journal: Path | None = opt.flag(
         "FILE", "Keep measured lengths there, and go on from what is there."
     )
@@ -239,7 +242,8 @@ def _pair_report(
     kinds = kinds if set(metrics) - {sides.TIME} else []
     if sides.TIME in metrics:
         kinds += [sides.PREDICTED] if options["timing"].on else [sides.PREDICTED, sides.MEASURED]
-    kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind") if costs.kind else kinds
+    if costs.kind is not None:
+        kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind")
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = sides.Meeting(first, second, workload, scope, axis=axis)
     if sides.TIME in metrics:
@@ -309,7 +313,9 @@ def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     if costs.quantity is not None:
         quantities = request.some_of(costs.quantity, tuple(METRIC_OF), "--quantity")
         return list(dict.fromkeys(METRIC_OF[name] for name in quantities))
-    kinds = set(request.some_of(costs.kind or ",".join(sides.KINDS), sides.ALL_KINDS, "--kind"))
+    kinds = set(sides.KINDS)
+    if costs.kind is not None:
+        kinds = set(request.some_of(costs.kind, sides.ALL_KINDS, "--kind"))
     counted = [] if kinds == {sides.PREDICTED} else list(sides.METRICS)
     if not kinds - {sides.PREDICTED, sides.MEASURED}:  # bytes are measured, operations are not
         counted = [name for name in counted if name != sides.METRICS[0]]

@@ -91,7 +91,7 @@ def fit_(
     memory: str | None = opt.flag("SIZE", "Memory of one device, like 80GB."),
     on: str | None = opt.flag(
         "NAME", "A device by its maker, as h100, or by its calibration; cpu and cuda are here.",
-        "--on",
+        "--on", callback=opt.device_name,
     ),
     calibration: Path | None = CALIBRATION,
     swap: opt.SwapOption = None,

@@ -10,6 +10,7 @@ from typer import Argument, Option
 from attnprof.cli import options as opt
 from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
+from attnprof.closed_form.quantities import QUANTITIES, STEP_BYTES
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
 from attnprof.render.plots.style import check_figure_path, is_figure_path
@@ -113,7 +114,7 @@ def heatmap(
     targets = to.targets()
     a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
     wanted = Heatmap(
-        a=a, b=b, seq_lens=parse_sizes(seq or POWERS, "--seq"), scope=scope, kind=kind,
+        a=a, b=b, seq_lens=parse_sizes(seq or "", "--seq"), scope=scope, kind=kind,
         d_models=parse_sizes(d_model, "--d-model"), num_heads=parse_sizes(heads, "--heads"),
         quantity=_quantity(quantity, convention, kind), phase=conditions.phase,
         causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
@@ -140,7 +141,8 @@ def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:
     """Return the quantity to compare; RequestError if the convention does not go with it."""
     if convention == "flops":
-        return quantity or "flops"
+        possible = (*QUANTITIES, STEP_BYTES)
+        return "flops" if quantity is None else opt.one_of(quantity, possible, "--quantity")
     if kind == "published":
         raise RequestError(
             "printed formulas count as their document does; leave --convention out, "

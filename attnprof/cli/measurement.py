@@ -17,6 +17,7 @@ from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.record.files import read_toml
 from attnprof.record.recognition import take_modules
+from attnprof.workload import DTYPES, PHASES, SCOPES
 
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
@@ -34,7 +35,7 @@ CALIBRATION: Any = opt.flag(
 )
 ON: Any = opt.flag(
     "NAME", "A device that is not here, like H100, by its calibration; or else a lower bound from "
-    "its maker's figures.", "--on",
+    "its maker's figures.", "--on", callback=opt.device_name,
 )  # fmt: skip
 
 
@@ -79,6 +80,11 @@ class Measurement:
 SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
 NAMES = ("attention", "scope", "dtype", "phase", "device")
 LISTS = {"settings": "set", "args": "arg", "inputs": "input"}
+#: Names that are possible.
+POSSIBLE: Mapping[str, Sequence[str]] = {
+    "scope": SCOPES, "dtype": DTYPES, "phase": ("forward", "prefill", *PHASES[1:]),
+    "device": ("auto", "cpu", "cuda"),
+}  # fmt: skip
 #: Keys of a case that a grid does not have.
 CASE_KEYS = ("rule", "time", "formula", "compile")
 _EXAMPLES = {
@@ -169,8 +175,7 @@ def grid_of(
     for key in (*SIZES, *NAMES):
         if key in table:
             text = ",".join(map(str, _as_list(table[key], name_of(key))))
-            parse: Any = parse_sizes if key in SIZES else parse_names
-            axes[SIZES.get(key, key)] = parse(text, name_of(key))
+            axes[SIZES.get(key, key)] = _axis(key, text, name_of(key))
     causal = _as_list(table.get("causal", False), name_of("causal"), (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
@@ -193,6 +198,15 @@ def grid_of(
         )
     take_modules(grid.attention)
     return grid
+
+
+def _axis(key: str, text: str, where: str) -> Sequence[Any]:
+    """Return the sizes or names of a grid's axis."""
+    if key in SIZES:
+        return parse_sizes(text, where)
+    if key not in POSSIBLE:
+        return parse_names(text, where)
+    return parse_names(text, where, f"possible: {', '.join(POSSIBLE[key])}")
 
 
 def _as_list(

@@ -12,7 +12,7 @@ from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
-from attnprof.cli.derive import KeptReport
+from attnprof.cli.kept import KeptReport
 from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
@@ -215,8 +215,8 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
     from attnprof.models.mfu import conventions_of, mfu_report, python_file
     from attnprof.models.mfu_sizes import sizes_of
 
-    conventions = conventions_of(flags.counting or "all")
-    lengths = parse_lengths(flags.lengths, "--lengths") if flags.lengths else []
+    conventions = conventions_of("all" if flags.counting is None else flags.counting)
+    lengths = [] if flags.lengths is None else parse_lengths(flags.lengths, "--lengths")
     if seq is not None and lengths:
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])

@@ -58,7 +58,8 @@ def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
         noun = flag.removeprefix("--").replace("-", " ")
-        raise RequestError(f"{flag} {value}: unknown {noun}; {closest(value, list(possible))}")
+        shown = value or "''"
+        raise RequestError(f"{flag} {shown}: unknown {noun}; {closest(value, list(possible))}")
     return value
 
 
@@ -77,6 +78,16 @@ def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise RequestError(f"unknown device '{text}': possible are auto, cpu, cuda and cuda:1")
     return text
+
+
+def device_name(name: str | None) -> str | None:
+    """Return the name of a device that may not be here, or None; RequestError for an empty one."""
+    if name is None or name.strip():
+        return name
+    from attnprof.device.ceilings import GPUS
+
+    possible = ", ".join(gpu.name for gpu in GPUS)
+    raise RequestError(f"--on '': possible: {possible}, or a device that was calibrated")
 
 
 def whole(default: int | None, flag: str, words: str, least: int, most: int | None = None) -> Any:

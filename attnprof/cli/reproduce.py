@@ -60,7 +60,7 @@ def reproduce(
         )
     if reports is not None and request.by_name:
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
-    shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
+    shown = None if verdict is None else some_of(verdict, VERDICTS, "--verdict")
     if reports is not None:
         make_folder(reports, "--reports ")
         for path in existing_files(reports, request.documents):
@@ -106,7 +106,7 @@ def asked_for(
         raise RequestError("ask for one of --claim, --table and --figure")
     numbers = [document.number for document in papers.find_documents(names)]
     if claim is not None:
-        ids = papers.find_claims(parse_names(claim, "--claim"))
+        ids = papers.find_claims(parse_names(claim, "--claim", "type names like 004-EQ6"))
         of_claims = [papers.claims()[name].document for name in ids]
         for name, number in zip(ids, of_claims, strict=True):
             if number not in numbers:

@@ -83,11 +83,16 @@ def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
     return sizes
 
 
-def parse_names(text: str, flag: str = "--attention") -> list[str]:
-    """Return the names of a comma-separated list, each once, in the order typed."""
+def parse_names(
+    text: str, flag: str = "--attention", how: str = "type names like standard,efficient"
+) -> list[str]:
+    """Return the names of a comma-separated list, each once, in the order typed.
+
+    Raises RequestError for an empty one; ``how`` says what to type.
+    """
     names = [name.strip() for name in text.split(",")]
     if not all(names):
-        raise RequestError(f"{flag} '{text}': an empty name; type names like standard,efficient")
+        raise RequestError(f"{flag} '{text}': an empty name; {how}")
     return list(dict.fromkeys(names))
 
 
@@ -223,11 +228,10 @@ def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, 
 def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
     """Return the names of a comma-separated list, all ``possible`` names without one.
 
-    Raises RequestError for a name that is not possible.
+    Raises RequestError for a name that is not possible, as an empty one is not.
     """
-    if text is None:
-        return list(possible)
-    return [opt.one_of(name, possible, flag) for name in parse_names(text, flag)]
+    names = possible if text is None else [name.strip() for name in text.split(",")]
+    return list(dict.fromkeys(opt.one_of(name, possible, flag) for name in names))
 
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:

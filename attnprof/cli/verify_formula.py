@@ -117,7 +117,7 @@ def verify_formula(
     from attnprof.verify.own_formulas import KINDS, Source
     from attnprof.verify.printed import PHASES, Printed, meanings, with_phase
 
-    opt.one_of(phase or "forward", PHASES, "--phase")
+    opt.among("--phase", PHASES)(phase)
     opt.one_of(reading.up_to, UP_TO, "--up-to")
     opt.among("--kind", KINDS)(kind)
     source = Source(

@@ -51,9 +51,11 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         with _Observer(most_s):  # limits preparation: training runs a forward pass
             subject = build_subject(request)
             subject.prepare()
+        modules = len(sys.modules)
         demand = list_operations(subject, most_s)
-        if demand.functions > MANY_FUNCTIONS * len(demand.operations):
-            subject.prepare()  # the first call has filled Python's caches
+        many = MANY_FUNCTIONS * len(demand.operations)
+        if len(sys.modules) > modules or demand.functions > many:  # imports, or caches it filled
+            subject.prepare()
             demand = list_operations(subject, most_s)
         return demand
 

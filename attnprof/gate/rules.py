@@ -102,7 +102,7 @@ class CheckOptions:
     limit_s: float | None = None
 
     def __post_init__(self) -> None:
-        rule_named(self.rule or "default")
+        rule_named("default" if self.rule is None else self.rule)
         choice("--inconclusive", self.inconclusive, POLICIES)
         choice("--stored-times", self.stored_times, (ADVISE, FAIL))
         if self.limit_s is not None and not 0 < self.limit_s < 1e9:

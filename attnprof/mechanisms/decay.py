@@ -176,7 +176,7 @@ class Mamba2(GatedDecay):
 
     chunk: int = 256
     groups: int | None = 1
-    conv: int | None = 4  # type: ignore[misc]  # a parameter, where the base has a constant
+    conv: int | None = 4
 
     name: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2 (state-space duality)"

@@ -31,7 +31,6 @@ class Recurrence(Mechanism):
     ``conv`` tokens of queries, keys and values, channel by channel, before they are mixed.
     """
 
-    conv: ClassVar[int | None] = None  # a parameter in subclasses that convolve
     impl: str = "auto"
     chunk: int = 64
 
@@ -47,6 +46,11 @@ class Recurrence(Mechanism):
     gated_by: ClassVar[str] = "token"
 
     # -- sizes ---------------------------------------------------------------------------
+    @property
+    def conv(self) -> int | None:
+        """Tokens that a layer convolves; a parameter in subclasses that do."""
+        return None
+
     @property
     def form(self) -> str:
         """The form that runs for a prompt; Mamba-2 calls the parallel one quadratic."""
@@ -216,7 +220,7 @@ class DeltaRule(Recurrence):
     """
 
     output_gate: bool = True
-    conv: int | None = 4  # type: ignore[misc]  # a parameter, where the base has a constant
+    conv: int | None = 4
 
     allowed: ClassVar[dict[str, Any]] = {
         **Recurrence.allowed, "impl": ("auto", "chunkwise", "inverse", "recurrent"), "conv": 2,

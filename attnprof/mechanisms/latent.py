@@ -33,7 +33,7 @@ class Latent(Mechanism):
     value_dim: int | None = None
     rotary: bool = True
     impl: str = "auto"
-    step_tokens: int = 1  # type: ignore[misc]  # a parameter, where the base has a constant
+    step_tokens: int = 1
 
     name: ClassVar[str] = "mla"
     title: ClassVar[str] = "Multi-head latent attention"

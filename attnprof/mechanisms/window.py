@@ -36,7 +36,7 @@ class Neighbours(Mechanism):
     Blocks of rows meet a slice of the keys; ``impl=dense-mask`` masks the whole N×N product.
     """
 
-    impl: ClassVar[str] = "blocks"
+    impl = "blocks"  #: a parameter in subclasses
 
     family: ClassVar[str] = "sparse"
     time_order = memory_order = "N"
@@ -158,7 +158,7 @@ class Longformer(Neighbours):
 
     window: int = 256
     global_tokens: int = 0
-    impl: str = "blocks"  # type: ignore[misc]  # a parameter, where the base has a constant
+    impl: str = "blocks"
 
     name: ClassVar[str] = "longformer"
     title: ClassVar[str] = "Longformer"
@@ -199,7 +199,7 @@ class SlidingWindow(Neighbours):
     window: int = 128
     first_tokens: int = 0
     sink: bool = False
-    impl: str = "blocks"  # type: ignore[misc]  # a parameter, where the base has a constant
+    impl: str = "blocks"
 
     name: ClassVar[str] = "sliding-window"
     title: ClassVar[str] = "Sliding-window attention"

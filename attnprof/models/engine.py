@@ -27,7 +27,7 @@ from attnprof.models.engine_recurrence import (
     runs_kernels,
 )
 from attnprof.models.parts import layers_of, mixers, places
-from attnprof.models.text_run import MASKS, noted, set_kernel, small_mask, unmasked
+from attnprof.models.text_run import KERNEL_TABLE, MASKS, noted, set_kernel, small_mask, unmasked
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals
 from attnprof.trace.rules.units import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
@@ -141,10 +141,6 @@ def _attention(
     return out, None
 
 
-#: The table of transformers in which the code of a class looks attention up.
-_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
-
-
 def mixer_classes(model: Any) -> tuple[list[str], list[str]]:
     """Return the classes of mixers that our recurrent kernels replace, and unsupported classes.
 
@@ -158,7 +154,7 @@ def mixer_classes(model: Any) -> tuple[list[str], list[str]]:
             name = type(modules[path]).__name__
             if runs_kernels(modules[path], code):
                 recurrent[name] = None
-            elif _REGISTRY not in code:
+            elif KERNEL_TABLE not in code:
                 others[name] = None
     return list(recurrent), list(others)
 

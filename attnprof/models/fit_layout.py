@@ -178,7 +178,7 @@ class FitOptions:
 
     def cache_formats(self) -> tuple[str, str]:
         """Return the formats of keys and of values, which ``fp8,nvfp4`` names apart."""
-        names = (self.cache_dtype or "bfloat16").split(",")[:2]
+        names = ("bfloat16" if self.cache_dtype is None else self.cache_dtype).split(",")[:2]
         first, *rest = (format_named(name, "--cache-dtype", CACHES) for name in names)
         return first, (rest or [first])[0]
 

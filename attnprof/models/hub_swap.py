@@ -22,6 +22,7 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.parts import is_recurrent, layer_names, layers_of, places
 from attnprof.models.swap import Swap, by_layer
+from attnprof.models.text_run import KERNEL_TABLE
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import (
     SwappedAttention,
@@ -36,7 +37,6 @@ from attnprof.trace.solve.count import count
 
 #: Our kernel's name in transformers' registry, and that of the submodule with the mechanism.
 _NAME, _CORE = "attnprof", "swapped_attention"
-_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 #: Names of modules that attend to another sequence than their own.
 _ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
 #: Arguments of kernels besides q, k and v, and their effect.
@@ -174,7 +174,7 @@ def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerA
 def _asks_registry(module: nn.Module) -> bool:
     """Return whether a module's forward pass looks a kernel up in transformers' registry."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and _REGISTRY in code.co_names and hasattr(module, "config")
+    return code is not None and KERNEL_TABLE in code.co_names and hasattr(module, "config")
 
 
 def _record_calls(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:

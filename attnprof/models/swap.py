@@ -8,6 +8,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.models.config import Attention, ModelConfig
+from attnprof.workload import Workload
 
 HOW = (
     "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd, @pattern=3:1 (three of "
@@ -18,6 +19,8 @@ _SPOKEN = {"sliding": "sliding-window"}
 #: Layers with a mechanism and without it, in turns: ``pattern=3:1``.
 _PATTERN = "pattern="
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+#: A workload at which a layer that lends its picked tokens keeps some.
+_ANY = Workload(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
         raise RequestError("--set is for the mechanisms of --swap; name one, like --swap linear")
     mechanisms = registry.configured([name for name, _, _ in pairs], values)
     for mechanism in mechanisms:
-        if mechanism.continues:
+        if mechanism.continues or mechanism.lent_bytes(_ANY):
             raise RequestError(
-                f"--swap {mechanism.name}: a model's layers hand on no picked tokens: type "
+                f"--swap {mechanism.name}: in a model no layer takes what another picked: type "
                 f"--set index=own; what sharing saves, attnprof cost -a {mechanism.name}@index=lent"
                 f"+{mechanism.name}@index=shared@3 says"
             )

@@ -23,6 +23,8 @@ from attnprof.user_code import error_text
 
 #: The name of our kernel in transformers' registries.
 KERNEL = "attnprof_recorded"
+#: The table of transformers in which the code of a class looks attention up.
+KERNEL_TABLE = "ALL_ATTENTION_FUNCTIONS"
 #: Where masks are probed: further out than any window.
 _FAR = 2**40
 #: Masks of the running model, by storage: the mask, where its queries and its keys start, and the

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from attnprof.cli import derive
+from attnprof.cli import kept
 from attnprof.record.report import Report
 
 
@@ -13,10 +13,10 @@ from attnprof.record.report import Report
 def config(tmp_path, monkeypatch):
     """A file that a kept derivation depends on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(derive, "_LONG", 0.0)
+    monkeypatch.setattr(kept, "_LONG", 0.0)
     file = tmp_path / "config.json"
     file.write_text("{}")
-    once = derive.KeptReport("my.py:Mine", ["d=64"])
+    once = kept.KeptReport("my.py:Mine", ["d=64"])
     once.notes = ["guessed: nothing"]
     once.write(Report("derive", [], {"phases": ["forward"]}), file)
     return file
@@ -24,8 +24,8 @@ def config(tmp_path, monkeypatch):
 
 def read(*request):
     """What is kept of a request, and its notes."""
-    kept = derive.KeptReport(*request)
-    return kept.read(), kept.notes
+    once = kept.KeptReport(*request)
+    return once.read(), once.notes
 
 
 @pytest.mark.usefixtures("config")
@@ -36,7 +36,7 @@ def test_a_request_is_read_again():
 
 
 def test_another_file_or_version_is_another_derivation(config, monkeypatch):
-    monkeypatch.setattr(derive, "version", lambda name: f"another {name}")
+    monkeypatch.setattr(kept, "version", lambda name: f"another {name}")
     assert read("my.py:Mine", ["d=64"])[0] is None
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(config.parent))
@@ -48,11 +48,11 @@ def test_another_file_or_version_is_another_derivation(config, monkeypatch):
 @pytest.mark.usefixtures("config")
 def test_the_oldest_make_room(monkeypatch):
     def write(name):
-        derive.KeptReport(name).write(Report("derive", [], {"name": name}))
+        kept.KeptReport(name).write(Report("derive", [], {"name": name}))
 
     write("second")
-    files = sum(path.stat().st_size for path in derive.KeptReport("").path.parent.iterdir())
-    monkeypatch.setattr(derive, "_MOST", files)
+    files = sum(path.stat().st_size for path in kept.KeptReport("").path.parent.iterdir())
+    monkeypatch.setattr(kept, "_MOST", files)
     write("third")
     assert read("my.py:Mine", ["d=64"])[0] is None
     assert [read(name)[0].summary["name"] for name in ("second", "third")] == ["second", "third"]
@@ -60,7 +60,7 @@ def test_the_oldest_make_room(monkeypatch):
 
 def test_code_that_changed_is_derived_again(attnprof, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(derive, "_LONG", 0.0)
+    monkeypatch.setattr(kept, "_LONG", 0.0)
     code = "def mine(x):\n    return x @ x.mT"
     for lines, flops in ((code, "2*B*N**2*d"), (f"{code} + x @ x.mT", "4*B*N**2*d")):
         (tmp_path / "mine.py").write_text(lines)

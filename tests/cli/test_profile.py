@@ -5,10 +5,11 @@ import json
 import pytest
 
 import attnprof
-from attnprof.device import calibration_run
+from attnprof.device import calibration, calibration_run
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.tables import TimeTable
+from attnprof.errors import CannotRunError
 from attnprof.measure.counters import DerivedCount
 from attnprof.measure.environment import device_name
 
@@ -304,3 +305,21 @@ def test_a_second_format_is_added_to_a_calibration_that_is_there(attnprof, tmp_p
     assert before[0] is None
     assert set(before[1].tables) == {"float32"}
     assert set(json.loads(path.read_text())["ceilings"][0]["tables"]) == {"float32", "bfloat16"}
+
+
+def test_a_file_of_calibrations_is_read_once_before_measuring(attnprof, tmp_path, monkeypatch):
+    events, read = [], calibration.read_json
+
+    def reading(path, *how):
+        events.append(path.name)
+        return read(path, *how)
+
+    def calibrate(*_, **__):
+        events.append("measured")
+        raise CannotRunError("that is enough")
+
+    monkeypatch.setattr(calibration, "read_json", reading)
+    monkeypatch.setattr(calibration_run, "calibrate", calibrate)
+    (tmp_path / "c.json").write_text('{"schema": "attnprof/1", "ceilings": []}\n')
+    assert attnprof(f"calibrate --calibration {tmp_path / 'c.json'}").code == 3
+    assert events == ["c.json", "measured"]

@@ -1,10 +1,14 @@
 """Wrong requests over all commands: an exit code, one line on stderr, nothing on stdout."""
 
+import re
+
 import pytest
 
 import attnprof as package
+from attnprof.cli.parameters import NAMES as POSSIBLE
 from attnprof.errors import RequestError
 from tests.render.test_hostile_names import NAMES, OBEYED
+from tests.structure.command_flags import parser_of
 
 #: What is typed and, after two colons, what the message says of it.
 WRONG = r"""
@@ -345,6 +349,51 @@ def test_a_wrong_request_is_told_in_one_line(attnprof, tmp_path, monkeypatch, li
     assert ended.err.startswith("attnprof: ")
     assert ended.err.count("\n") == 1
     assert len(ended.err) > 30
+    assert list(tmp_path.iterdir()) == []
+
+
+#: Requests of each command that has options which take one of several names, or some of them.
+ANSWERED = """
+baseline -a standard --seq 8 --no-time
+calibrate --contended
+check --against . -a standard --seq 8
+compare -a standard --seq 8
+cost --seq 8
+crossover
+derive standard
+fit llama-3.1-8b --memory 24GB --train
+heads
+heatmap
+history .
+model llama-3.1-8b
+model llama-3.1-8b --mfu
+plot nosuch.json
+predict -a standard --seq 8
+profile -a standard --seq 8
+recommend --seq 8
+reproduce 002
+sweep -a standard --seq 8
+tradeoff --no-time
+verify-formula N standard
+"""
+#: Such options, beside those whose names a shell completes.
+MORE = ("on", "by", "view", "kernel", "logits", "optimizer", "counting", "wait_policy",
+        "cache_dtype", "gradient_dtype", "recompute", "shard")  # fmt: skip
+#: What a refusal of an empty name says: possible names, or that the option is of other requests.
+SAID = r"possible|is not one of|type (names like|one of|--mfu)|add --metric time|two questions"
+
+
+@pytest.mark.parametrize("request_", ANSWERED.strip().splitlines())
+def test_the_empty_text_is_no_name(attnprof, tmp_path, monkeypatch, request_):
+    monkeypatch.chdir(tmp_path)
+    parameters = parser_of(request_.split()[0]).params
+    named = [one for one in parameters if one.name in {*POSSIBLE, *MORE}]
+    for flag in [one.opts[0] for one in named if not getattr(one, "is_flag", True)]:
+        ended = attnprof(request_, (flag, ""))
+        assert ended.code == 2, flag
+        assert re.search(SAID, ended.err), ended.err
+        assert ended.out == ""
+        assert ended.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

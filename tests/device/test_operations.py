@@ -108,6 +108,43 @@ def test_what_is_computed_once_and_kept_is_no_part_of_a_call():
     assert first.functions == pytest.approx(again.functions, abs=20)
 
 
+#: A mechanism whose first call imports a module, which calls functions of its own.
+IMPORTING = """
+from typing import ClassVar
+
+from attnprof.mechanism import Mechanism
+
+
+class Importing(Mechanism):
+    name: ClassVar[str] = "importing"
+
+    def core(self, q, k, v):
+        import imported_by_a_call
+
+        for _ in range(60):
+            v = v * 2.0
+        return v
+"""
+IMPORTED = """
+def nothing():
+    pass
+
+
+for _ in range(100):
+    nothing()
+"""
+
+
+def test_what_a_first_call_imports_is_no_part_of_a_call(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_by_a_call.py").write_text(IMPORTED)
+    (tmp_path / "importing.py").write_text(IMPORTING)
+    request = PointRequest(f"{tmp_path / 'importing.py'}:Importing", 16, 2, 8)
+    first, again = operations_of(request), operations_of(request)
+    assert len(first.operations) >= 60
+    assert first.functions == again.functions
+
+
 @pytest.mark.parametrize(
     ("dtype", "factor", "copies"),
     [

@@ -1,5 +1,8 @@
 """What every mechanism promises, whatever it computes, for prompts and token by token."""
 
+from inspect import get_annotations
+from typing import ClassVar, get_origin
+
 import numpy as np
 import pytest
 import sympy
@@ -10,6 +13,7 @@ from attnprof import Workload, registry
 from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
 from attnprof.mechanisms import neural
+from attnprof.mechanisms.standard import Standard
 from tests.mechanisms.cases import (
     SHAPES,
     WORKSPACE,
@@ -271,3 +275,32 @@ def test_operations_of_all_steps_are_those_of_the_causal_forward_pass(name, head
         for t in range(1, shape[1] + 1)
     ]
     assert sum(steps) == whole
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_parameters_are_listed_as_classes_declare_them_the_base_first(name):
+    spec = registry.get(name)
+    bases = map(get_annotations, reversed(type(spec).__mro__))
+    declared = dict.fromkeys(
+        parameter
+        for annotations in bases
+        for parameter, kind in annotations.items()
+        if get_origin(kind) is not ClassVar
+    )
+    assert [*spec.params] == [*declared]
+
+
+def test_without_a_step_the_state_is_all_keys_and_values():
+    endless, fixed = registry.get("sparse"), registry.get("sparse", stride=3)
+    assert (endless.decodes, fixed.decodes) == (False, True)
+    work = workload((2, 9, 3, 4))
+    assert endless.state_entries(work) == fixed.state_entries(work) == 2 * 9 * 3 * (4 + 4)
+
+
+def test_an_error_of_the_first_state_is_not_taken_for_a_mechanism_without_steps():
+    class Faulty(Standard):
+        def init_state(self, sizes, cache):
+            raise RequestError("no cache of this kind")
+
+    with pytest.raises(RequestError, match="no cache of this kind"):
+        Faulty().state_entries(workload((2, 9, 3, 4)))

@@ -281,9 +281,13 @@ def test_what_does_not_fit_is_refused_with_the_reason(name, swap, reason):
         swapped(name, swap)
 
 
-def test_a_layer_that_takes_the_picks_of_another_has_none_before_it():
-    with pytest.raises(RequestError, match=r"dsa: .*index=own; .*dsa@index=lent\+dsa@index=shared"):
-        swaps_of(["dsa"], {"index": "shared"})
+@pytest.mark.parametrize("index", ["lent", "shared"])
+@pytest.mark.parametrize("name", ["dsa", "topk"])
+def test_in_a_model_no_layer_takes_the_picks_of_another(name, index):
+    says = rf"{name}: .*index=own; .*{name}@index=lent\+{name}@index=shared"
+    with pytest.raises(RequestError, match=says):
+        swaps_of([name], {"index": index})
+    assert swaps_of([name], {"index": "own"})
 
 
 @pytest.mark.parametrize("mechanism", ["nsa", "topk"])

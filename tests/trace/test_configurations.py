@@ -119,6 +119,36 @@ def test_state_spaces_have_sizes_that_fit_and_what_a_model_sets_is_its_to_derive
     assert "config.mamba_d_ssm=2*h*d" in target_of(MixerModel).notes[0]
 
 
+@dataclass
+class IndexerConfig:
+    """One whose indexer is left out by default."""
+
+    hidden_size: int = 64
+    index_budget: int | None = None
+    index_ratio: int | None = None
+    window: int | None = None
+
+
+class Indexer(nn.Module):
+    """A layer that cannot do without an indexer."""
+
+    def __init__(self, config: IndexerConfig):
+        super().__init__()
+        self.blocks = config.index_budget // config.index_ratio
+        self.map = nn.Linear(config.hidden_size, self.blocks)
+
+    def forward(self, hidden_states):
+        return self.map(hidden_states)
+
+
+def test_fields_that_code_cannot_leave_at_none_are_asked_for_by_name():
+    says = "None by default: add --arg config.index_budget=… --arg config.index_ratio=… \\("
+    with pytest.raises(RequestError, match=says):
+        derived(target_of(Indexer), ("forward",))
+    target = target_of(Indexer, ["config.index_budget=64", "config.index_ratio=16"])
+    assert parameters(target) == (12 + 1) * 4
+
+
 def test_fields_are_given_by_name():
     target = target_of(
         Projected, ["config.num_key_value_heads=1", "config.hidden_size=5*h", "layer_idx=3"]

@@ -249,6 +249,46 @@ def test_a_kind_of_layer_that_comes_rarely():
     assert check(target, derivation, shapes) == len(shapes)
 
 
+class HeadByHead(nn.Module):
+    """A map of its own for each head."""
+
+    def __init__(self, num_heads, head_dim):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(head_dim, head_dim) for _ in range(int(num_heads)))
+
+    def forward(self, x):
+        return sum(each(x) for each in self.maps)
+
+
+def test_a_size_that_code_makes_a_number_of_keeps_its_range_if_one_is_asked_for():
+    target = target_of(HeadByHead, ["num_heads=h", "head_dim=d"], ["x: B, N, d"])
+    derivation = derived(target, ["forward"], {"h": 12})
+    assert sympy.expand(derivation.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
+    shapes = [{"B": 2, "N": 5, "h": heads, "d": 8} for heads in (2, 12, 30)]
+    assert check(target, derivation, shapes) == len(shapes)
+
+
+class HeadsInAWindow(nn.Module):
+    """Heads one after the other, over windows of 16 tokens, or of all 256."""
+
+    def __init__(self, num_heads):
+        super().__init__()
+        self.heads = num_heads
+
+    def forward(self, x):
+        rows = x if x.shape[1] == 256 else x.view(x.shape[0], -1, 16, x.shape[2])
+        for _ in range(self.heads):
+            rows = rows @ rows.mT @ rows
+        return rows
+
+
+def test_an_asked_length_that_is_a_case_of_its_own_leaves_the_heads_their_range():
+    target = target_of(HeadsInAWindow, ["num_heads=h"], ["x: B, N, d"])
+    derivation = derived(target, ["forward"], {"N": 256})
+    assert derivation.phases["forward"].domain[0] == "N = 256"
+    assert sympy.expand(derivation.expression("matmul_flops") - 4 * B * 256**2 * h * d) == 0
+
+
 def padded(q, k, v, chunk=8):
     """Causal linear attention in chunks, at any length: zeros fill the last one."""
     length, pad = q.shape[2], -q.shape[2] % chunk

@@ -24,6 +24,7 @@ from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import LONG, Mixed, check_large_corner
 from attnprof.trace.solve.plan import _refined, plan_for
 from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.turns import holds_at_asked
 from tests.oracles.memory import allocator_peak
 
 B, C, N, d, h, rest = map(symbol, ("B", "C", "N", "d", "h", "N mod C"))
@@ -40,6 +41,16 @@ def test_a_width_of_d_log_d_and_blocks_of_tokens_are_one_formula():
         run = totals(record(target, shape, training=False), "forward")
         assert {name: evaluate(x.expression, shape) for name, x in forms.formulas.items()} == run
     assert sum(map(forms.holds, shapes)) >= 3
+
+
+def test_formulas_hold_at_an_asked_width_if_they_do_at_a_length_that_runs_are_made_at():
+    """Of 421 tokens the last block is one row at this width, which is another case."""
+    target = mechanism_target(registry.get("neural"), scope="core")
+    hints = {"B": 3, "N": 421, "h": 6, "d": 64}
+    run = run_symbolically(target, {**hints, "N": 1021}, ["forward"])
+    assert not run.holds(hints)
+    assert holds_at_asked(run, hints, {"d": 64})
+    assert not holds_at_asked(run, hints, {"N": 421, "d": 64})
 
 
 def test_a_length_of_another_class_has_a_formula_of_its_own():

@@ -6,6 +6,7 @@ repaired ones. Where none runs, the error says what the code takes, what was tri
 
 import inspect
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,7 +22,7 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.trace.request import signatures
-from attnprof.trace.request.configurations import names_around, source_of
+from attnprof.trace.request.configurations import all_parameters, names_around, source_of
 from attnprof.trace.request.guesses import (
     Request,
     UnguessedError,
@@ -277,10 +278,10 @@ def advice(
     taken += f", {what}.forward({_parameters(forward)})" if forward else ""
     more = f"; nor with {'; '.join(map(str, tries[:3]))}" if tries else ""
     count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
-    return (
-        f"{_hint_on_called_none(subject, request, error)}{_hint_on_model(subject, request, error)}"
-        f"it takes {taken}{more}{count}; say what is otherwise: {_command(request, target)}"
-    )
+    hints = _hint_on_called_none, _hint_on_unset_fields, _hint_on_model
+    hint = "".join(hint_on(subject, request, error) for hint_on in hints)
+    command = _command(request, target)
+    return f"{hint}it takes {taken}{more}{count}; say what is otherwise: {command}"
 
 
 def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> str:
@@ -296,6 +297,22 @@ def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> st
         f"it calls what is None by default ({', '.join(unset)}): point at a function of yours that "
         f"returns the module with those, like def make(dim, num_heads); "
     )
+
+
+def _hint_on_unset_fields(subject: Any, request: Request, error: Exception) -> str:
+    """Return a hint if code that fails reads fields which are None by default, else ""."""
+    *_, (frame, _) = ((None, 0), *traceback.walk_tb(error.__traceback__))
+    read = frame.f_code.co_names if frame is not None and "NoneType" in str(error) else ()
+    unset = [
+        name
+        for name, item in all_parameters(subject).items()
+        if "." in name and name.rpartition(".")[2] in read and item.default is None
+        if name not in request.args
+    ]
+    if not unset:
+        return ""
+    flags = " ".join(f"--arg {name}=…" for name in unset)
+    return f"it computes with fields that are None by default: add {flags} (sizes like h, or 64); "
 
 
 def _hint_on_model(subject: Any, request: Request, error: Exception) -> str:

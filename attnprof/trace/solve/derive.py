@@ -176,6 +176,7 @@ class _Search:
         is no polynomial. If no strategy has all formulas, the first result with some is returned.
         """
         partial: Forms | None = None
+        pinned = FailedPlan("")
         waiting = list(product(STRATEGIES, self._starts()))
         while waiting:
             strategy, fixed = waiting.pop(0)
@@ -198,27 +199,37 @@ class _Search:
                 reasons += _reasons(strategy, fixed, result)
             if name or isinstance(result.error, PinnedError | TooSlowError):
                 self._failed[key] = result
-            first = strategy is by_symbols and not fixed
-            if narrowed := first and self._over_fewer_sizes(result, phases, reasons):
-                return narrowed
+            if strategy is by_symbols and not fixed:
+                pinned = result
+                alone = self._over_fewer_sizes(result, phases, reasons, all_pinned=False)
+                if alone is not None:
+                    return alone
             if name:  # next, with a number for this size
                 size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
+        narrowed = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True)
+        partial = narrowed or partial
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
     def _over_fewer_sizes(
-        self, failed: FailedPlan, phases: Sequence[str], reasons: list[str]
+        self, failed: FailedPlan, phases: Sequence[str], reasons: list[str], *, all_pinned: bool
     ) -> Forms | None:
-        """Return formulas with numbers for all pinned sizes if an asked one is a case of its own.
+        """Return formulas with numbers for sizes that are cases of their own, if one is asked for.
 
-        The code then pins it without a loop over it, as ``if N == 256``, or a window of 256 tokens.
+        The code then pins it at that number alone, as ``if N == 256``, or a window of 256 tokens. A
+        size that it pins at any number, as by ``int(heads)``, gets one only if ``all_pinned`` do.
+        Returns None if the code loops over tokens or samples.
         """
-        asked = [(symbol(name), size) for name, size in self.asked.items()]
-        alone = any(pin.args in asked for pin in failed.pins)
-        if not alone or any(self._loops_over(name, failed, phases) for name in _LOOPED):
-            return None
         unasked = {"N", "B"} - set(self.asked)
-        pinned = {size.name for pin in failed.pins for size in pin.free_symbols} - unasked
+        pinned = {size.name for pin in failed.pins for size in pin.free_symbols}
+        numbers = [(symbol(name), size) for name, size in self.asked.items()]
+        if not any(pin.args in numbers for pin in failed.pins):
+            return None
+        anywhere = {name for name in pinned if self._is_pinned_anywhere(name, phases)}
+        pinned -= unasked if all_pinned else unasked | anywhere
+        wanted = any(pin.args in numbers and pin.args[0].name in pinned for pin in failed.pins)
+        if not anywhere.isdisjoint(_LOOPED) or not wanted or (all_pinned and not anywhere):
+            return None
         usual = {**hints_for(self.target.symbols, {}), **self.asked}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
         partial: Forms | None = None
@@ -226,19 +237,20 @@ class _Search:
             result = self._attempt(phases, fixed, reasons).outcome(strategy)
             if not isinstance(result, FailedPlan):
                 return result
+            if isinstance(result.error, PinnedError):
+                self._failed[strategy.__name__, str(fixed)] = result
             reasons += _reasons(strategy, fixed, result)
             partial = partial or result.forms
         return partial
 
-    def _loops_over(self, name: str, failed: FailedPlan, phases: Sequence[str]) -> bool:
+    def _is_pinned_anywhere(self, name: str, phases: Sequence[str]) -> bool:
         """Return whether a size is pinned at another number, too, as by ``range(tokens)``."""
-        size = symbol(name)
-        if not any(size in pin.free_symbols for pin in failed.pins):
-            return False
-        other = _SHORT_LOOP + (self.asked.get(name) == _SHORT_LOOP)
-        hints = {**hints_for(self.target.symbols, self.asked), name: other}
+        size, hints = symbol(name), hints_for(self.target.symbols, self.asked)
+        other = 3 * hints[name]  # no power of two, which tables of widths have
+        if name in _LOOPED:
+            other = _SHORT_LOOP + (self.asked.get(name) == _SHORT_LOOP)
         try:
-            run_symbolically(self.target, hints, phases)
+            run_symbolically(self.target, {**hints, name: other}, phases)
         except PinnedError as again:
             return any(pin.args == (size, other) for pin in again.pins)
         except (NoFormulaError, RequestError, TooLongError):

@@ -45,7 +45,7 @@ from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.small_runs import NotRunningError, short_sizes
 from attnprof.trace.solve.smaller_sizes import include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import nearby_hints, run_with_marked_loops
+from attnprof.trace.solve.turns import holds_at_asked, run_with_marked_loops
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
     HELD_OUT,
@@ -249,7 +249,7 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
         symbolic = include_single_sizes(symbolic, runs, hints)
-    elif attempt.asked and not any(map(symbolic.holds, nearby_hints(hints, attempt.asked))):
+    elif attempt.asked and not holds_at_asked(symbolic, hints, attempt.asked):
         raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     return _with_all_counts(symbolic, attempt.verify("symbolic", symbolic, shapes))
 

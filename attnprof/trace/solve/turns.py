@@ -113,10 +113,23 @@ def _runs_at_asked(
 
 def _candidates(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
     """Yield sizes to run at, without sizes at which an earlier failure would repeat."""
-    longer = ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
-    for sizes in chain(nearby_hints(hints, asked), longer):
+    for sizes in chain(nearby_hints(hints, asked), _longer(hints)):
         if not any(_fails_again(error, sizes) for error in failed):
             yield sizes
+
+
+def _longer(hints: Sizes) -> Iterator[Sizes]:
+    """Yield the hints with lengths at which loops have turns of every kind."""
+    yield from ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
+
+
+def holds_at_asked(symbolic: SymbolicRun, hints: Sizes, asked: Sizes) -> bool:
+    """Return whether a run's formulas hold at the asked sizes, with others that runs are made at.
+
+    Of these the lengths are some, if none is asked for: one of 421 tokens may be another case.
+    """
+    lengths = [] if "N" in asked else _longer(hints)
+    return any(map(symbolic.holds, chain(nearby_hints(hints, asked), lengths)))
 
 
 def _has_length(hints: Sizes) -> bool:
