@@ -39,23 +39,14 @@ class Attention(nn.Module):
 
 
 class IntOfRatio(Attention):
+    """The width is a rounded quotient, and its root an imported function's."""
+
     @staticmethod
     def width_of(d_model, num_heads):
         return int(d_model / num_heads)
 
-
-class ImportedRoot(Attention):
     def scale(self):
         return 1 / sqrt(self.width)
-
-
-class Normed(Attention):
-    def __init__(self, d_model, num_heads):
-        super().__init__(d_model, num_heads)
-        self.norm = nn.LayerNorm(d_model)
-
-    def done(self, y):
-        return self.norm(y)
 
 
 class Tuple(Attention):
@@ -64,13 +55,14 @@ class Tuple(Attention):
 
 
 class Mapping(Attention):
-    def done(self, y):
-        return {"y": y}
+    """Of a result that is normed, and dropped in part."""
 
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.norm = nn.LayerNorm(d_model)
 
-class Dropped(Attention):
     def done(self, y):
-        return F.dropout(y, 0.1, self.training)
+        return {"y": F.dropout(self.norm(y), 0.1, self.training)}
 
 
 class LengthBranch(Attention):
@@ -86,28 +78,6 @@ class Sorted(Attention):
         return y.sort(dim=1).values
 
 
-class Padded(Attention):
-    """Pads to whole blocks of 64 tokens."""
-
-    def forward(self, x):
-        n = x.shape[1]
-        return super().forward(F.pad(x, (0, 0, 0, -n % 64)))[:, :n]
-
-
-class CachedMask(Attention):
-    """Keeps its mask as a plain attribute."""
-
-    def __init__(self, d_model, num_heads):
-        super().__init__(d_model, num_heads)
-        self.mask = None
-
-    def done(self, y):
-        n = y.shape[1]
-        if self.mask is None or self.mask.shape[0] < n:
-            self.mask = torch.ones(n, n, dtype=torch.bool, device=y.device).triu(1)
-        return y.masked_fill(self.mask[:n, :1], 0.0)
-
-
 class TokenLoop(nn.Module):
     """A state, token by token."""
 
@@ -118,14 +88,6 @@ class TokenLoop(nn.Module):
             state = state * 0.5 + x[:, i]
             out.append(state)
         return torch.stack(out, 1)
-
-
-class Unfolded(nn.Module):
-    """Windows of 16 tokens by Tensor.unfold."""
-
-    def forward(self, x):
-        windows = x.unfold(1, 16, 1)
-        return windows.sum(-1)
 
 
 @torch.jit.script
@@ -150,11 +112,6 @@ class ReadsValue(Attention):
         return x
 
 
-class PicksRows(nn.Module):
-    def forward(self, x):
-        return x[x > 0].sum()
-
-
 class Raises(nn.Module):
     def forward(self, x):
         raise ValueError("not today")
@@ -167,24 +124,9 @@ class Spectral(nn.Module):
         return torch.fft.rfft(x, dim=1).real
 
 
-@torch.library.custom_op("attnprof_tests::known", mutates_args=())
-def known(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-@known.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
 @torch.library.custom_op("attnprof_tests::unknown", mutates_args=())
 def unknown(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
-
-
-class WithKnown(Attention):
-    def done(self, y):
-        return known(y)
 
 
 class WithUnknown(Attention):

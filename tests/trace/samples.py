@@ -74,13 +74,6 @@ class Reading(nn.Module):
         return self.map(x) if x.sum() > 0 else x
 
 
-class Choosing(nn.Module):
-    """The size of what it returns depends on values."""
-
-    def forward(self, x):
-        return x[x.sum(-1) > 0]
-
-
 class Silent(nn.Module):
     def forward(self, x):
         self.seen = x.shape

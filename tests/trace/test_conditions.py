@@ -7,16 +7,12 @@ import pytest
 import sympy
 import torch
 
-import attnprof
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.trace.doubles import DoubleProduct, called
-from attnprof.trace.events import totals
-from attnprof.trace.request.lookup import target_of
-from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text, division_in, is_wider
-from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
+from tests.trace.checks import check, shown
 
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
@@ -120,7 +116,7 @@ def windows(x):
 
 
 def test_images_in_windows_are_symbolic():
-    derivation = attnprof.derive(windows, inputs={"x": "B, H, W, d"}, phases=["forward"])
+    _, derivation = shown(windows, inputs=["x: B, H, W, d"])
     forms = derivation.phases["forward"]
     assert forms.method == "symbolic"
     assert {"4 divides H", "4 divides W"} <= set(forms.domain)
@@ -131,19 +127,8 @@ def test_whole_numbers_are_not_rounded():
     def neighbours(x):
         return torch.nn.functional.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1).softmax(-1)
 
-    derivation = attnprof.derive(neighbours, inputs={"x": "B, N, d"}, phases=["train"])
+    _, derivation = shown(neighbours, phase="train")
     assert not derivation.expression("peak_bytes", "train").has(f)
-
-
-def test_halves_rounded_up_that_have_to_be_whole_are_a_condition():
-    def halves(x):
-        width = math.ceil(x.shape[1] / 2)
-        one, other = x.chunk(2, 1)
-        return one * torch.zeros(width) + other
-
-    derivation = attnprof.derive(halves, inputs={"x": "N, d"})
-    assert "2 divides d" in derivation.phases["forward"].domain
-    assert str(derivation.expression("flops")) == "N*d"
 
 
 @pytest.mark.parametrize("size", [4, 8])
@@ -170,10 +155,6 @@ def test_a_maximum_of_roundings_of_floats_has_its_value():
     ],
 )
 def test_a_single_one_is_no_case_of_its_own_where_all_is_done_as_for_others(code, inside, outside):
-    target = target_of(code, {}, {"x": "B, N, d"})
-    forms = derived(target, ["train"]).phases["train"]
-    assert forms.holds(inside)
-    assert not forms.holds(outside)
-    counted = totals(record(target, inside, training=True), "train")
-    for quantity, formula in forms.formulas.items():
-        assert evaluate(formula.expression, inside) == counted[quantity]
+    target, derivation = shown(code, phase="train")
+    assert check(target, derivation, [inside, outside], "train") == 1
+    assert not derivation.phases["train"].holds(outside)

@@ -84,8 +84,11 @@ def test_a_configuration_is_built_of_usual_names(layer):
     assert "num_attention_heads=h, " in target.notes[0]
     assert "vocab" not in target.notes[0]
     assert parameters(target) == 12 * 12 + 12
-    (derivation,) = derived(target, ("forward",)).phases.values()
-    assert derivation.method == "symbolic"
+
+
+def test_a_configuration_takes_symbols():
+    forms = derived(target_of(Projected), ("forward",)).phases["forward"]
+    assert forms.method == "symbolic"
 
 
 @dataclass
@@ -150,9 +153,8 @@ def test_fields_that_code_cannot_leave_at_none_are_asked_for_by_name():
 
 
 def test_fields_are_given_by_name():
-    target = target_of(
-        Projected, ["config.num_key_value_heads=1", "config.hidden_size=5*h", "layer_idx=3"]
-    )
+    fields = ["config.num_key_value_heads=1", "config.hidden_size=5*h", "layer_idx=3"]
+    target = target_of(Projected, fields)
     assert target.spelled_inputs[0] == "hidden_states: B, N, 5*h"
     assert parameters(target) == (15 + 1) * 5
     with pytest.raises(RequestError, match=r"--arg confg: .*did you mean config"):
@@ -255,29 +257,31 @@ def test_a_rotation_by_complex_numbers_is_symbolic():
 def test_a_factory_that_takes_a_configuration_is_called_for_the_module():
     from attnprof.models import build
 
-    fields = ["config.d_model=h*d", "config.num_heads=h", "config.num_layers=1"]
-    target = target_of(
-        build, [*fields, "config.vocab_size=7", "config.seq_len=N"], ["x: B, N int64"]
-    )
+    fields = {"d_model": "h*d", "num_heads": "h", "num_layers": 1, "vocab_size": 7, "seq_len": "N"}
+    fields = {f"config.{name}": size for name, size in fields.items()}
+    target = target_of(build, fields, ["x: B, N int64"])
     assert target.symbols == ("B", "N", "h", "d")
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [
-        ("max(h, d)", max), ("ceil(h*d/3)", lambda h, d: -(-h * d // 3)),
-        ("h*d/2", lambda h, d: h * d // 2), ("h*d - d % 5", lambda h, d: h * d - d % 5),
-        ("0.5*h*4*d", lambda h, d: 2 * h * d),
-    ],
-)  # fmt: skip
-def test_sizes_are_computed_where_torch_knows_them_by_symbol(text, width):
-    target = target_of(
-        nn.Linear, {"in_features": text, "out_features": text}, {"input": f"B, {text}"}
-    )
-    derivation = derived(target, ("forward",))
+#: Sizes, and the same in Python.
+WIDTHS = {
+    "max(h, d)": max,
+    "ceil(h*d/3)": lambda h, d: -(-h * d // 3),
+    "h*d/2": lambda h, d: h * d // 2,
+    "h*d - d % 5": lambda h, d: h * d - d % 5,
+    "0.5*h*4*d": lambda h, d: 2 * h * d,
+}
+
+
+def test_sizes_are_computed_where_torch_knows_them_by_symbol():
+    def doubled(*tensors):
+        return [x * 2.0 for x in tensors]
+
+    inputs = {f"x{place}": f"B, {text}" for place, text in enumerate(WIDTHS)}
+    derivation = derived(target_of(doubled, inputs=inputs), ("forward",))
     for h, d in ((4, 6), (6, 34)):
-        flops = derivation.at("matmul_flops", "forward", B=2, h=h, d=d)
-        assert flops == 2 * 2 * width(h, d) ** 2
+        entries = 2 * sum(width(h, d) for width in WIDTHS.values())
+        assert derivation.at("multiplications", B=2, h=h, d=d) == entries
 
 
 def test_quotients_are_exact_or_refused_where_a_size_must_be_whole():

@@ -15,9 +15,9 @@ from attnprof.render.tables import derive
 from attnprof.trace.report.derivation import Derivation
 from attnprof.trace.report.records import report_of
 from attnprof.trace.request import lookup
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from tests.trace import hazards
+from tests.trace.checks import check, shown
 
 N_OF = {"x": "B, N, h*d"}
 
@@ -46,16 +46,12 @@ def derivation() -> Derivation:
     return derived(target, ("forward",), {"B": 2, "N": 40, "h": 2, "d": 8})
 
 
-def test_others_keep_their_formulas(derivation):
+def test_what_is_contradicted_has_a_reason_and_others_keep_their_formulas(derivation):
     plain = attnprof.derive(hazards.Attention, args=["d_model=h*d", "num_heads=h"], inputs=N_OF)
     for quantity in ("flops", "matmul_flops", "multiplications", "exponentials", "parameters"):
         assert derivation.expression(quantity) == plain.expression(quantity) is not None
     assert derivation.expression("bytes_moved") is None
-
-
-def test_the_reason_names_quantity_shape_operation_and_line(derivation):
-    forms = derivation.phases["forward"]
-    line = line_of("y.clone()", CopiesWithoutTelling)
+    forms, line = derivation.phases["forward"], line_of("y.clone()", CopiesWithoutTelling)
     reason = forms.formulas["bytes_moved"].withheld
     assert reason.startswith("at B=")
     assert "forward bytes_moved are " in reason
@@ -79,9 +75,9 @@ def test_all_formats_show_it(derivation):
     phase = report.summary["phases"]["forward"]
     for row in (*phase["operations"], *phase["lines"], *phase["steps"]):
         assert row["bytes_moved"] in ("no formula", "0")
-    for shown in (derive.derive_page(report), "\n".join(map(str, _texts(report)))):
-        assert re.search(r"bytes moved \|? *no formula", shown)
-        assert record.withheld.split(",")[0] in shown
+    for page in (derive.derive_page(report), "\n".join(map(str, _texts(report)))):
+        assert re.search(r"bytes moved \|? *no formula", page)
+        assert record.withheld.split(",")[0] in page
 
 
 def _texts(report):
@@ -100,14 +96,6 @@ class Slices(nn.Module):
 
     def forward(self, x):
         return x[:, :, None] * x[:, None, :] + self.table[: x.shape[1]]
-
-
-class Padded(nn.Module):
-    """Whole blocks of 16 tokens: what is held is a multiple of -floor(-N/16)."""
-
-    def forward(self, x):
-        blocks = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 16)).reshape(-1, 16, x.shape[2])
-        return (blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks
 
 
 class Convolved(nn.Module):
@@ -147,16 +135,11 @@ class Rotated(nn.Module):
         (Convolved, ["d_model=d"], "forward", [(3, 9, 16), (4, 70, 24), (2, 4, 17)]),
         (Pooled, [], "train", [(3, 9, 16), (4, 72, 3), (2, 6, 17)]),
         (Rotated, [], "train", [(3, 9, 16), (4, 72, 6), (2, 6, 10)]),
-        (Padded, [], "forward", [(2, 70, 4), (3, 33, 100), (5, 300, 2)]),
     ],
 )
 def test_causes_that_are_mended(layer, args, phase, shapes):
-    target = lookup.target_of(layer, args, ["x: B, N, d"])
-    forms = derived(target, (phase,)).phases[phase]
+    target, derivation = shown(layer, args, phase=phase)
+    forms = derivation.phases[phase]
     assert forms.method == "symbolic"
     assert not any(formula.withheld for formula in forms.formulas.values())
-    for shape in shapes:
-        sizes = dict(zip("BNd", shape, strict=True))
-        counted = forms.counted(sizes)
-        for quantity, formula in forms.formulas.items() if forms.holds(sizes) else ():
-            assert evaluate(formula.expression, sizes) == counted[quantity]
+    check(target, derivation, [dict(zip("BNd", shape, strict=True)) for shape in shapes], phase)

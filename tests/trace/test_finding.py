@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attnprof import registry
-from attnprof.errors import CannotRunError, RequestError
+from attnprof.errors import RequestError
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
@@ -20,46 +20,68 @@ from attnprof.user_code import loaded
 from tests.trace import samples
 
 FILE = Path(samples.__file__)
-SIZES = {"B": 2, "N": 6, "h": 3, "d": 5}
+SIZES = {"B": 2, "N": 6, "h": 3, "d": 5, "V": 11}
 
 
 def here(name, *args, **named):
     return target_of(f"{FILE}:{name}", *args, **named)
 
 
-def counted(target, sizes=None):
-    sizes = sizes or {name: SIZES[name] for name in target.symbols}
+def counted(target):
+    sizes = {name: SIZES[name] for name in target.symbols}
     return totals(record(target, sizes, training=False), "forward")
 
 
-def test_a_class_of_a_file_gets_its_sizes_guessed():
-    target = here("MyAttention")
-    assert target.symbols == ("B", "N", "h", "d")
-    assert target.spelled_inputs == ["x: B, N, h*d"]
-    (note,) = target.notes
-    assert note.startswith('guessed: d_model=h*d, num_heads=h, "x: B, N, h*d"; give --arg and')
-    assert counted(target)["parameters"] == 4 * 15 * 15 + 4 * 15
+WRITTEN = 4 * 15 * 15 + 4 * 15
+PRODUCTS = 4 * 2 * 3 * 6 * 6 * 5
+SDPA = "torch.nn.functional:scaled_dot_product_attention"
+ALL, TOKENS = ("B", "N", "h", "d"), ("B", "N")
+#: What is asked for (name, arguments, inputs), what is said of it, its symbols and what it counts.
+COUNTED = {
+    "a class": (("MyAttention",), "guessed: d_model=h*d, num_heads=h,", ALL, "parameters", WRITTEN),
+    "numbers": (
+        ("MyAttention", {"d_model": 33, "num_heads": "h"}, {"x": ("V", 7, 33)}), "x: V, 7, 33",
+        ("h", "V"), "parameters", 4 * 33 * 33 + 4 * 33),
+    "a default": (("Wide",), "hidden_states: B, N, 48", TOKENS, "parameters", 48 * 48 + 48),
+    "a default in the way": (
+        ("Wide", None, ["hidden_states: B, N, h*d"]), "width=h*d", ALL, "parameters", 16 * 15),
+    "heads by default": (("Heads",), "heads=h", ALL, "parameters", 15 * 3 * 15 + 3 * 15),
+    "given heads": (
+        ("Heads", ["heads=2", "dim_head=7"]), "dim=h*d", ALL, "parameters", (15 + 1) * 3 * 14),
+    "given sizes": (
+        ("Heads", ["dim=32"], ["x: B, N, 32"]), "", TOKENS, "parameters", 33 * 3 * 8 * 64),
+    "heads of a factory": (("made_with",), "num_heads=h", ALL, "parameters", WRITTEN),
+    "a factory": (("made",), "x: B, N, h*d", ALL, "parameters", WRITTEN),
+    "heads of the input": (("WithoutWidth",), "num_heads=h", ALL, "matmul_flops", PRODUCTS),
+    "heads of a function": (("headed",), "num_heads=h", ALL, "matmul_flops", PRODUCTS),
+    "a configuration": (("Configured",), "config.width=h*d", ALL, "parameters", 15 * 15 + 15),
+    "whole numbers": (
+        ("Embedded", ["vocabulary=V"], ["ids: B, N long"]), "", (*ALL, "V"), "parameters", 11 * 15),
+    "a function": (
+        ("attention", ["temperature=0.5"]), "k: B, h, N, d", ALL, "matmul_flops", PRODUCTS),
+    "sizes of a function": (("split", ["flavour=sweet"]), "", ALL, "matmul_flops", PRODUCTS),
+    "tensors without names": (
+        ("rows", None, ["a: N, d", "b: N, d", "by: 3.0"]), "", ("N", "d"), "multiplications", 60),
+    "an input called self": (
+        ("first_of", None, ["self: N, d", "other: N, d"]), "", ("N", "d"), "multiplications", 30),
+    "values at real tensors": (("Through",), "", ALL, "flops", 2 * 2 * 6 * 15 * 15),
+    "a module that exists": (
+        ("ready",), "x: B, N, 32", TOKENS, "parameters", 4 * 32 * 32 + 4 * 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_what_is_found_has_sizes_and_runs(case):
+    request, said, symbols, quantity, value = COUNTED[case]
+    target = here(*request)
+    assert said in " ".join([*target.spelled_inputs, *target.notes])
+    assert "max_len" not in " ".join(target.notes)
+    assert target.symbols == symbols
+    assert counted(target)[quantity] == value
 
 
 def test_nothing_is_guessed_where_all_is_given():
-    target = here("MyAttention", ["d_model=h*d", "num_heads=h"], ["x: B, N, h*d"])
-    assert target.notes == ()
-    assert counted(target) == counted(here("MyAttention"))
-
-
-def test_mappings_say_the_same_as_texts():
-    texts = here("MyAttention", ["d_model=64", "num_heads=h"], ["x: b, 7, 64"])
-    mappings = here("MyAttention", {"d_model": 64, "num_heads": "h"}, {"x": ("b", 7, 64)})
-    sizes = {"b": 3, "h": 4}
-    assert texts.symbols == mappings.symbols == ("h", "b")
-    assert counted(texts, sizes) == counted(mappings, sizes)
-
-
-def test_defaults_stay_and_the_input_fits_them():
-    target = here("Wide")
-    assert target.spelled_inputs == ["hidden_states: B, N, 48"]
-    assert target.symbols == ("B", "N")
-    assert counted(target)["parameters"] == 48 * 48 + 48
+    assert here("MyAttention", ["d_model=h*d", "num_heads=h"], ["x: B, N, h*d"]).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -86,18 +108,6 @@ def test_inputs_have_formats_and_values():
     runnable(target, {})
 
 
-def test_a_configuration_without_a_class_has_what_the_code_reads():
-    target = here("Configured")
-    assert "config.width=h*d" in target.notes[0]
-    assert counted(target)["parameters"] == 15 * 15 + 15
-
-
-def test_an_embedding_takes_whole_numbers():
-    target = here("Embedded", ["vocabulary=V"], ["ids: B, N long"])
-    assert target.symbols == ("B", "N", "h", "d", "V")
-    assert counted(target, {**SIZES, "V": 11})["parameters"] == 11 * 15
-
-
 def test_causal_goes_to_who_takes_it():
     with fake_world():
         assert here("Wide", causal=True).make(SIZES).causal is True
@@ -106,40 +116,15 @@ def test_causal_goes_to_who_takes_it():
     runnable(fused, {})
 
 
-def test_a_function_takes_heads_apart():
-    target = here("attention", ["temperature=0.5"])
-    assert target.spelled_inputs[:3] == ["q: B, h, N, d", "k: B, h, N, d", "v: B, h, N, d"]
-    assert counted(target)["matmul_flops"] == 4 * 2 * 3 * 6 * 6 * 5
-
-
-def test_a_function_takes_sizes_beside_its_tensors():
-    target = here("split", ["flavour=sweet"])
-    assert counted(target)["matmul_flops"] == 4 * 2 * 3 * 6 * 6 * 5
-    with pytest.raises(RequestError, match=r"--input \"flavour: None\""):
-        here("split")
-
-
-def test_tensors_go_in_order_where_a_function_names_none():
-    target = here("rows", None, ["a: N, d", "b: N, d", "by: 3.0"])
-    assert target.keywords == {"by"}
-    assert counted(target)["multiplications"] == 2 * 6 * 5
-    fused = "torch.nn.functional:scaled_dot_product_attention"
-    inputs = [f"{name}: B, h, N, d" for name in "qkv"]
-    assert counted(target_of(fused, None, [*inputs, "is_causal: True"]))["flops"] > 0
-
-
-def test_a_factory_is_called_for_the_module():
-    assert counted(here("made")) == counted(here("MyAttention"))
+def test_objects_are_targets_too():
     anonymous = target_of(lambda dim: nn.Linear(dim, 4 * dim), None, {"input": "N, h*d"})
-    assert counted(anonymous)["parameters"] == 4 * 15 * 15 + 4 * 15
+    assert counted(anonymous)["parameters"] == WRITTEN
+    fused = target_of(SDPA, None, [*(f"{name}: B, h, N, d" for name in "qkv"), "is_causal: True"])
+    assert counted(fused)["flops"] > 0
 
 
-def test_a_module_that_exists_keeps_its_sizes():
-    target = here("ready")
-    assert target.symbols == ("B", "N")
-    assert target.spelled_inputs == ["x: B, N, 32"]
-    built = counted(here("MyAttention", ["d_model=32", "num_heads=4"]), {"B": 2, "N": 6, **SIZES})
-    assert counted(target) == built
+def test_a_module_that_exists_is_left_as_it_is():
+    counted(here("ready"))
     assert samples.ready.qkv.weight.grad is None
     assert type(samples.ready.qkv.weight) is nn.Parameter
 
@@ -150,22 +135,14 @@ def test_shared_weights_stay_shared():
     assert counted(target_of(layers, None, ["input: N, 8"]))["parameters"] == 64 + 16
 
 
-def test_a_constructor_that_needs_real_tensors_gets_them_at_numbers():
-    target = here("Through")
-    assert counted(target)["flops"] == 2 * 2 * 6 * 15 * 15
-
-
 def test_torch_layers_take_the_batch_first():
     target = target_of("torch.nn:MultiheadAttention")
     assert target.spelled_inputs == [f"{name}: B, N, h*d" for name in ("query", "key", "value")]
     assert "batch_first=True was set" in target.notes[1]
     with fake_world():
         assert target.make(SIZES).batch_first is True
-        assert (
-            not target_of("torch.nn:MultiheadAttention", ["batch_first=False"])
-            .make(SIZES)
-            .batch_first
-        )
+        tokens_first = target_of("torch.nn:MultiheadAttention", ["batch_first=False"])
+        assert not tokens_first.make(SIZES).batch_first
 
 
 def test_mechanisms_have_their_parameters_and_scopes():
@@ -189,18 +166,13 @@ class Own(Mechanism):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    for path in (
-        "one/mine.py",
-        "./one/../one/mine.py",
-        str(tmp_path / "one/mine.py"),
-        "two/mine.py",
-    ):
+    spellings = "one/mine.py", "./one/../one/mine.py", f"{tmp_path}/one/mine.py", "two/mine.py"
+    for path in spellings:
         folder = "two" if "two" in path else "one"
         assert Path(loaded(f"{path}:Layer").place).resolve().parent.name == folder
         assert registry.get(f"{path}:Own").name == "own"
-    assert [(tmp_path / folder / "mine.py.runs").read_text() for folder in ("one", "two")] == [
-        "x"
-    ] * 2
+    runs = [(tmp_path / folder / "mine.py.runs").read_text() for folder in ("one", "two")]
+    assert runs == ["x", "x"]
 
 
 def test_a_name_is_found_where_it_lies_in_its_package(tmp_path, monkeypatch):
@@ -237,42 +209,32 @@ def test_files_import_their_neighbours(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("request_", "words"),
     [
-        ("MyAtention", "did you mean MyAttention"),
-        ("zzz", "it defines MyAttention"),
-        ("Empty", "has no forward pass"),
-        ("NoModule", "is a class, but no nn.Module"),
-        ("number", "is 3: point at"),
+        (("Wide", ["widht=h*d"]), "did you mean width"),
+        (("Wide", ["width"]), "type a name, '=' and a value"),
+        (("Wide", ["width=h*"]), "not a size like h*d, nor a value"),
+        (("Wide", ["width=__import__('os')"]), "not a size like h*d"),
+        (("Wide", None, ["mask"]), "type a name, a colon and sizes"),
+        (("Wide", None, ["mask: N, N bol"]), "did you mean bool"),
+        (("Wide", None, ["mask: N, os.system('x')"]), "is not a size"),
+        (("Wide", None, ["x: B, N, 48"]), "Wide.forward has no 'x'"),
+        (("Embedded",), "needs 'vocabulary', which cannot be guessed: add --arg vocabulary=…"),
+        (("split",), '--input "flavour: None"'),
+        (("first_of", None, ["other: N, d"]), "'self', which cannot be guessed"),
+        (("MyAttention", None, None, {"bias": "false"}), "--set is for registered mechanisms"),
+        (("MyAttention", None, None, None, "core"), "--scope is for registered mechanisms"),
+        (("MyAttention", None, None, None, None, True), "takes neither causal nor is_causal"),
+        (("MyAtention",), "did you mean MyAttention"),
+        (("zzz",), "it defines MyAttention"),
+        (("Empty",), "has no forward pass"),
+        (("NoModule",), "is a class, but no nn.Module"),
+        (("number",), "is 3: point at"),
     ],
 )
-def test_what_is_no_target_is_told(name, words):
+def test_wrong_requests_are_told(request_, words):
     with pytest.raises(RequestError) as refused:
-        here(name)
-    assert words in str(refused.value)
-
-
-def test_an_argument_of_an_unknown_name_is_asked_for():
-    with pytest.raises(RequestError, match=r"needs 'vocabulary'.*: add --arg vocabulary=…"):
-        here("Embedded")
-
-
-@pytest.mark.parametrize(
-    ("args", "inputs", "words"),
-    [
-        (["widht=h*d"], None, "did you mean width"),
-        (["width"], None, "type a name, '=' and a value"),
-        (["width=h*"], None, "not a size like h*d, nor a value"),
-        (["width=__import__('os')"], None, "not a size like h*d"),
-        (None, ["mask"], "type a name, a colon and sizes"),
-        (None, ["mask: N, N bol"], "did you mean bool"),
-        (None, ["mask: N, os.system('x')"], "is not a size"),
-        (None, ["x: B, N, 48"], "Wide.forward has no 'x'"),
-    ],
-)
-def test_wrong_arguments_and_inputs_are_told(args, inputs, words):
-    with pytest.raises(RequestError) as refused:
-        here("Wide", args, inputs)
+        here(*request_)
     assert words in str(refused.value)
 
 
@@ -320,17 +282,7 @@ def test_a_file_without_a_name_lists_what_it_has():
     assert f"{FILE}:MyAttention or " in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ({"params": {"bias": "false"}}, "--set is for registered mechanisms"),
-        ({"scope": "core"}, "--scope is for registered mechanisms"),
-        ({"causal": True}, "takes neither causal nor is_causal"),
-    ],
-)
-def test_what_is_for_mechanisms_is_refused_elsewhere(how, words):
-    with pytest.raises(RequestError, match=words):
-        here("MyAttention", **how)
+def test_arguments_are_for_own_modules():
     with pytest.raises(RequestError, match="--arg is for your own modules"):
         target_of("standard", ["d_model=h*d"])
 
@@ -344,18 +296,6 @@ def test_code_that_does_not_run_is_told_with_its_line():
         runnable(here("MyAttention", None, ["x: B, N, 7"]), {"B": 1, "N": 2, "h": 3, "d": 4})
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("Reading", r"depends on the value of a tensor.*\(samples.py:\d+\)"),
-        ("Choosing", "the size of a result depends on the values of a tensor"),
-    ],
-)
-def test_what_needs_values_cannot_be_followed(name, words):
-    with pytest.raises(CannotRunError, match=words):
-        runnable(here(name), {})
-
-
 @pytest.mark.parametrize("name", ["Silent", "Detached"])
 def test_what_has_no_backward_pass_is_told_to_ask_for_forward(name):
     target = here(name)
@@ -364,48 +304,11 @@ def test_what_has_no_backward_pass_is_told_to_ask_for_forward(name):
         runnable(target, {}, training=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "entries"),
-    [
-        ("Heads", 15 * 3 * 15 + 3 * 15),  # dim 15, 3 heads of width 5
-        ("made_with", 4 * 15 * 15 + 4 * 15),
-    ],
-)
-def test_heads_and_widths_do_not_stay_at_a_default_that_formulas_contradict(name, entries):
-    target = here(name)
-    assert target.symbols == ("B", "N", "h", "d")
-    assert counted(target)["parameters"] == entries
-    assert "heads=h" in target.notes[0]
-    assert "max_len" not in " ".join(target.notes)
-
-
-@pytest.mark.parametrize("name", ["WithoutWidth", "headed"])
-def test_heads_are_passed_where_only_the_input_speaks_of_them(name):
-    target = here(name)
-    assert "num_heads=h" in target.notes[0]
-    assert counted(target)["matmul_flops"] == 4 * 2 * 3 * 6 * 6 * 5
-
-
-def test_defaults_stay_where_they_are_said_or_formulas_do_not_speak_of_them():
-    assert counted(here("Heads", ["heads=2", "dim_head=7"]))["parameters"] == (15 + 1) * 3 * 14
-    assert here("Heads", ["dim=32"], ["x: B, N, 32"]).symbols == ("B", "N")
-    assert here("Wide").symbols == ("B", "N")
-    assert "h" in here("Wide", None, ["hidden_states: B, N, h*d"]).symbols
-    assert counted(here("Wide", None, ["hidden_states: B, N, h*d"]))["parameters"] == 16 * 15
-
-
 @pytest.mark.parametrize("name", ["Unusual", "Static", "ByClass", "Named"])
 def test_the_instance_is_told_from_the_arguments_by_its_place(name):
     target = here(name)
     assert target.spelled_inputs[0] == "x: B, N, h*d"
     runnable(target, {})
-
-
-def test_an_argument_called_self_is_one():
-    target = here("first_of", None, ["self: N, d", "other: N, d"])
-    assert counted(target)["multiplications"] == 6 * 5
-    with pytest.raises(RequestError, match="'self', which cannot be guessed"):
-        here("first_of", None, ["other: N, d"])
 
 
 def test_a_package_that_imports_late_and_fails_says_what_it_was_told(tmp_path, monkeypatch):

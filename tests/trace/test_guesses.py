@@ -6,14 +6,13 @@ import re
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import runnable
 from attnprof.trace.solve.derive import derived
 from attnprof.user_code import error_text
+from tests.trace.checks import torchs_products
 
 
 class Layer(nn.Module):
@@ -24,12 +23,6 @@ class Layer(nn.Module):
 
     def forward(self, x):
         return self.map(x)
-
-
-class Image(Layer):
-    def forward(self, x):
-        _b, _c, _height, _width = x.shape
-        return self.map(x.flatten(2).mT)
 
 
 class Channels(Layer):
@@ -55,11 +48,6 @@ class Masked(Layer):
         return self.map(x).masked_fill(mask.bool()[:, :, None], 0.0)
 
 
-class Crossing(Layer):
-    def forward(self, x, context=None):
-        return self.map(x) @ context.mT
-
-
 class Window(Layer):
     def __init__(self, dim, window_size):
         super().__init__(dim)
@@ -69,38 +57,11 @@ class Window(Layer):
         return self.map(x) @ x.mT + self.bias
 
 
-class Blocks(Layer):
-    def __init__(self, dim, window_size):
-        super().__init__(dim)
-        self.size = window_size
-
-    def forward(self, x):
-        if x.shape[1] % self.size:
-            raise ValueError(f"{x.shape[1]} tokens are not divisible by {self.size}")
-        return self.map(x.unflatten(1, (-1, self.size)))
-
-
 class Wide(Layer):
     def __init__(self, dim):
         if dim != 512:
             raise ValueError("no such width")
         super().__init__(dim)
-
-
-class Late(Layer):
-    def __init__(self, dim, depth=None):
-        if depth is None:
-            raise ValueError("`depth` is missing")
-        super().__init__(dim)
-
-
-class Unset(Layer):
-    def __init__(self, dim, hidden_features=None):
-        super().__init__(dim)
-        self.wide = nn.Linear(dim, hidden_features)
-
-    def forward(self, x):
-        return self.wide(self.map(x))
 
 
 class WithClass(Layer):
@@ -325,18 +286,13 @@ WORKING = {
     Beside: "others: B, N, h*d",
     Twice: "x: B, N, 2*h*d",
     Pair: "key: B, H, W, h*d",
-    Image: "x: B, h*d, H, W",
     Channels: "x: B, h*d, H, W",
     Looked: "x: B, N int64",
     Ids: "x: B, N int64",
     Features: "tokens: B, N, h*d",
     Masked: "mask: B, N bool",
-    Crossing: "context: B, N, h*d",
     Window: "x: B, 49, h*d",
-    Blocks: "x: B, N, h*d",
     Wide: "x: B, N, 512",
-    Late: "x: B, N, h*d",
-    Unset: "x: B, N, h*d",
     WithClass: "x: B, H*W + 1, h*d",
     Fixed: "x: B, h*d, 6, 6",
     Anything: "x: B, N, h*d",
@@ -351,6 +307,8 @@ WORKING = {
     Model: "encoder_hidden_states: B, N, 48",
     Axes: "x: B, H, W, h*d",
     Latents: "latents: B, N, h*d",
+    Scaled: "x: B, h*d, 14, 14",
+    Haloed: "x: B, h*d, H, W",
 }
 
 
@@ -369,7 +327,7 @@ def test_what_was_given_stays():
     with pytest.raises(RequestError, match="no such width"):
         runnable(target, {})
     with pytest.raises(RequestError, match="x: B, N, h"):
-        runnable(target_of(Image, inputs=["x: B, N, h"]), {})
+        runnable(target_of(Layer, inputs=["x: B, N, h"]), {})
 
 
 class Never(Layer):
@@ -386,37 +344,19 @@ def test_where_nothing_runs_there_is_something_to_type():
     assert message.endswith("attnprof derive Never --arg 'dim=h*d' --input \"x: B, N, h*d\"")
 
 
-def test_a_module_that_an_annotation_names_is_built():
-    target = target_of("torch.nn:TransformerDecoder")
-    assert "decoder_layer=TransformerDecoderLayer(d_model=h*d, nhead=h" in target.notes[0]
-    assert target.spelled_inputs == ["tgt: B, N, h*d", "memory: B, N, h*d"]
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nn:TransformerDecoder", "decoder_layer=TransformerDecoderLayer(d_model=h*d, nhead=h"),
+        ("nn:TransformerDecoder", "memory: B, N, h*d"),
+        ("nn.functional:scaled_dot_product_attention", "query: B, h, N, d"),
+        *((f"nn:{layer}", "") for layer in ("Conv2d", "LSTM", "GRUCell", "Embedding")),
+    ],
+)
+def test_layers_and_functions_of_torch_are_called_as_they_like(name, said):
+    target = target_of(f"torch.{name}")
+    assert said in " ".join([*target.notes, *target.spelled_inputs])
     runnable(target, {})
-
-
-def test_functions_of_torch_take_what_their_documentation_says():
-    target = target_of("torch.nn.functional:scaled_dot_product_attention")
-    assert target.spelled_inputs == [f"{name}: B, h, N, d" for name in ("query", "key", "value")]
-    sizes = {"B": 2, "h": 3, "N": 5, "d": 4}
-    assert record(target, sizes, training=False).calls
-
-
-class Shared(Layer):
-    def __init__(self, dim, part=None):
-        super().__init__(dim)
-        self.part = part
-
-    def forward(self, x):
-        return self.part(self.map(x))
-
-
-def test_what_is_called_and_none_by_default_is_named():
-    with pytest.raises(RequestError, match=r"calls what is None by default \(part\): point at a f"):
-        runnable(target_of(Shared), {})
-
-
-@pytest.mark.parametrize("layer", [nn.Conv2d, nn.LSTM, nn.GRUCell, nn.Embedding])
-def test_layers_of_torch_are_called_as_they_like(layer):
-    runnable(target_of(f"torch.nn:{layer.__name__}"), {})
 
 
 class Normed(Layer):
@@ -460,10 +400,9 @@ def test_a_cache_guessed_from_the_signature_gives_a_decoding_step():
     derivation = derived(target_of(Cached), ("decode",))
     assert derivation.phases["decode"].method == "symbolic"
     sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
-    module, past = Cached(8).eval(), torch.randn(3, 8, 8)
-    with FlopCounterMode(display=False) as counter:
-        module(torch.randn(3, 1, 8), (past, past))
-    assert derivation.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+    past = torch.randn(3, 8, 8)
+    theirs = torchs_products(Cached(8).eval(), torch.randn(3, 1, 8), (past, past))
+    assert derivation.at("matmul_flops", "decode", **sizes) == theirs
     peaks = [derivation.at("peak_bytes", "decode", **{**sizes, "N": n}) for n in (100, 101)]
     assert peaks[1] - peaks[0] == 3 * 8 * 4 * 2 + 3 * 4 * 2  # keys, values, scores twice
 
@@ -503,10 +442,8 @@ def test_a_step_of_its_own_is_one_token_after_others(make):
     module = Stepping(8).eval()
     state = module.init_state(3)
     state.advance(8)
-    with FlopCounterMode(display=False) as counter:
-        module.step(torch.randn(3, 1, 8), state)
-    sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
-    assert derivation.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+    theirs = torchs_products(module.step, torch.randn(3, 1, 8), state)
+    assert derivation.at("matmul_flops", "decode", B=3, N=9, h=2, d=4) == theirs
 
 
 def test_without_a_cache_in_the_answer_there_is_no_step():
@@ -543,21 +480,33 @@ class Unknown(Layer):
         return self.maps(x)
 
 
-def test_what_nothing_says_is_asked_for():
-    text = r"needs 'foo' and 'bar', which cannot be guessed: add --arg foo=… --arg bar=… \(a size"
-    with pytest.raises(RequestError, match=text):
-        target_of(Unknown)
-    assert runnable(target_of(Unknown, ["foo=64", "bar=64"]), {})
+class Shared(Layer):
+    def __init__(self, dim, part=None):
+        super().__init__(dim)
+        self.part = part
+
+    def forward(self, x):
+        return self.part(self.map(x))
 
 
-def test_what_a_function_lacks_is_asked_for():
-    def mapped(x, odd):
-        return x @ odd.mT
+def mapped(x, odd):
+    return x @ odd.mT
 
-    with pytest.raises(RequestError, match="needs 'odd', which cannot be guessed") as refused:
-        target_of(mapped)
-    assert 'add sizes, like --input "odd: B, N, h*d"' in str(refused.value)
-    assert runnable(target_of(mapped, inputs=["odd: B, N, h*d"]), {})
+
+@pytest.mark.parametrize(
+    ("thing", "words", "given"),
+    [
+        (Unknown, r"needs 'foo' and 'bar', which cannot be guessed: add --arg foo=… --arg bar=…",
+         {"args": ["foo=64", "bar=64"]}),
+        (mapped, r"needs 'odd', which cannot be.*add sizes, like --input \"odd: B, N, h\*d\"",
+         {"inputs": ["odd: B, N, h*d"]}),
+        (Shared, r"calls what is None by default \(part\): point at a f", None),
+    ],
+)  # fmt: skip
+def test_what_nothing_says_is_asked_for(thing, words, given):
+    with pytest.raises(RequestError, match=words):
+        runnable(target_of(thing), {})
+    assert given is None or runnable(target_of(thing, **given), {})
 
 
 class Grid(Layer):
@@ -670,20 +619,11 @@ def test_pictures_are_guessed_by_what_their_code_says(layer, arguments, inputs):
     assert runnable(target, {})
 
 
-@pytest.mark.parametrize("layer", [Scaled, Haloed])
-def test_modules_of_images_run_by_the_plainest_command(layer):
-    target = target_of(layer)
-    assert "tried first: " in " ".join(target.notes)
-    runnable(target, {})
-    assert derived(target, ("forward",)).phases["forward"].method in ("symbolic", "mixed")
-
-
 def test_guessed_lists_give_formulas_that_torch_counts():
     derivation = derived(target_of(Pooled), ("forward",))
     sizes = {"B": 3, "N": 5, "h": 2, "d": 3}
-    with FlopCounterMode(display=False) as counter:
-        Pooled(6)([torch.zeros(3, 5, 6)] * 2)
-    assert derivation.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
+    theirs = torchs_products(Pooled(6), [torch.zeros(3, 5, 6)] * 2)
+    assert derivation.at("matmul_flops", "forward", **sizes) == theirs
 
 
 def test_norms_that_ask_for_whole_numbers_take_symbols():

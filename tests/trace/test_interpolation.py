@@ -8,7 +8,7 @@ from torch import nn
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.events import Trace, totals
+from attnprof.trace.events import Trace
 from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
@@ -19,6 +19,7 @@ from attnprof.trace.solve.lattice import coefficients, degree, lower_set
 from attnprof.trace.solve.mixed import Mixed, narrow_to_corners
 from attnprof.trace.solve.verification import NoFormulaError
 from tests.trace import hazards
+from tests.trace.checks import check, shown
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 
@@ -146,13 +147,11 @@ class Branching(nn.Module):
         return x @ x.transpose(1, 2)
 
 
-@pytest.mark.parametrize(("length", "softmax"), [(421, True), (100, False)])
-def test_the_formula_is_of_the_branch_that_was_asked_for(length, softmax):
-    derivation = derived(target_of(Branching), ["forward"], {"N": length})
-    exps = B * N * h * d if softmax else 0
-    assert sympy.expand(derivation.expression("exponentials") - exps) == 0
-    beyond = "N > 300" if softmax else "N <= 300"
-    assert beyond in derivation.phases["forward"].domain
+def test_the_formula_is_of_the_branch_that_was_asked_for():
+    derivation = derived(target_of(Branching), ["forward"], {"N": 100})
+    assert derivation.expression("exponentials") == 0
+    assert derivation.expression("matmul_flops") == 2 * B * N**2 * h * d
+    assert "N <= 300" in derivation.phases["forward"].domain
 
 
 def test_an_asked_length_that_is_a_case_of_its_own_has_its_own_formula():
@@ -160,8 +159,7 @@ def test_an_asked_length_that_is_a_case_of_its_own_has_its_own_formula():
         rows = x if x.shape[1] == 256 else x.view(x.shape[0], -1, 16, x.shape[2])
         return rows @ rows.mT
 
-    target = lookup.target_of(windowed, None, ["x: B, N, d"])
-    derivation = derived(target, ["forward"], {"N": 256})
+    _, derivation = shown(windowed, at={"N": 256})
     assert derivation.phases["forward"].domain == ("N = 256", "B, d >= 2")
     assert derivation.expression("matmul_flops") == 2 * 256**2 * B * d
 
@@ -177,14 +175,12 @@ class Looping(nn.Module):
         return parts[0][None] if len(parts) == 1 else torch.stack(parts)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_one_sample_may_be_a_case_of_its_own(batch):
-    sizes = {"B": batch, "N": 128, "h": 2, "d": 16}
+def test_one_sample_may_be_a_case_of_its_own():
+    sizes = {"B": 1, "N": 128, "h": 2, "d": 16}
     target = target_of(Looping)
     derivation = derived(target, ["forward"], sizes)
-    counted = totals(record(target, sizes, training=False), "forward")
-    assert {q: derivation.at(q, **sizes) for q in counted} == counted
-    assert ("B = 1" in derivation.phases["forward"].domain) == (batch == 1)
+    assert check(target, derivation, [sizes]) == 1
+    assert "B = 1" in derivation.phases["forward"].domain
 
 
 def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms(padded):
@@ -224,14 +220,12 @@ def test_calls_are_operations_and_not_the_lines_they_are_on():
 
 
 def test_calls_of_a_run_by_symbols_are_counted_one_by_one():
-    derivation = attnprof.derive(
-        lambda x: x * 2.0 * 3.0, inputs={"x": "B, N, d"}, phases=["forward"]
-    )
+    _, derivation = shown(lambda x: x * 2.0 * 3.0)
     (row,) = derivation.report().summary["phases"]["forward"]["operations"]
     assert (row["operation"], row["calls"]) == ("mul", 2)
 
 
-@pytest.mark.parametrize("layer", [hazards.TokenLoop, hazards.Padded, hazards.Dropped])
+@pytest.mark.parametrize("layer", [hazards.TokenLoop, hazards.Mapping])
 def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
     """Results that share what they were given, as a view of a product does, share it each time."""
     target = lookup.target_of(layer, inputs=["x: B, N, h*d"])

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.trace.request.guesses import Request
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.parents import uses
 from attnprof.trace.solve.derive import derived
+from tests.trace.checks import torchs_products
 
 
 class Relative(nn.Module):
@@ -48,11 +48,10 @@ def test_inputs_are_those_of_a_model_beside_it():
     ]  # fmt: skip
     assert target.notes[-1] == "what it is called with is what RelativeModel calls it with"
     derivation = derived(target, ("forward", "train"))
-    for sizes in ({"B": 3, "N": 48, "h": 2, "d": 6}, {"B": 2, "N": 80, "h": 3, "d": 5}):
-        width = sizes["h"] * sizes["d"]
-        with FlopCounterMode(display=False) as counter:
-            RelativeModel(width, sizes["h"], depth=1)(torch.zeros(sizes["B"], sizes["N"], width))
-        assert derivation.at("matmul_flops", "forward", **sizes) == counter.get_total_flops()
+    for b, n, h, d in ((3, 48, 2, 6), (2, 80, 3, 5)):
+        model = RelativeModel(h * d, h, depth=1)
+        theirs = torchs_products(model, torch.zeros(b, n, h * d))
+        assert derivation.at("matmul_flops", B=b, N=n, h=h, d=d) == theirs
 
 
 class Rows(nn.Module):
@@ -145,18 +144,6 @@ def test_what_is_given_is_kept(given):
     assert "x: B, N, h*d" in target.spelled_inputs
 
 
-class Shared(nn.Module):
-    """Is called with a module that somebody else has to make."""
-
-    def __init__(self, dim, mixer=None):
-        super().__init__()
-        self.map, self.mixer = nn.Linear(dim, dim), mixer
-
-    def forward(self, x, size):
-        assert x.shape[1] == 1 + size[0] * size[1]
-        return self.mixer(self.map(x))
-
-
 class Mixer(nn.Module):
     def __init__(self, dim):
         super().__init__()
@@ -164,6 +151,18 @@ class Mixer(nn.Module):
 
     def forward(self, x):
         return self.map(x)
+
+
+class Shared(Mixer):
+    """Is called with a module that somebody else has to make."""
+
+    def __init__(self, dim, mixer=None):
+        super().__init__(dim)
+        self.mixer = mixer
+
+    def forward(self, x, size):
+        assert x.shape[1] == 1 + size[0] * size[1]
+        return self.mixer(self.map(x))
 
 
 class Pictured(nn.Module):

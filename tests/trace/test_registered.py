@@ -37,11 +37,16 @@ mixed.register_autograd(
 )
 
 
-QKV = {"q": "B, N, d", "k": "B, N, d", "v": "B, N, d"}
+QKV = dict.fromkeys("qkv", "B, N, d")
+HOW = {"inputs": {"x": "B, N, d"}, "phases": "forward"}
 
 
 def mixing(q, k, v):
     return mixed(q, k, v, 7)
+
+
+def mixing_itself(x):
+    return mixed(x, x, x, 7)
 
 
 def plain(q, k, v):
@@ -91,9 +96,7 @@ def test_a_rule_says_bytes_and_memory_and_may_compare_sizes():
         seen = b * n * min(n, 2 * window)
         return {"matmul_flops": 4 * seen * d, "bytes_moved": 12, "workspace_bytes": 8 * n * n}
 
-    derivation = attnprof.derive(
-        lambda x: mixed(x, x, x, 7), inputs={"x": "B, N, d"}, phases="forward"
-    )
+    derivation = attnprof.derive(mixing_itself, **HOW)
     assert evaluate(derivation.expression(), {"B": 2, "N": 100, "d": 3}) == 4 * 2 * 100 * 14 * 3
     assert derivation.expression("bytes_moved") == 12
     assert str(derivation.expression("peak_bytes")) == "4*B*N*d + 8*N**2"
@@ -121,17 +124,14 @@ def _raises(*_):
         (lambda _q, _k: {}, "does not take what it gets, q, k, v, window, out"),
         (lambda *_: 3, "gives 3; what it may give is a dictionary of numbers by kind: multiplic"),
         (lambda *_: {"flops": 3}, "gives {'flops': 3}; what it may give"),
-        (lambda *_: {"other": "3"}, "gives '3' for other: a whole number, 0 or more"),
-        (lambda *_: {"other": -3}, "gives -3 for other"),
-        (lambda *_: {"other": 0.5}, "gives 0.5 for other"),
-        (lambda *_: {"other": float("nan")}, "gives nan for other"),
-        (lambda *_: {"other": True}, "gives True for other"),
+        *((lambda *_, x=x: {"other": x}, f"gives {x!r} for other: a whole number, 0 or more")
+          for x in ("3", -3, 0.5, float("nan"), True)),
     ],
 )  # fmt: skip
 def test_a_rule_that_is_wrong_is_told_with_its_place(rule, words):
     attnprof.rule("attnprof_tests::mixed")(rule)
     with pytest.raises(RequestError, match=words):
-        attnprof.derive(lambda x: mixed(x, x, x, 7), inputs={"x": "B, N, d"}, phases="forward")
+        attnprof.derive(mixing_itself, **HOW)
 
 
 @pytest.mark.parametrize("name", ["mixed", "a::b::c", "a.b", "", 3, "torch.ops.a.b"])
@@ -183,20 +183,15 @@ def test_installed_packages_bring_their_rules(monkeypatch, tmp_path):
         "    return {'other': q[0]}\n"
     )
     points = [importlib.metadata.EntryPoint("theirs", "attnprof_rules_of_theirs", registered.GROUP)]
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda group: points if group == registered.GROUP else [],
-    )
+    listed = {registered.GROUP: points}
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: listed.get(group, []))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     registered._installed.cache_clear()
-    how = {"inputs": {"x": "B, N, d"}, "phases": "forward"}
-    assert str(attnprof.derive(lambda x: mixed(x, x, x, 7), **how).expression()) == "B"
+    assert str(attnprof.derive(mixing_itself, **HOW).expression()) == "B"
     points[0] = importlib.metadata.EntryPoint("broken", "no_such_module_here", registered.GROUP)
     registered._RULES.clear()
     registered._installed.cache_clear()
-    with pytest.raises(
-        RequestError, match=r"plug-in 'broken' \(no_such_module_here\) does not load"
-    ):
-        attnprof.derive(lambda x: mixed(x, x, x, 7), **how)
+    broken = r"plug-in 'broken' \(no_such_module_here\) does not load"
+    with pytest.raises(RequestError, match=broken):
+        attnprof.derive(mixing_itself, **HOW)
     registered._installed.cache_clear()

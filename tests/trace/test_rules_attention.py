@@ -88,10 +88,8 @@ SDPA = "_scaled_dot_product_"
 def _on_meta(name, *shapes, **named):
     """A kernel's cost from the shapes alone; torch has none of these on a CPU."""
     func = getattr(aten, name).default
-    tensors = {
-        key: torch.empty(shape, device="meta") for key, shape in zip(named.pop("keys"), shapes,
-                                                                    strict=True)
-    }  # fmt: skip
+    keys = named.pop("keys")
+    tensors = {k: torch.empty(x, device="meta") for k, x in zip(keys, shapes, strict=True)}
     given = {**tensors, **named}
     args = []
     for argument in func._schema.arguments:
@@ -108,15 +106,10 @@ QKV = [(B, H, N, W), (B, H, M, W), (B, H, M, 6)]
 @pytest.mark.parametrize("kernel", ["flash_attention", "efficient_attention", "cudnn_attention"])
 def test_cuda_kernels_forward(kernel):
     name = f"{SDPA}{kernel}"
-    dense, func, args = _on_meta(
-        name, *QKV, keys=("query", "key", "value"), compute_log_sumexp=True, dropout_p=0.0,
-        is_causal=False,
-    )  # fmt: skip
+    how = {"keys": ("query", "key", "value"), "compute_log_sumexp": True, "dropout_p": 0.0}
+    dense, func, args = _on_meta(name, *QKV, **how, is_causal=False)
     assert dense["matmul_flops"] == flop_registry[func._overloadpacket](*args, out_val=None)
-    causal, _, _ = _on_meta(
-        name, *QKV, keys=("query", "key", "value"), compute_log_sumexp=True, dropout_p=0.0,
-        is_causal=True,
-    )  # fmt: skip
+    causal, _, _ = _on_meta(name, *QKV, **how, is_causal=True)
     corner = BOTTOM_RIGHT if kernel == "flash_attention" else TOP_LEFT
     pairs = B * H * triangle(N, M, corner)
     assert causal["matmul_flops"] == 2 * pairs * (W + 6)
@@ -258,10 +251,9 @@ def left(mask, n, size):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("n", [96, 130])
-def test_flex_attention_counts_the_blocks_that_its_mask_leaves(mask, n):
+def test_flex_attention_counts_the_blocks_that_its_mask_leaves(mask):
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
-    size, (entries, blocks) = 16, left(mask, n, 16)
+    n, size, (entries, blocks) = 130, 16, left(mask, 130, 16)
     made = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
     given = made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum()
     assert given == blocks

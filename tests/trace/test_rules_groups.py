@@ -67,15 +67,6 @@ def test_layer_norm_with_weights_and_backward():
     assert got == plus(to_input, to_weights)
 
 
-def test_group_norm():
-    # 2 samples of 2 groups, 6 channels
-    def run(x, weight, bias):
-        return F.group_norm(x, 2, weight, bias)
-
-    expected = plus(each("4A 2M", 60), each("3D A O", 4), each("2M A", 12))
-    assert counted(run, (2, 6, 5), (6,), (6,)) == expected
-
-
 def test_batch_norm_in_training_and_after():
     def run(x, mean, var, weight, bias, *, training):
         return F.batch_norm(x, mean, var, weight, bias, training=training)
@@ -88,6 +79,7 @@ def test_batch_norm_in_training_and_after():
 
 
 INDEX = torch.tensor([0, 2, 2, 1])
+INDICES = INDEX[:, None].expand(4, 7)
 
 #: placing of 4 × 7 entries
 PLACED = {
@@ -97,17 +89,17 @@ PLACED = {
     "index put accumulated": (lambda x, y: x.index_put((INDEX,), y, accumulate=True), "A"),
     "one value everywhere": (
         lambda x, y: x.index_put((INDEX,), y[0, 0], accumulate=True), "A"),
-    "scatter": (lambda x, y: x.scatter(0, INDEX[:, None].expand(4, 7), y), ""),
-    "scatter add": (lambda x, y: x.scatter_add(0, INDEX[:, None].expand(4, 7), y), "A"),
+    "scatter": (lambda x, y: x.scatter(0, INDICES, y), ""),
+    "scatter add": (lambda x, y: x.scatter_add(0, INDICES, y), "A"),
     "scatter with sum": (
-        lambda x, y: x.scatter_reduce(0, INDEX[:, None].expand(4, 7), y, "sum"), "A"),
+        lambda x, y: x.scatter_reduce(0, INDICES, y, "sum"), "A"),
     "scatter with maximum": (
-        lambda x, y: x.scatter_reduce(0, INDEX[:, None].expand(4, 7), y, "amax"), "O"),
+        lambda x, y: x.scatter_reduce(0, INDICES, y, "amax"), "O"),
     "scatter by product": (
-        lambda x, y: x.scatter(0, INDEX[:, None].expand(4, 7), y, reduce="multiply"), "M"),
+        lambda x, y: x.scatter(0, INDICES, y, reduce="multiply"), "M"),
     "index copy": (lambda x, y: x.index_copy(0, INDEX, y), ""),
     "index select": (lambda x, _: x.index_select(0, INDEX), ""),
-    "gather": (lambda x, _: x.gather(0, INDEX[:, None].expand(4, 7)), ""),
+    "gather": (lambda x, _: x.gather(0, INDICES), ""),
     "embedding": (lambda x, _: F.embedding(INDEX, x), ""),
     "embedding, backward": (
         lambda _, y: aten.embedding_dense_backward(y, INDEX, 5, -1, False), "A"),
@@ -120,33 +112,54 @@ def test_entries_that_are_placed_count(call):
     assert counted(run, (5, 7), (4, 7)) == each(expected, 28)
 
 
-def test_a_mean_that_is_scattered_divides():
-    index = INDEX[:, None].expand(4, 7)
-    got = counted(lambda x, y: x.scatter_reduce(0, index, y, "mean"), (5, 7), (4, 7))
-    assert got == {"A": 28, "D": 35}
+LABELS = torch.zeros(6, dtype=torch.long)
+#: Call, shapes of its tensors, and what it counts.
+CALLS = {
+    "group norm": (  # 2 samples of 2 groups
+        lambda x, weight, bias: F.group_norm(x, 2, weight, bias), [(2, 6, 5), (6,), (6,)],
+        plus(each("4A 2M", 60), each("3D A O", 4), each("2M A", 12))),
+    "a mean that is scattered": (
+        lambda x, y: x.scatter_reduce(0, INDICES, y, "mean"), [(5, 7), (4, 7)],
+        {"A": 28, "D": 35}),
+    "distances": (torch.cdist, [(4, 3), (5, 3)], {"A": 2 * 60, "M": 60, "O": 20}),
+    "mean square": (F.mse_loss, [SHAPE, SHAPE], {"A": 2 * N, "M": N, "D": 1}),
+    "squares": (
+        lambda x, y: F.mse_loss(x, y, reduction="sum"), [SHAPE, SHAPE], {"A": 2 * N, "M": N}),
+    "mean difference": (F.l1_loss, [SHAPE, SHAPE], {"A": 2 * N, "O": N, "D": 1}),
+    "entropy": (
+        lambda x: F.cross_entropy(x.view(6, 7), LABELS), [SHAPE],
+        plus(each("O 3A E", N), {"O": 6, "A": 6, "D": 1})),
+    "transform of rows and columns": (
+        torch.fft.rfft2, [(6, 8)],
+        plus({"M": 48 * 3, "A": 72 * 3}, {"M": 2 * 6 * 5 * 3, "A": 3 * 6 * 5 * 3})),
+    "adaptive pool": (  # windows of 10 entries to 4: 0-3, 2-5, 5-8, 7-10
+        lambda x: F.adaptive_avg_pool1d(x, 4), [(1, 2, 10)], {"A": 2 * 12, "D": 8}),
+    "means of pools": (nn.AvgPool2d(2), [(1, 1, 4, 6)], {"A": 24, "D": 6}),
+    "maxima of pools": (nn.MaxPool2d(2), [(1, 1, 4, 6)], {"O": 24}),
+}  # fmt: skip
 
 
-def test_gradients_of_gathered_entries_are_added():
-    assert counted(lambda x: x[INDEX], (5, 7), backward=True) == {"A": 28}
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_counts(call):
+    run, shapes, expected = CALLS[call]
+    assert counted(run, *shapes) == expected
 
 
-def test_distances():
-    pairs = 4 * 5 * 3
-    small = counted(torch.cdist, (4, 3), (5, 3))
-    assert small == {"A": 2 * pairs, "M": pairs, "O": 20}
-    by_product = counted(torch.cdist, (30, 3), (40, 3))
-    assert by_product["P"] == 2 * 30 * 40 * 5
+def test_distances_of_many_rows_are_a_product():
+    assert counted(torch.cdist, (30, 3), (40, 3))["P"] == 2 * 30 * 40 * 5
 
 
-def test_losses():
-    n = 42
-    assert counted(F.mse_loss, SHAPE, SHAPE) == {"A": 2 * n, "M": n, "D": 1}
-    assert counted(lambda x, y: F.mse_loss(x, y, reduction="sum"), SHAPE, SHAPE) == {
-        "A": 2 * n, "M": n}  # fmt: skip
-    assert counted(F.l1_loss, SHAPE, SHAPE) == {"A": 2 * n, "O": n, "D": 1}
-    labels = torch.zeros(6, dtype=torch.long)
-    entropy = counted(lambda x: F.cross_entropy(x.view(6, 7), labels), SHAPE)
-    assert entropy == plus(each("O 3A E", n), {"O": 6, "A": 6, "D": 1})
+@pytest.mark.parametrize(
+    ("run", "shape", "additions"),
+    [
+        (lambda x: x[INDEX], (5, 7), 28),
+        (lambda x: x.unfold(0, 3, 1), (7,), 15),
+        (nn.ReflectionPad1d(2), (1, 2, 5), 18),
+        (nn.MaxPool2d(2), (1, 1, 4, 6), 6),
+    ],
+)
+def test_gradients_of_entries_that_are_taken_are_added(run, shape, additions):
+    assert counted(run, shape, backward=True) == {"A": additions}
 
 
 def _levels(points):
@@ -190,19 +203,6 @@ def test_transforms_with_symbolic_sizes(shape):
         assert counted_by_symbols(run, shape) == counted(run, shape)
 
 
-def test_transforms_in_two_dimensions():
-    got = counted(torch.fft.rfft2, (6, 8))
-    rows = {"M": 48 * 3, "A": 72 * 3}
-    columns = {"M": 2 * 6 * 5 * 3, "A": 3 * 6 * 5 * 3}
-    assert got == plus(rows, columns)
-
-
-def test_gradients_of_overlapping_windows_are_added():
-    assert counted(lambda x: x.unfold(0, 3, 1), (7,), backward=True) == {"A": 15}
-    assert counted(nn.ReflectionPad1d(2), (1, 2, 5), backward=True) == {"A": 18}
-    assert counted(nn.MaxPool2d(2), (1, 1, 4, 6), backward=True) == {"A": 6}
-
-
 NAMED = {
     "linalg_qr": torch.linalg.qr,
     "linalg_pinv": torch.linalg.pinv,
@@ -228,15 +228,6 @@ def test_a_custom_operation_is_named():
     assert named(twice, SHAPE) == {"attnprof_tests.twice"}
 
 
-def test_pooling():
-    pooled = counted(lambda x: F.adaptive_avg_pool1d(x, 4), (1, 2, 10))
-    # windows of 10 entries to 4: 0-3, 2-5, 5-8, 7-10
-    assert pooled == {"A": 2 * 12, "D": 8}
-    assert counted(nn.AvgPool2d(2), (1, 1, 4, 6)) == {"A": 24, "D": 6}
-    assert counted(nn.MaxPool2d(2), (1, 1, 4, 6)) == {"O": 24}
-
-
-INDICES = INDEX[:, None].expand(4, 7)
 #: Of a table of 7 columns, operations on INDEX: it picks 4 rows, one of them twice. How many rows
 #: are read or written, and how many numbers of 8 bytes the index has.
 PICKED = {

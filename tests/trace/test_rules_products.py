@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
+from tests.trace.checks import torchs_products
 from tests.trace.counted import counted, counted_by_symbols, each, plus, products
 
 aten = torch.ops.aten
@@ -73,22 +73,24 @@ def test_products_counted_one_by_one():
     assert counted(torch.bmm, (2, 3, 5), (2, 5, 7)) == products(count)
 
 
-def test_what_is_no_product():
-    assert counted(torch.outer, (3,), (5,)) == {"M": 15}
-    assert counted(lambda a, b: (a * b).sum(-1), (3, 5), (3, 5)) == {"M": 15, "A": 15}
-    assert counted(torch.kron, (2, 3), (5, 7)) == {"M": 210}
-    assert counted(torch.addr, (3, 5), (3,), (5,)) == {"M": 15, "A": 15}
+@pytest.mark.parametrize(
+    ("run", "shapes", "expected"),
+    [
+        (torch.outer, [(3,), (5,)], {"M": 15}),
+        (lambda a, b: (a * b).sum(-1), [(3, 5), (3, 5)], {"M": 15, "A": 15}),
+        (torch.kron, [(2, 3), (5, 7)], {"M": 210}),
+        (torch.addr, [(3, 5), (3,), (5,)], {"M": 15, "A": 15}),
+        # 4 pairs of (3, 5) to 7: x w for every output, then times y
+        (F.bilinear, [(4, 3), (4, 5), (7, 3, 5)], products(4 * 7 * 3 * 5 + 4 * 7 * 5)),
+    ],
+)
+def test_forms_of_no_and_of_two_products(run, shapes, expected):
+    assert counted(run, *shapes) == expected
+
+
+def test_products_of_integers_count_nothing_and_of_complex_numbers_four_times():
     assert counted(torch.bmm, (2, 3, 5), (2, 5, 7), dtype=torch.int64) == {}
-
-
-def test_a_complex_product_is_four_real_ones():
     assert counted(torch.mm, (3, 5), (5, 7), dtype=torch.complex64) == products(420)
-
-
-def test_a_bilinear_form_is_two_products():
-    # 4 pairs of (3, 5) to 7: x w for every output, then times y
-    got = counted(F.bilinear, (4, 3), (4, 5), (7, 3, 5))
-    assert got == products(4 * 7 * 3 * 5 + 4 * 7 * 5)
 
 
 CONVOLUTIONS = {
@@ -105,16 +107,10 @@ CONVOLUTIONS = {
 }
 
 
-def _torchs_count(run):
-    with FlopCounterMode(display=False) as counter:
-        run()
-    return counter.get_total_flops()
-
-
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_convolution_counts_as_torch_does_and_its_bias(name):
     layer, shape = CONVOLUTIONS[name]
-    flops = _torchs_count(lambda: layer(torch.zeros(shape)))
+    flops = torchs_products(layer, torch.zeros(shape))
     results = layer(torch.zeros(shape)).numel()
     expected = plus(products(flops // 2), {"A": 0 if layer.bias is None else results})
     names, parameters = zip(*layer.named_parameters(), strict=True)
@@ -152,14 +148,14 @@ def test_torchs_counter_multiplies_a_kernels_gradient_by_the_number_of_groups(ch
             count += 1
     grad = torch.zeros(3, channels, 10)
     assert counted(gradient, x, weight, tuple(grad.shape)) == products(count)
-    torchs = _torchs_count(lambda: gradient(torch.zeros(x), torch.zeros(weight), grad))
+    torchs = torchs_products(gradient, torch.zeros(x), torch.zeros(weight), grad)
     assert torchs == groups * 2 * count
 
 
 def test_the_documented_count_of_a_mamba_layers_kernel_gradient():
     layer, x = nn.Conv1d(128, 128, 4, padding=3, groups=128), torch.zeros(3, 128, 37)
     result = layer(x)  # 40 places; the input has no gradient
-    torchs = _torchs_count(lambda: result.backward(torch.ones_like(result)))
+    torchs = torchs_products(result.backward, torch.ones_like(result))
     text = (Path(__file__).parents[2] / "docs/comparison.md").read_text()
     assert torchs == 15_728_640
     assert f"{torchs:,} for {torchs // 128:,}" in text
@@ -176,17 +172,6 @@ def _by_matmul(q, k, v):
     return (q @ k.transpose(-1, -2)).softmax(-1) @ v
 
 
-def _by_bmm(q, k, v):
-    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
-    return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
-
-
-def _by_baddbmm(q, k, v):
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    mask = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
-    return torch.bmm(F.softmax(torch.baddbmm(mask, q, k.mT), dim=-1), v)
-
-
 def _by_heads(q, k, v):
     heads = [a @ b.mT for a, b in zip(q.unbind(1), k.unbind(1), strict=True)]
     return torch.stack([s.softmax(-1) @ c for s, c in zip(heads, v.unbind(1), strict=True)], 1)
@@ -197,7 +182,7 @@ def _by_broadcasting(q, k, v):
     return (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
 
 
-ATTENTIONS = [_by_einsum, _by_matmul, _by_bmm, _by_baddbmm, _by_heads]
+ATTENTIONS = [_by_einsum, _by_matmul, _by_heads]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -205,9 +190,7 @@ def test_attention_has_two_products_in_any_spelling(attention):
     shapes = [(B, H, T, W)] * 3
     macs = 2 * B * H * T * T * W
     counts = counted(attention, *shapes)
-    softmax = each("O 2A E D", B * H * T * T)
-    added = {"A": B * H * T * T} if attention is _by_baddbmm else {}
-    assert counts == plus(products(macs), softmax, added)
+    assert counts == plus(products(macs), each("O 2A E D", B * H * T * T))
     assert counted(attention, *shapes, backward=True)["P"] == 4 * macs
     if attention is not _by_heads:
         assert counted_by_symbols(attention, *shapes) == counts

@@ -10,6 +10,7 @@ from torch import nn
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
+from tests.trace.checks import shown
 
 TABLES = {}
 KEPT = None
@@ -120,7 +121,7 @@ KEEPING = {
 @pytest.mark.parametrize("kind", KEEPING)
 def test_masks_that_code_keeps_are_met_in_no_other_run(kind):
     """N² entries times d twice, and the mask: two products and one multiplication an entry."""
-    derivation = derived(target_of(KEEPING[kind], inputs=["x: B, N, d"]), ("forward",), {})
+    _, derivation = shown(KEEPING[kind])
     forms = derivation.phases["forward"]
     assert forms.method == "symbolic", forms.notes
     for b, n, d in ((2, 7, 5), (3, 100, 8)):
@@ -154,7 +155,7 @@ def test_a_table_made_in_the_constructor_is_made_in_every_run():
         def mask(self, length):
             return self.kept[:length, :length]
 
-    derivation = derived(target_of(Early, inputs=["x: B, N, d"]), ("forward",), {})
+    _, derivation = shown(Early)
     assert derivation.at("flops", B=2, N=9, d=4) == 4 * 2 * 81 * 4 + 2 * 81
 
 
@@ -162,16 +163,11 @@ def looks_up(x):
     return x @ x.mT if BLOCKS.get(x.shape[-1], 0) else x * 2
 
 
-def looks_in_a_set(x):
-    return x @ x.mT if x.shape[-1] in {64, 128} else x * 2
-
-
 def test_a_table_of_numbers_is_a_question_that_symbols_cannot_answer():
-    derivation = derived(target_of(looks_up, inputs=["x: N, d"]), ("forward",), {})
+    _, derivation = shown(looks_up, inputs=["x: N, d"])
     assert derivation.phases["forward"].method != "symbolic"
     assert not derivation.phases["forward"].holds({"N": 5, "d": 64})
-    at = derived(target_of(looks_in_a_set, inputs=["x: N, d"]), ("forward",), {"d": 64})
-    assert at.at("flops", N=5, d=64) == 2 * 5 * 5 * 64
+    assert derivation.at("flops", N=5, d=64) == 2 * 5 * 5 * 64
 
 
 # -- calls of one module, one after the other ----------------------------------------------
@@ -229,31 +225,29 @@ class AttendsToEarlierCalls(Counts):
         return x @ torch.cat(self.kept, 1).mT
 
 
-CHANGING = [
-    Counts, CountsToFive, CountsOnItsClass, CountsInItsModule, TakesTurns, AttendsToEarlierCalls
-]  # fmt: skip
+#: Layers, and products of their first call: of 2 samples of 6 tokens and 8 entries.
+CHANGING = {
+    Counts: "0", CountsToFive: "0", CountsOnItsClass: "0", CountsInItsModule: "0", TakesTurns: "0",
+    AttendsToEarlierCalls: "2*B*N**2*d",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", CHANGING)
 def test_formulas_of_a_module_that_changes_between_calls_are_of_one_call(layer):
-    forms = derived(target_of(layer, inputs=["x: B, N, d"]), ("forward",), {}).phases["forward"]
+    _, derivation = shown(layer, at={"B": 2, "N": 6, "d": 8})
+    forms = derivation.phases["forward"]
     assert "one call of a module, which changes between calls" in forms.domain
-    assert any("of the same module costs" in note for note in forms.notes)
+    assert str(derivation.expression("matmul_flops")) == CHANGING[layer]
+    (note,) = [note for note in forms.notes if "of the same module costs" in note]
+    if layer is CountsToFive:
+        products, factors = 2 * 2 * 2 * 6 * 6 * 8, 2 * 6 * 8
+        costs = f"call 5 of the same module costs {products} forward flops, not {factors}"
+        assert costs in note
     assert Counts.total == CALLS == 0
 
 
-def test_what_the_other_call_costs_is_said_with_its_number():
-    derivation = derived(
-        target_of(CountsToFive, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8}
-    )
-    (note,) = [line for line in derivation.phases["forward"].notes if "of the same module" in line]
-    assert f"call 5 of the same module costs {2 * 2 * 6 * 6 * 8} forward flops, not {6 * 8}" in note
-
-
 def test_a_module_that_changes_in_training_alone_has_formulas_of_every_forward_call():
-    derivation = derived(
-        target_of(TakesTurnsInTraining, inputs=["x: N, d"]), ("forward", "train"), {}
-    )
+    derivation = derived(target_of(TakesTurnsInTraining, inputs=["x: N, d"]), ("forward", "train"))
     changes = [
         any("changes between" in condition for condition in derivation.phases[phase].domain)
         for phase in ("forward", "train")
@@ -295,30 +289,29 @@ class Remembers(nn.Module):
         return self.history[-1]
 
 
+AT, FLOPS = {"N": 6, "d": 8}, 6 * 8
+
+
 @pytest.mark.parametrize(
-    ("layer", "phase"),
-    [(Keeps, "train"), (SetsItselfUp, "forward"), (Remembers, "train"), (OnItself, "train")],
-)
-def test_state_that_changes_no_cost_withholds_nothing(layer, phase):
-    dims = "N, 16" if layer is Keeps else "B, N, d"
-    forms = derived(target_of(layer, inputs=[f"x: {dims}"]), (phase,), {}).phases[phase]
+    ("layer", "dims", "phase", "said"),
+    [
+        (Keeps, "N, 16", "train", ""),
+        (OnItself, "B, N, d", "train", ""),
+        # the mean is a sum and a division
+        (SetsItselfUp, "N, d", "forward",
+         f"the first call of a module costs {2 * FLOPS + 1} forward flops, not {FLOPS}"),
+        (Remembers, "N, d", "forward",
+         f"every call of a module leaves {4 * FLOPS} bytes more in memory"),
+    ],
+)  # fmt: skip
+def test_state_that_changes_no_cost_withholds_nothing_and_what_it_takes_is_said(
+    layer, dims, phase, said
+):
+    _, derivation = shown(layer, inputs=[f"x: {dims}"], phase=phase, at=AT if said else None)
+    forms, notes = derivation.phases[phase], " ".join(derivation.phases[phase].notes)
     assert not any("changes between" in condition for condition in forms.domain)
-    assert not any("of the same module" in note for note in forms.notes)
-
-
-def test_what_the_first_call_alone_costs_is_said():
-    derivation = derived(
-        target_of(SetsItselfUp, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8}
-    )
-    assert derivation.at("flops", N=6, d=8) == 6 * 8
-    notes = " ".join(derivation.phases["forward"].notes)
-    assert "set up by its first call" in notes
-    # the mean is a sum and a division
-    assert f"the first call of a module costs {2 * 6 * 8 + 1} forward flops, not {6 * 8}" in notes
-
-
-def test_a_list_that_grows_with_every_call_is_said():
-    derivation = derived(target_of(Remembers, inputs=["x: N, d"]), ("forward",), {"N": 6, "d": 8})
-    assert derivation.at("flops", N=6, d=8) == 6 * 8
-    message = f"every call of a module leaves {4 * 6 * 8} bytes more in memory"
-    assert any(message in note for note in derivation.phases["forward"].notes)
+    assert "of the same module" not in notes
+    assert said in notes
+    if said:
+        assert derivation.at("flops", N=6, d=8) == FLOPS
+    assert ("set up by its first call" in notes) == (layer is SetsItselfUp)
