@@ -49,8 +49,8 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
 @pytest.mark.parametrize("mechanism", NAMES)
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(mechanism):
     causal = NAMES.index(mechanism) % 2 == 0 and can(mechanism, causal=True)
-    asked = request(mechanism, 160, causal=causal, batch_size=2, counts=False, check=False)
-    record = point.measure_point(asked)
+    point_request = request(mechanism, 160, causal=causal, batch_size=2, counts=False, check=False)
+    record = point.measure_point(point_request)
     near = abs(record.peak_bytes_measured / record.peak_bytes_predicted - 1) <= 1e-3
     rows = " ".join(record.differences)
     assert near or "kernel workspace" in rows
