@@ -27,11 +27,12 @@ class Ended:
 
 
 @pytest.fixture
-def attnprof(capsys, monkeypatch):
-    """A function that runs ``attnprof ARGUMENTS``, split at spaces, and returns what came out.
+def attnprof(capsys, monkeypatch, tmp_path):
+    """A function that runs ``attnprof ARGUMENTS`` in ``tmp_path`` and returns what came out.
 
-    The words of a tuple are taken as they are.
+    Arguments are split at spaces; the words of a tuple are taken as they are.
     """
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -44,6 +45,24 @@ def attnprof(capsys, monkeypatch):
         return Ended(0 if code is None else code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """What commands of a module printed."""
+    return {}
+
+
+@pytest.fixture
+def answered(attnprof, answers):
+    """The same function, which runs a command line once for all tests of a module."""
+
+    def run_once(*arguments):
+        if arguments not in answers:
+            answers[arguments] = attnprof(*arguments)
+        return answers[arguments]
+
+    return run_once
 
 
 @contextmanager

@@ -42,29 +42,24 @@ def total(records, quantity, kind="formula"):
     return matching[0]
 
 
-@pytest.mark.parametrize(("heads", "expected"), [(1, 20_947_008), (32, 21_710_848)])
-def test_operations_of_document_002_come_out(attnprof, heads, expected):
-    ended = attnprof(
-        "cost --attention standard --d-model 128 --seq 128 --causal --set bias=false",
-        f"--heads {heads} --convention operations --format json",
-    )
-    assert ended.code == 0
-    assert total(ended.json["records"], "operations")["value"] == expected
-
-
-def test_operations_equal_a_count_by_hand(attnprof):
-    n, h, d = 7, 3, 5
-    ended = attnprof(
-        f"cost --seq {n} --heads {h} --d {d} --causal --set bias=false",
-        "--convention operations --format json",
-    )
+def operations_by_hand(n, h, d):
+    """Of causal attention without biases."""
     width, pairs = h * d, n * (n + 1) // 2
     projections = 4 * n * width * (2 * width - 1)
     scores = h * pairs * (2 * d - 1 + 1)  # dot product and scaling
     softmax = h * (pairs + (pairs - n) + pairs)
     values = sum(h * d * (2 * t - 1) for t in range(1, n + 1))
-    expected = projections + scores + softmax + values
-    assert total(ended.json["records"], "operations")["value"] == expected
+    return projections + scores + softmax + values
+
+
+@pytest.mark.parametrize(
+    ("n", "h", "d", "expected"),
+    [(128, 1, 128, 20_947_008), (128, 32, 4, 21_710_848), (7, 3, 5, operations_by_hand(7, 3, 5))],
+)
+def test_operations_are_those_of_document_002_and_of_a_count_by_hand(attnprof, n, h, d, expected):
+    words = f"cost --seq {n} --heads {h} --d {d} --causal --set bias=false"
+    rows = attnprof(words, "--convention operations --format json").json["records"]
+    assert total(rows, "operations")["value"] == expected
 
 
 #: layers and cores take turns
@@ -104,13 +99,6 @@ def test_a_mechanism_that_switches_has_a_closed_form_a_branch(attnprof, seq, pha
         assert text.count("Piecewise") == 1
 
 
-def test_sympy_reads_the_closed_forms(attnprof):
-    ended = attnprof("cost --attention standard --seq 64 --format json")
-    for record in ended.json["records"]:
-        read = sympy.sympify(record["expression"], locals=SYMBOLS)
-        assert read.free_symbols <= set(SYMBOLS.values())
-
-
 def test_totals_are_those_of_the_python_interface(attnprof):
     ended = attnprof("cost --attention efficient --seq 96 --phase train --format json")
     table = package.cost("efficient", package.Workload(96, 8, 64, phase="train"))
@@ -122,30 +110,17 @@ def test_totals_are_those_of_the_python_interface(attnprof):
     assert total(records, "peak_bytes")["value"] == table.peak()
     assert total(records, "parameters")["value"] == table.parameters
     assert {r["part"] for r in records} == {None, "forward", "backward"}
-
-
-def test_stage_rows_name_each_stage_once(attnprof):
-    ended = attnprof("cost --phase train --attention standard --seq 16 --format json")
-    keys = [(r["part"], r["stage"], r["quantity"], r["kind"]) for r in ended.json["records"]]
+    keys = [(r["part"], r["stage"], r["quantity"], r["kind"]) for r in records]
     assert len(keys) == len(set(keys))
 
 
-def test_every_quantity_of_the_contract_has_a_total(attnprof):
-    ended = attnprof("cost --seq 32 --format json")
-    totals = {r["quantity"] for r in ended.json["records"] if r["stage"] == "total"}
-    assert totals == set(QUANTITIES)
-
-
-@pytest.mark.parametrize(("mechanism", "constant"), [("standard", 15)])
-def test_printed_formulas_stand_beside_ours_untouched(attnprof, mechanism, constant):
-    ended = attnprof(
-        f"cost --attention {mechanism} --seq 50 --d-model 48 --heads 4 --phase train",
-        "--format json",
-    )
-    row = total(ended.json["records"], "flops", "published")
+def test_printed_formulas_stand_beside_ours_untouched(attnprof):
+    words = "cost --attention standard --seq 50 --d-model 48 --heads 4 --phase train --format json"
+    rows = attnprof(words).json["records"]
+    row = total(rows, "flops", "published")
     assert row["source"] == "000-EQ24"
-    assert row["value"] == constant * 50 * 48 + 15 * 4 * 50**2
-    assert total(ended.json["records"], "flops")["value"] != row["value"]
+    assert row["value"] == 15 * 50 * 48 + 15 * 4 * 50**2
+    assert total(rows, "flops")["value"] != row["value"]
 
 
 @pytest.mark.parametrize("more", ["--batch 2", "--causal", "--scope core", "--phase forward"])
@@ -154,21 +129,15 @@ def test_printed_formulas_are_left_out_where_they_do_not_speak(attnprof, more):
     assert {r["kind"] for r in ended.json["records"]} == {"formula"}
 
 
-def test_quantities_are_filtered(attnprof):
-    ended = attnprof("cost --seq 64 --quantity flops,peak_bytes --format csv")
-    assert {row["quantity"] for row in ended.csv} == {"flops", "peak_bytes"}
-
-
-def test_several_lengths_and_mechanisms_are_rows(attnprof):
-    ended = attnprof(
-        "cost --attention standard,efficient --seq 64,128 --quantity flops --format json"
-    )
+def test_several_lengths_and_mechanisms_are_rows_of_the_quantities_asked_for(attnprof):
+    words = "cost --attention standard,efficient --seq 64,128 --quantity flops,peak_bytes"
+    rows = attnprof(words, "--format csv").csv
+    assert {row["quantity"] for row in rows} == {"flops", "peak_bytes"}
     totals = {
         (r["mechanism"], r["seq_len"]): r["value"]
-        for r in ended.json["records"]
-        if r["stage"] == "total"
-    }
-    assert set(totals) == {(m, n) for m in ("standard", "efficient") for n in (64, 128)}
+        for r in rows if (r["stage"], r["quantity"]) == ("total", "flops")
+    }  # fmt: skip
+    assert set(totals) == {(m, n) for m in ("standard", "efficient") for n in ("64", "128")}
     assert len(set(totals.values())) == 4
 
 
@@ -182,11 +151,15 @@ def test_a_refusing_mechanism_is_a_row_beside_others(attnprof):
     assert refused[0]["value"] is None
 
 
+def test_every_quantity_of_the_contract_has_a_total(attnprof):
+    rows = attnprof("cost --seq 32 --format json").json["records"]
+    assert {r["quantity"] for r in rows if r["stage"] == "total"} == set(QUANTITIES)
+
+
 def test_symbolic_and_latex_show_closed_forms(attnprof):
-    symbolic = attnprof("cost --seq 64 --symbolic")
-    assert "4*B*N**2*d*h" in symbolic.out
-    latex = attnprof("cost --seq 64 --latex --quantity matmul_flops")
-    assert "4 B N^{2} d h + 8 B N d^{2} h^{2}" in latex.out.splitlines()
+    assert "4*B*N**2*d*h" in attnprof("cost --seq 64 --symbolic").out
+    latex = attnprof("cost --seq 64 --latex --quantity matmul_flops").out
+    assert "4 B N^{2} d h + 8 B N d^{2} h^{2}" in latex.splitlines()
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -68,22 +68,18 @@ def test_a_module_meets_a_registered_mechanism(attnprof, modules):
     assert {r["kind"] for r in done.json["records"]} == {"derived"}
 
 
-def test_closed_forms_of_a_module_are_not_pretended(attnprof, modules):
-    done = attnprof("crossover", f"{modules}:Scores", f"{modules}:States", "--kind", "formula")
+@pytest.mark.parametrize(("a", "b", "more", "said"), [
+    ("Scores", "States", "--kind formula", "--kind derived"),
+    ("Scores", "Score", "", "Scores"),
+    ("Scores", None, "--metric flops --value-dim 8", "type both sides as code of yours"),
+    ("Scores", "States", "--kind measured --metric flops", "measured"),
+    ("Scores", "States", "--kind measured --phase decode", "decoding"),
+])  # fmt: skip
+def test_what_cannot_be_compared_of_modules_is_refused_at_once(attnprof, modules, a, b, more, said):
+    other = f"{modules}:{b}" if b else "standard"
+    done = attnprof(f"crossover {modules}:{a} {other} {more}")
     assert done.code == 2
-    assert "--kind derived" in done.err
-
-
-def test_widths_that_running_code_does_not_take_are_refused(attnprof, modules):
-    done = attnprof(f"crossover {modules}:Scores standard --metric flops --value-dim 8")
-    assert done.code == 2
-    assert "type both sides as code of yours" in done.err
-
-
-def test_a_name_that_is_not_there_is_said(attnprof, modules):
-    done = attnprof("crossover", f"{modules}:Score", f"{modules}:States")
-    assert done.code == 2
-    assert "Scores" in done.err
+    assert said in done.err
 
 
 FOREIGN = """
@@ -116,12 +112,6 @@ def positions(x):
     return scores(x + table[: x.shape[1]])
 
 
-def raising(x):
-    if x.shape[1] > 512:
-        raise RuntimeError("512 positions")
-    return scores(x)
-
-
 def shifted(x):
     y = x[:, 1:] / (1 / (x.shape[1] - 1))
     return y @ y.mT @ y
@@ -136,10 +126,6 @@ def even(x):
 def pooled(x):
     y = torch.nn.functional.avg_pool1d(x.mT, 8).mT
     return x @ y.mT @ y
-
-
-def windows(x):
-    return x.unfold(1, 16, 1).sum(-1)
 
 
 def short(x):
@@ -169,28 +155,23 @@ def foreign(tmp_path_factory):
     return pair
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "searched", "step", "verdict", "first"),
-    [
-        ("scores", "blocks", [[64, 65536]], 64, "always", 64),
-        ("states", "viewed", [[64, 65536]], 64, "never", None),
-        ("states", "positions", [[2, 512]], 1, "crosses", 16),
-        ("states", "raising", [[2, 512]], 1, "crosses", 16),
-        ("states", "shifted", [[2, None]], 1, "crosses", 18),
-        ("states", "even", [[2, 65536]], 2, "crosses", 32),
-        ("scores", "pooled", [[16, None]], 1, "always", 16),
-        ("scores", "windows", [[16, None]], 1, "always", 16),
-        ("blocks", "even", [[64, 65536]], 64, "crosses", 128),
-    ],
-)
+@pytest.mark.parametrize(("a", "b", "least", "most", "step", "verdict", "first"), [
+    ("scores", "blocks", 64, 65536, 64, "always", 64),
+    ("states", "viewed", 64, 65536, 64, "never", None),
+    ("states", "positions", 2, 512, 1, "crosses", 16),
+    ("states", "shifted", 2, None, 1, "crosses", 18),
+    ("states", "even", 2, 65536, 2, "crosses", 32),
+    ("scores", "pooled", 16, None, 1, "always", 16),
+    ("blocks", "even", 64, 65536, 64, "crosses", 128),
+])  # fmt: skip
 def test_code_is_searched_where_it_runs_and_the_range_is_said(
-    attnprof, foreign, a, b, searched, step, verdict, first
+    attnprof, foreign, a, b, least, most, step, verdict, first
 ):
     done = attnprof(f"crossover --d 16 {foreign(a, b)} --input", ("x: B, N, d",),
                     "--metric flops --format json")  # fmt: skip
     assert done.code == 0, done.err
     (row,) = done.json["records"]
-    (low, high), (least, most) = row["searched"][0], searched[0]
+    low, high = row["searched"][0]
     assert (row["verdict"], row["first_seq_len"], row["searched_step"]) == (verdict, first, step)
     assert low >= least
     assert high is None or most is None or high <= most
@@ -235,13 +216,6 @@ def test_modules_are_measured_without_deriving_them(attnprof, modules, monkeypat
     assert 8 <= row["first_seq_len"] <= 64
     assert row["searched"] == [[2, 256]]
     assert figure.exists()
-
-
-@pytest.mark.parametrize("more", ["--metric flops", "--phase decode"])
-def test_what_cannot_be_measured_of_modules_is_refused_at_once(attnprof, modules, more):
-    done = attnprof(f"crossover {modules}:Scores {modules}:States --kind measured {more}")
-    assert done.code == 2
-    assert "measured" in done.err or "decoding" in done.err
 
 
 def test_measured_rows_of_mechanisms_are_shown(attnprof):

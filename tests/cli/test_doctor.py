@@ -2,15 +2,16 @@
 
 import sys
 
+import sympy
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 
 def rows(ended):
     return {record["check"]: record for record in ended.json["records"]}
 
 
 def test_counters_are_tried_and_versions_told(attnprof):
-    import sympy
-    import torch
-
     ended = attnprof("doctor", "--format", "json")
     assert ended.code == 0
     results = rows(ended)
@@ -19,6 +20,7 @@ def test_counters_are_tried_and_versions_told(attnprof):
     for check in ("torch's FLOP counter", "fvcore's counter", "memory on CPU", "figures"):
         assert results[check]["status"] == "ok", results[check]
     assert ended.json["summary"]["problems"] == []
+    assert "Everything works." in attnprof("doctor").out
 
 
 def test_without_torch_the_table_is_shown_and_it_ends_with_3(attnprof, monkeypatch):
@@ -30,13 +32,7 @@ def test_without_torch_the_table_is_shown_and_it_ends_with_3(attnprof, monkeypat
 
 
 def test_a_counter_that_miscounts_is_told(attnprof, monkeypatch):
-    from torch.utils.flop_counter import FlopCounterMode
-
     monkeypatch.setattr(FlopCounterMode, "get_total_flops", lambda _: 7)
     ended = attnprof("doctor", "--format", "json")
     assert ended.code == 0
     assert rows(ended)["torch's FLOP counter"]["status"] == "broken"
-
-
-def test_the_table_has_a_verdict(attnprof):
-    assert "Everything works." in attnprof("doctor").out

@@ -71,11 +71,9 @@ FRESH = ("import os; os._exit(0)", "import os; os.kill(os.getppid(), 9)")
 
 @pytest.mark.parametrize(("line", "said"), [
     ("import os; os._exit(0)", "ended with exit status 0 before it answered"),
-    ("import sys; sys.exit(5)", "SystemExit: 5 (mine.py:1)"),
     ("raise KeyboardInterrupt", "KeyboardInterrupt in `raise KeyboardInterrupt` (mine.py:1)"),
     ("import os; os.kill(os.getppid(), 9)", "signal 9 (SIGKILL, killed)"),
     ("import os; os.closerange(0, 999)", "lost its output"),
-    ("import os; os.fork() or os._exit(1); os._exit(0)", "exit status 0"),
 ])  # fmt: skip
 def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_path, line, said):
     (tmp_path / "mine.py").write_text(f"{line}\n")
@@ -88,7 +86,6 @@ def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_pa
 @pytest.mark.parametrize("command", [
     ("derive", "talking.py:Talk", "--phase", "forward", "--format", "json"),
     ("profile", "--attention", "talking.py:Talk", *SMALL, "--format", "json"),
-    ("crossover", "talking.py:Talk", "standard", "--d", "8", "--format", "json"),
 ])  # fmt: skip
 def test_what_code_prints_is_no_part_of_the_answer(attnprof, tmp_path, command):
     (tmp_path / "talking.py").write_text("""
@@ -116,21 +113,10 @@ def test_a_forward_that_ends_the_program_is_no_derivation(attnprof, tmp_path):
 
 
 def test_a_sweep_over_hostile_modules_has_a_row_for_each(attnprof, tmp_path):
-    names = [
-        "vanishes_in_import",
-        "exits_in_import",
-        "vanishes",
-        "exits",
-        "crashes",
-        "hangs_in_c",
-        "kills_parent",
-        "raises_more",
-        "stops",
-        "daemons",
-        "closes_descriptors",
-        "floods",
-    ]
-    places = copied(tmp_path, names)
+    places = copied(tmp_path, [
+        "vanishes_in_import", "exits_in_import", "vanishes", "exits", "crashes", "hangs_in_c",
+        "kills_parent", "raises_more", "stops", "daemons", "closes_descriptors", "floods",
+    ])  # fmt: skip
     quick = ("--samples", "3", "--min-time", "0", "--max-time", "0.05", "--limit", "6")
     names = ",".join([*places, "linear"])
     done = attnprof("sweep", "--attention", names, *SMALL, *quick, "-o", "s.jsonl")

@@ -28,14 +28,10 @@ def read(*request):
     return once.read(), once.notes
 
 
-@pytest.mark.usefixtures("config")
-def test_a_request_is_read_again():
+def test_a_request_is_read_again_where_file_and_version_are_the_same(config, monkeypatch):
     report, notes = read("my.py:Mine", ["d=64"])
     assert (report.summary, notes) == ({"phases": ["forward"]}, ["guessed: nothing"])
     assert read("my.py:Mine", ["d=32"]) == (None, [])
-
-
-def test_another_file_or_version_is_another_derivation(config, monkeypatch):
     monkeypatch.setattr(kept, "version", lambda name: f"another {name}")
     assert read("my.py:Mine", ["d=64"])[0] is None
     monkeypatch.undo()

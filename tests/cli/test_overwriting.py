@@ -1,10 +1,11 @@
 """Nobody's file is lost: what attnprof did not write needs --force, and an input never goes."""
 
 import contextlib
+import json
 import os
-import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from attnprof.record import Report, record_kinds, write_whole
 from attnprof.record.recognition import is_ours, note_output, one_command
 from attnprof.render.formats import render_csv, render_markdown
 from tests.cli.test_hostile_files import met, profile_report
+from tests.structure.command_flags import flags_of
 
 MODULE = """
 from torch import nn
@@ -87,8 +89,6 @@ PRECIOUS = {
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    import json
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.py").write_text(MODULE)
     (tmp_path / "results.json").write_text(json.dumps(profile_report()))
@@ -109,39 +109,10 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-#: What attnprof wrote, and what may be written over it without --force: its own kind again.
-KEPT = {
-    "a baseline": (
-        Report("baseline", [], {"baseline_schema": 2, "fingerprint": {}}).to_json(),
-        ("baseline", "check --update"),
-    ),
-    "a calibration": ('{"schema": "attnprof/1", "ceilings": []}\n', ("calibrate --calibration",)),
-    "a report of this reader's": ("text\n\n<!-- attnprof reproduce -->\n", ("reproduce",)),
-    "a table of results": (
-        render_csv(Report("profile", [record_kinds()["profile"]()])), ("profile", "sweep")
-    ),
-    "a page for a comment": ("<!-- attnprof-check -->\n### x\n", ("check",)),
-    "a badge": ('{"schemaVersion": 1, "label": "attnprof", "message": "x"}', ("check --badge",)),
-}  # fmt: skip
-
-
-def is_own(writer, content):
-    written_by = KEPT[content][1]
-    return writer.startswith(written_by) and not (content == "a badge" and writer != written_by[0])
-
-
-FOREIGN = [(writer, PRECIOUS[name]) for writer, name in met(WRITERS, [*PRECIOUS], ())]
-FOREIGN += [
-    (writer, KEPT[name][0].encode())
-    for writer, name in met(WRITERS, [*KEPT], ["check --badge", "calibrate --calibration"])
-    if not is_own(writer, name)
-]
-
-
-@pytest.mark.parametrize(("writer", "content"), FOREIGN)
-def test_a_file_of_somebody_s_and_of_another_purpose_is_kept(attnprof, tmp_path, writer, content):
+@pytest.mark.parametrize(("writer", "content"), met(WRITERS, [*PRECIOUS]))
+def test_a_file_of_somebody_s_is_kept(attnprof, tmp_path, writer, content):
     words, path = words_and_file(writer)
-    path.write_bytes(content)
+    path.write_bytes(PRECIOUS[content])
     before = files_of(tmp_path)
     ended = attnprof(words)
     assert (ended.code, ended.out) == (2, "")
@@ -150,26 +121,48 @@ def test_a_file_of_somebody_s_and_of_another_purpose_is_kept(attnprof, tmp_path,
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", record_kinds())
-def test_a_saved_report_is_overwritten_by_its_own_command_alone(kind, tmp_path):
-    (tmp_path / "x").write_text(Report(kind, [record_kinds()[kind]()]).to_json())
-    name = kind.split()[0]
-    for command in COMMANDS:
+#: What attnprof wrote, the flag by which it may be written again without --force, and by which
+#: commands.
+WRITTEN = {
+    "a calibration": (
+        '{"schema": "attnprof/1", "ceilings": []}\n', "--calibration", {"calibrate"}
+    ),
+    "a report of this reader's": (
+        "text\n\n<!-- attnprof reproduce -->\n", "--output", {"reproduce"}
+    ),
+    "a table of results": (
+        render_csv(Report("profile", [record_kinds()["profile"]()])), "--output",
+        {"profile", "sweep"},
+    ),
+    "a page for a comment": ("<!-- attnprof-check -->\n### x\n", "--summary", {"check"}),
+    "a badge": (
+        '{"schemaVersion": 1, "label": "attnprof", "message": "x"}', "--badge", {"check"}
+    ),
+    **{
+        f"a report of {kind}": (
+            Report(kind, [record_kinds()[kind]()]).to_json(), "--output", {kind.split()[0]}
+        )
+        for kind in record_kinds()
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", WRITTEN)
+def test_a_file_of_ours_is_overwritten_for_its_own_purpose_alone(content, tmp_path):
+    text, own_flag, owners = WRITTEN[content]
+    (tmp_path / "x").write_text(text)
+    for command, flag in product(COMMANDS, {own_flag, "--output"}):
         with one_command(command=command):
-            refused = contextlib.nullcontext() if command == name else pytest.raises(RequestError)
-            with refused:
-                note_output(tmp_path / "x", "--output", force=False)
-            note_output(tmp_path / "x", "--output", force=True)
+            may = command in owners and own_flag in (flag, "--summary")
+            with contextlib.nullcontext() if may else pytest.raises(RequestError):
+                note_output(tmp_path / "x", flag, force=False)
+            note_output(tmp_path / "x", flag, force=True)
 
 
-def test_every_command_that_writes_is_here():
+def test_every_command_writes_and_takes_force():
     written = {line.split()[0] for line in WRITERS.values()}
     assert written == set(COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_force(attnprof, command):
-    assert "--force" in attnprof(f"{command} --help").out
+    assert [command for command in COMMANDS if "--force" not in flags_of(command)] == []
 
 
 INPUTS = {
@@ -193,9 +186,8 @@ INPUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("forced", ["", " --force"])
 @pytest.mark.parametrize("name", INPUTS)
-def test_an_input_is_never_overwritten(attnprof, tmp_path, name, forced):
+def test_an_input_is_never_overwritten(attnprof, tmp_path, name):
     (tmp_path / "suite.toml").write_text(
         'case = [{attention = "my.py:Mine", seq = 8}]\ngrid = [{attention = "my.py:Mine", seq = 8}]'
     )
@@ -208,33 +200,21 @@ def test_an_input_is_never_overwritten(attnprof, tmp_path, name, forced):
     (tmp_path / "results" / "a.json").write_text(base)
     (tmp_path / "results.png").write_bytes((tmp_path / "results.json").read_bytes())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
-    ended = attnprof(INPUTS[name] + forced)
+    ended = attnprof(INPUTS[name], "--force")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.count("\n") == 1
     assert {path: path.read_bytes() for path in before} == before
-    if forced:
-        assert "reads it" in ended.err
+    assert "reads it" in ended.err
 
 
-AGAIN = [
-    "cost --seq 8 -f json -o out",
-    "cost --seq 8 -f csv -o out",
-    "cost --seq 8 -f markdown -o out",
-    "list -f markdown -o out",
-    "heads -f csv -o out",
-    "plot results.json -o out.svg",
-    "plot results.json -o out.pdf",
-    "heatmap --seq 8,16 --d-model 8,16",
+@pytest.mark.parametrize("line", [
+    "cost --seq 8 -f json -o out", "cost --seq 8 -f csv -o out",
+    "cost --seq 8 -f markdown -o out", "plot results.json -o out.svg",
+    "plot results.json -o out.pdf", "plot results.json -o out.png",
     "heatmap --seq 8,16 --d-model 8,16 --plot out.png -o out.csv",
     "reproduce --claim 004-EQ6 --format html -o out",
     "reproduce --claim 004-EQ6 -f markdown -o out",
-    "plot results.json -o out.png",
-    "doctor -f csv -o out",
-    "verify-formula 4*N*N standard -f markdown --scope core -o out",
-]
-
-
-@pytest.mark.parametrize("line", AGAIN)
+])  # fmt: skip
 def test_what_attnprof_wrote_is_written_again(attnprof, tmp_path, line):
     first = attnprof(line)
     there = files_of(tmp_path)
@@ -243,7 +223,7 @@ def test_what_attnprof_wrote_is_written_again(attnprof, tmp_path, line):
     assert len(files_of(tmp_path)) == len(there) > 2
 
 
-@pytest.mark.parametrize("command", ["list", "cost --seq 8", "cost --seq 8 --latex"])
+@pytest.mark.parametrize("command", ["list", "cost --seq 8 --latex"])
 def test_a_table_or_latex_file_is_known_again_by_its_last_line(attnprof, command, tmp_path):
     path = tmp_path / "out.txt"
     for _ in range(2):
@@ -257,59 +237,44 @@ def test_a_table_or_latex_file_is_known_again_by_its_last_line(attnprof, command
 
 @pytest.mark.parametrize("kind", record_kinds())
 def test_headers_of_every_kind_of_record_are_known(tmp_path, kind):
-    record = record_kinds()[kind]()
-    report = Report(kind, [record])
-    for name, text in (("x.csv", render_csv(report)), ("x.json", report.to_json())):
-        (tmp_path / name).write_text(text, newline="")
-        assert is_ours(tmp_path / name)
-    full = Report(
-        kind, [record_kinds()[kind](**{n: "x" for n, _ in record_kinds()[kind].columns()})]
-    )
-    (tmp_path / "x.md").write_text(render_markdown(full))
-    assert is_ours(tmp_path / "x.md")
+    made = record_kinds()[kind]
+    full = Report(kind, [made(**{name: "x" for name, _ in made.columns()})])
+    for text in (render_csv(Report(kind, [made()])), render_markdown(full)):
+        (tmp_path / "x").write_text(text, newline="")
+        assert is_ours(tmp_path / "x")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", '{"schema": "attnprof/1", "ceilings": []}\n', "<!-- attnprof-check -->\n### x\n",
-        "# x\n\ntext\n\n<!-- attnprof derive -->\n",
-        "\ufeffclaim,document,place,says,published,ours\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", '{"schema": "attnprof/1", "ceilings": []}\n', "<!-- attnprof-check -->\n### x\n",
+    "# x\n\ntext\n\n<!-- attnprof derive -->\n",
+    "\ufeffclaim,document,place,says,published,ours\n",
+])  # fmt: skip
 def test_marks_are_known(tmp_path, text):
     path = tmp_path / "x"
     path.write_text(text)
     assert is_ours(path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        " ", "attnprof", '{"a": {"schema": "attnprof/1", "command": "cost"}}', "[]",
-        '{"schema": "attnprof/1", "key": "k/0"}\n', "mechanism,notes\n", "mechanism\n",
-        "| mechanism | mine |\n", "see <!-- attnprof derive --> there\n",
-        '{"schema": "attnprof/1"}', *PRECIOUS.values(),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    " ", "attnprof", '{"a": {"schema": "attnprof/1", "command": "cost"}}', "[]",
+    '{"schema": "attnprof/1", "key": "k/0"}\n', "mechanism,notes\n", "mechanism\n",
+    "| mechanism | mine |\n", "see <!-- attnprof derive --> there\n",
+    '{"schema": "attnprof/1"}', *PRECIOUS.values(),
+])  # fmt: skip
 def test_what_only_looks_like_it_is_not(tmp_path, text):
     path = tmp_path / "x"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert not is_ours(path)
 
 
-def test_results_of_a_sweep_are_not_overwritten_by_other_commands(attnprof, tmp_path):
-    path = tmp_path / "sweep.jsonl"
+def test_a_sweep_s_results_are_kept_and_force_overwrites_and_begins_a_sweep_anew(
+    attnprof, tmp_path
+):
+    path = tmp_path / "out"
     path.write_text('{"schema": "attnprof/1", "key": "k/0", "record": {}}\n')
-    ended = attnprof("cost --seq 8 -f json -o sweep.jsonl")
-    assert ended.code == 2
-    assert "sweep's results" in ended.err
-
-
-def test_force_overwrites_and_begins_a_sweep_anew(attnprof, tmp_path):
-    (tmp_path / "out").write_text("mine")
+    assert "sweep's results" in attnprof("cost --seq 8 -f json -o out").err
     assert attnprof("cost --seq 8 -f json -o out --force").code == 0
-    assert Report.load(tmp_path / "out").command == "cost"
+    assert Report.load(path).command == "cost"
     (tmp_path / "s.jsonl").write_text("mine")
     words = "sweep --attention standard --seq 8 --d-model 8 --heads 2 --samples 1 --in-process"
     quick = " --min-time 0 --max-time 0.1 -o s.jsonl --force"
@@ -381,9 +346,6 @@ def test_standard_output_by_name_is_written_to():
 
 
 def test_the_library_writes_what_it_is_told(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text("mine")
-    report = Report("cost", [])
-    report.save(path)
-    Report.load(path).save(path)
-    assert re.search("attnprof/1", path.read_text())
+    (tmp_path / "x.json").write_text("mine")
+    Report("cost", []).save(tmp_path / "x.json")
+    assert Report.load(tmp_path / "x.json").command == "cost"

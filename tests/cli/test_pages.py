@@ -96,8 +96,8 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_page_is_whole_in_itself_and_says_the_answer_first(attnprof, command):
-    ended = attnprof(COMMANDS[command], "--format html")
+def test_a_page_is_whole_in_itself_and_says_the_answer_first(answered, command):
+    ended = answered(COMMANDS[command], "--format html")
     assert (ended.code, ended.out[:15]) == (0, "<!DOCTYPE html>")
     outline = Outline(ended.out)
     assert all(link.startswith("#") for link in outline.links)
@@ -105,15 +105,15 @@ def test_a_page_is_whole_in_itself_and_says_the_answer_first(attnprof, command):
     assert len(outline.ids) == len({*outline.ids})
     assert all("scope" in given for tag, given in outline.heads if tag == "th")
     assert not re.search(r"url\((?!#)|@import|<link|src=", ended.out)
-    data = attnprof(COMMANDS[command], "--format json").json
+    data = answered(COMMANDS[command], "--format json").json
     answer = str(data["summary"].get("answer", "")).strip()
     if command == "fit":  # a sentence that begins with no name
         answer = answer[:1].upper() + answer[1:]
     assert f'<p class="answer">{answer}' in ended.out or not answer
 
 
-def test_a_page_shows_the_formulas_and_the_figure(attnprof):
-    page = attnprof(COMMANDS["fit"], "--format html").out
+def test_a_page_shows_the_formulas_and_the_figure(answered):
+    page = answered(COMMANDS["fit"], "--format html").out
     assert 'role="img" aria-label="What one rank holds' in page
     assert "<svg" in page
     assert 'title="2*1235814400"' in page or "<mn>2</mn><mo>·</mo>" in page
@@ -122,9 +122,8 @@ def test_a_page_shows_the_formulas_and_the_figure(attnprof):
 SWEEP = "sweep --attention linear --seq 8,16 --d-model 16 --heads 2 --in-process --samples 3"
 
 
-def test_a_sweep_has_its_curves(attnprof, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = attnprof(SWEEP, "--format html").out
+def test_a_sweep_has_its_curves(answered):
+    page = answered(SWEEP, "--format html").out
     Outline(page)
     assert page.count("<figure>") == 1
     assert "Median time and peak memory over sequence length" in page
@@ -204,10 +203,9 @@ SEARCH = r"""(() => {
 
 @needs_browser
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_no_serious_finding_and_fits_its_window(attnprof, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
+def test_a_page_has_no_serious_finding_and_fits_its_window(answered, tmp_path, name):
     path = tmp_path / "page.html"
-    path.write_text(attnprof(PAGES[name], "--format html").out, encoding="utf-8")
+    path.write_text(answered(PAGES[name], "--format html").out, encoding="utf-8")
     assert '<p class="answer">' in path.read_text(encoding="utf-8")
     views = [open_page(path, scripts=(WIDE, SEARCH), audit=True, **how) for how in VIEWS]
     for seen in views:

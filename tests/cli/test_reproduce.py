@@ -2,16 +2,17 @@
 
 import csv
 import io
-import json
 import re
 
 import pytest
 
 from attnprof.papers import replay as replaying
 from attnprof.papers.checks import Check
-from attnprof.papers.documents import Document, claims
+from attnprof.papers.documents import Document, claims, measured
 from attnprof.papers.regenerated import Described, FigureData, PaperFigure
+from attnprof.record import Report
 from attnprof.render.plots import documents as drawn
+from attnprof.render.plots.style import new_figure
 from tests.cli.test_pages import Outline
 
 KEYS = {
@@ -22,7 +23,7 @@ WRONG = "002-INF-self_attention-add"
 RIGHT = "002-INF-self_attention-mult"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def settled(monkeypatch):
     """Committed verdicts as they come out; a function that sets others."""
     others = {}
@@ -48,8 +49,7 @@ def few(monkeypatch):
     monkeypatch.setattr(Document, "part", lambda *_: {})
 
 
-def test_a_claim_in_full_says_how_and_why(attnprof, settled):
-    settled({})
+def test_a_claim_in_full_says_how_and_why(attnprof):
     ended = attnprof(f"reproduce --claim {WRONG},004-T2-d8")
     assert ended.code == 0
     for words in (WRONG, "erratum", "published", "2*t*d - t*n + t + 4*d**2 - 5*d - 1", "why",
@@ -58,10 +58,12 @@ def test_a_claim_in_full_says_how_and_why(attnprof, settled):
     assert ended.err == ""
 
 
-def test_records_have_the_fixed_keys_in_every_format(attnprof, settled):
-    settled({})
+def test_records_have_the_fixed_keys_in_every_format(attnprof, tmp_path):
     words = f"reproduce --claim {WRONG},{RIGHT} --format"
-    data = attnprof(f"{words} json").json
+    ended = attnprof(f"{words} json")
+    data = ended.json
+    (tmp_path / "saved.json").write_text(ended.out)
+    assert Report.load(tmp_path / "saved.json").to_dict() == data
     rows = attnprof(f"{words} csv").csv
     page = attnprof(f"{words} markdown").out
     assert data["command"] == "reproduce"
@@ -73,8 +75,7 @@ def test_records_have_the_fixed_keys_in_every_format(attnprof, settled):
         assert f"### {name}, Table 5: " in page
 
 
-def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):
-    settled({})
+def test_a_table_stands_beside_ours_where_they_differ(attnprof):
     ended = attnprof("reproduce 002 --table 5")
     assert ended.code == 0
     assert ended.out.count("[ours ") == 1
@@ -90,11 +91,13 @@ def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):
     assert {record["claim"] for record in data["records"]} >= {WRONG, RIGHT}
     page = attnprof("reproduce extractors --table 05 -f markdown").out
     assert page.startswith(f"### Table 5: {table['title']}\n")
+    assert '<span class="badge red">ours ' in attnprof("reproduce 002 --table 5 -f html").out
+    formulas = attnprof("reproduce 002 --table 7 -f json").json
+    assert formulas["summary"]["table"]["rows"]
 
 
 @pytest.mark.usefixtures("few")
-def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
-    settled({})
+def test_whole_replays_count_and_list_errata(attnprof, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ended = attnprof("reproduce")
     assert "261" in ended.out
@@ -109,8 +112,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
 
 
 @pytest.mark.usefixtures("few")
-def test_verdicts_filter_what_is_shown_and_not_what_is_counted(attnprof, settled):
-    settled({})
+def test_verdicts_filter_what_is_shown_and_not_what_is_counted(attnprof):
     ended = attnprof("reproduce --verdict erratum -f json")
     assert len(ended.json["records"]) == 6
     assert {record["verdict"] for record in ended.json["records"]} == {"erratum"}
@@ -148,8 +150,6 @@ def figure():
 
 
 def draw(data):
-    from attnprof.render.plots.style import new_figure
-
     made = new_figure(2)
     made.subplots().plot([row["x"] for row in data.rows], [row["y"] for row in data.rows])
     return made
@@ -164,8 +164,7 @@ def drawable(monkeypatch):
 
 
 @pytest.mark.usefixtures("few", "drawable")
-def test_a_figure_is_compared_and_drawn(attnprof, tmp_path, settled):
-    settled({})
+def test_a_figure_is_compared_and_drawn(attnprof, tmp_path):
     path = tmp_path / "line.png"
     ended = attnprof(("reproduce", "002", "--figure", "1", "--plot", str(path)))
     assert "the slope" in ended.out
@@ -177,8 +176,7 @@ def test_a_figure_is_compared_and_drawn(attnprof, tmp_path, settled):
 
 
 @pytest.mark.usefixtures("few", "drawable")
-def test_reports_have_a_folder_a_document_and_one_page(attnprof, tmp_path, settled):
-    settled({})
+def test_reports_have_a_folder_a_document_and_one_page(attnprof, tmp_path):
     folder = tmp_path / "new" / "reports"
     ended = attnprof(("reproduce", "000", "004", "--reports", str(folder)))
     assert "Traceback" not in ended.err
@@ -207,8 +205,7 @@ def test_a_figure_that_cannot_be_made_is_named_and_ends_with_3(attnprof, tmp_pat
 
 
 @pytest.mark.usefixtures("few", "drawable")
-def test_the_html_page_holds_all_it_needs(attnprof, tmp_path, settled):
-    settled({})
+def test_the_html_page_holds_all_it_needs(attnprof, tmp_path):
     path = tmp_path / "page.html"
     attnprof(("reproduce", "002", "--format", "html", "--output", str(path)))
     text = path.read_text()
@@ -222,17 +219,8 @@ def test_the_html_page_holds_all_it_needs(attnprof, tmp_path, settled):
     assert "A line" in text
 
 
-def test_html_of_one_table_shows_it(attnprof, settled):
-    settled({})
-    text = attnprof("reproduce 002 --table 5 -f html").out
-    assert '<span class="badge red">ours ' in text
-
-
 @pytest.mark.usefixtures("few")
-def test_measure_measures_before_it_answers(attnprof, monkeypatch, settled):
-    from attnprof.papers.documents import measured
-
-    settled({})
+def test_measure_measures_before_it_answers(attnprof, monkeypatch):
     claim = "004-EQ4"
     check = Check(claim, 7, lambda: measured("004", "seven"), how="a clock", basis="measured")
     monkeypatch.setattr(Document, "checks", lambda _: {claim: check})
@@ -242,9 +230,3 @@ def test_measure_measures_before_it_answers(attnprof, monkeypatch, settled):
     ended = attnprof(f"reproduce --claim {claim} --measure")
     assert (ended.code, ended.err) == (0, "measuring 004: seven\n")
     assert "match (measured)" in ended.out
-
-
-def test_json_is_complete_for_a_table_of_formulas(attnprof, settled):
-    settled({})
-    text = attnprof("reproduce 002 --table 7 -f json").out
-    assert json.loads(text)["summary"]["table"]["rows"]

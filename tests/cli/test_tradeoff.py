@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
+from attnprof import registry
+from attnprof.errors import RequestError
+from attnprof.measure.tradeoff_inputs import supplied
+from attnprof.papers.approximation import distillation
 
 SMALL = "--seq 16 --d 4 --no-time"
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def tensors(**shapes):
@@ -20,8 +21,6 @@ def tensors(**shapes):
 
 
 def test_every_mechanism_has_a_row_on_every_input(attnprof):
-    from attnprof import registry
-
     report = attnprof(f"tradeoff {SMALL} --seeds 1 -f json").json
     rows = report["records"]
     assert {row["mechanism"] for row in rows} == set(registry.names())
@@ -49,8 +48,6 @@ def test_what_cannot_do_the_request_is_a_row_with_its_reason(attnprof):
 
 
 def test_a_file_gives_its_tensors_and_sizes(attnprof):
-    from safetensors.torch import save_file
-
     qkv = tensors()
     save_file(qkv, "mine.safetensors")
     torch.save({**qkv, "step": 3}, "mine.pt")
@@ -80,13 +77,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_file_is_refused_with_what_is_wrong(attnprof, what):
+def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path, what):
     given, message = WRONG[what]
-    torch.save(given, "mine.pt")
-    ended = attnprof("tradeoff -a linear --input mine.pt --no-time")
-    assert (ended.code, ended.out) == (2, "")
-    assert message in ended.err
-    assert ended.err.count("\n") == 1
+    torch.save(given, tmp_path / "mine.pt")
+    with pytest.raises(RequestError) as refusal:
+        supplied(str(tmp_path / "mine.pt"))
+    assert message in str(refusal.value)
 
 
 def test_a_damaged_file_is_no_traceback(attnprof, tmp_path):
@@ -109,8 +105,6 @@ def test_times_are_measured_in_turns_and_a_figure_is_drawn(attnprof, tmp_path):
 
 
 def test_the_experiment_runs_and_says_what_it_answers(attnprof, tmp_path, monkeypatch):
-    from attnprof.papers.approximation import distillation
-
     tiny = {"tokens": 8, "width": 8, "steps": 2, "printed_steps": 2, "tested": 2}
     monkeypatch.setattr(distillation, "QUICK", dataclasses.replace(distillation.QUICK, **tiny))
     ended = attnprof("tradeoff --distill --quick --plot distilled.svg")

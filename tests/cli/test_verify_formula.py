@@ -19,11 +19,14 @@ def table(tmp_path):
     return str(path)
 
 
-def test_a_formula_that_is_right_ends_with_0(attnprof):
+def test_a_formula_that_is_right_ends_with_0_and_fits_a_narrow_terminal(attnprof, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     ended = attnprof(DIRECT, CORE)
     assert ended.code == 0, ended.err
     assert "match" in ended.out
     assert "leading terms: the same" in ended.out
+    assert max(len(line) for line in ended.out.splitlines()) <= 80
+    assert "…" not in ended.out
 
 
 def test_one_that_differs_ends_with_1_and_tells_the_difference(attnprof):
@@ -55,10 +58,7 @@ def test_a_table_is_answered_row_by_row(attnprof, table):
     answer = "2 of 4 printed formulas match the code's; rows 1, 3 do not"
     assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0, "answer": answer}
     assert answer in ended.err
-
-
-def test_an_overview_stands_before_what_does_not_match(attnprof, table):
-    out = attnprof(("verify-formula", "--table", table, "taylor-direct")).out
+    out = attnprof(words).out  # an overview stands before what does not match
     assert "1. Eq 4: taylor-direct core, FLOPs, forward" in out
     assert "3. standard" in out
     assert "2. standard" not in out
@@ -82,27 +82,12 @@ def test_a_row_that_is_wrong_is_named(attnprof, tmp_path):
     assert "column formula" in attnprof(("verify-formula", "--table", str(path), "standard")).err
 
 
-def test_it_fits_a_narrow_terminal(attnprof, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    out = attnprof(DIRECT, CORE).out
-    assert max(len(line) for line in out.splitlines()) <= 80
-    assert "…" not in out
-
-
-def test_help_shows_the_command_by_its_name(attnprof):
-    assert "verify-formula" in attnprof("--help").out
-    assert "--up-to" in attnprof("verify-formula --help").out
-
-
 def test_a_letter_is_one_name_in_a_formula_and_in_what_it_stands_for(attnprof):
-    ended = attnprof(
-        ("verify-formula", "4*ℓ**2*d + 6*ℓ**2", "taylor-direct", "--where", "ℓ=N"),
-        "--scope core --where h=1 --format json",
+    words = ("verify-formula", "4*ℓ**2*d + 6*ℓ**2", "taylor-direct", "--where", "ℓ=N")
+    one, other = (
+        attnprof(typed, "--scope core --where h=1 --format json")
+        for typed in (words, tuple(word.replace("ℓ", "l") for word in words))
     )
-    other = attnprof(
-        ("verify-formula", "4*l**2*d + 6*l**2", "taylor-direct", "--where", "l=N"),
-        "--scope core --where h=1 --format json",
-    )
-    assert ended.json["records"][0]["where"] == other.json["records"][0]["where"]
-    assert ended.json["records"][0]["verdict"] == other.json["records"][0]["verdict"]
-    assert ended.code == other.code < 2
+    assert one.json["records"][0]["where"] == other.json["records"][0]["where"]
+    assert one.json["records"][0]["verdict"] == other.json["records"][0]["verdict"]
+    assert one.code == other.code < 2

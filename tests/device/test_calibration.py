@@ -21,9 +21,14 @@ from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
 from attnprof.measure.request import Budget
-from tests.device.test_prediction import made_up
+from tests.device.test_prediction import SOME, made_up
 
-SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
+
+def bench_of(now, *benchmark, reference=lambda: None):
+    """A bench of one benchmark, by a clock of these nanoseconds."""
+    clock = Clock(lambda: now[0], lambda: now[0])
+    made = [Benchmark("one", *benchmark)]
+    return calibration_run._Bench(lambda _: clock, 0.5, made, reference, 1e12)
 
 
 def test_a_place_has_the_seconds_of_one_call():
@@ -35,11 +40,7 @@ def test_a_place_has_the_seconds_of_one_call():
 
         return call
 
-    bench = calibration_run._Bench(
-        lambda _: Clock(lambda: now[0], lambda: now[0]), 0.5,
-        [Benchmark("one", ((1, 8), (2, 4)), make, 16)],
-        lambda: None, 1e12,
-    )  # fmt: skip
+    bench = bench_of(now, ((1, 8), (2, 4)), make, 16)
     tables, again = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1, 2): 2e-6, (1, 4): 4e-6, (8, 2): 16e-6})
     assert again == pytest.approx([0.0] * 3)
@@ -59,11 +60,7 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
         asked.append(a)
         return waiting(1000 * a)
 
-    bench = calibration_run._Bench(
-        lambda _: Clock(lambda: now[0], lambda: now[0]), 0.5,
-        [Benchmark("one", ((1, 8),), make, 8)],
-        waiting(500), 1e12,
-    )  # fmt: skip
+    bench = bench_of(now, ((1, 8),), make, 8, reference=waiting(500))
     tables, _ = bench.tables()
     assert tables["one"].seconds == pytest.approx({(1,): 1e-6, (8,): 8e-6})
     monkeypatch.setattr(calibration_run, "REPEAT_LIMIT", 0)
@@ -134,25 +131,17 @@ def test_tables_come_back_from_their_file(tmp_path):
     assert loaded.tables["float32"]["product"].at((1, 8, 8, 16)) == pytest.approx(2e-6)
 
 
-@pytest.mark.parametrize(
-    "rows", [[], [[1, 2.0], [1, 2, 3.0]], [[1, -2.0]], [[1, "x"]], [1.0], [[0, 1.0]]]
-)
-def test_tables_that_are_none_are_refused(tmp_path, rows):
-    made = Calibration(SOME, "cpu", 2, {"float32": {"product": TimeTable({(1,): 1.0})}}).to_dict()
-    made["tables"]["float32"]["product"] = rows
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [made]}))
-    with pytest.raises(RequestError, match="is no calibration"):
-        calibration.load("some device", 2, path)
+def written(folder, entry):
+    path = folder / "c.json"
+    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
+    return path
 
 
 def test_ceilings_of_an_older_file_are_read_without_tables(tmp_path):
     entry = Calibration(SOME, "cpu", 2).to_dict()
     for name in ("version", "tables", "fault_s", "repeatability", "cpu_share"):
         del entry[name]
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
-    loaded = calibration.load("some device", 2, path)
+    loaded = calibration.load("some device", 2, written(tmp_path, entry))
     assert (loaded.ceilings.bytes_per_s, loaded.tables) == (1e10, {})
 
 
@@ -201,20 +190,18 @@ def test_calibrations_that_end_at_once_are_all_kept(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["c.json"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("repeatability", 1e30), ("repeatability", -1), ("unsteadiness", "x"), ("fault_s", -1e-9),
-        ("cpu_share", 7), ("threads", 0), ("processors", 1.5), ("tables", {"float32": []}),
-        ("bytes_per_s", 0), ("name", None), ("tables", {"float32": {"sum": [[1.5, 2, 1.0]]}}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "value"), [
+    ("repeatability", 1e30), ("repeatability", -1), ("unsteadiness", "x"), ("fault_s", -1e-9),
+    ("cpu_share", 7), ("threads", 0), ("processors", 1.5), ("tables", {"float32": []}),
+    ("bytes_per_s", 0), ("name", None), ("tables", {"float32": {"sum": [[1.5, 2, 1.0]]}}),
+    *(("tables", {"float32": {"product": rows}}) for rows in (
+        [], [[1, 2.0], [1, 2, 3.0]], [[1, -2.0]], [[1, "x"]], [1.0], [[0, 1.0]]
+    )),
+])  # fmt: skip
 def test_a_value_that_no_device_has_is_refused_and_named(tmp_path, field, value):
     entry = {**calibrated("float32").to_dict(), field: value}
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({"schema": "attnprof/1", "ceilings": [entry]}))
     with pytest.raises(RequestError, match=r"is no calibration: ceilings\[0\] has .*delete it"):
-        calibration.entries(path)
+        calibration.entries(written(tmp_path, entry))
 
 
 @pytest.mark.parametrize("text", ['{"schema": "attnprof/1", "ceilings": [{"na', "notes", "{}"])

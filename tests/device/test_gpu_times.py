@@ -6,7 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnprof import registry
 from attnprof.cli.app import main
+from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimeTerms
 from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, CPU_GRIDS, GPU_GRIDS, benchmarks, grids
 from attnprof.device.calibration import Calibration
@@ -19,6 +23,7 @@ from attnprof.device.tables import TimeTable
 from attnprof.device.times import QUEUED, GpuTimes
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
+from attnprof.workload import Workload
 from tests.device.test_prediction import made_up
 
 LAUNCH_S = 1e-6
@@ -129,12 +134,6 @@ def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
 
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):
-    from attnprof import registry
-    from attnprof.crossovers.report import crossover_report
-    from attnprof.crossovers.sides import Meeting
-    from attnprof.crossovers.timed import TimeTerms
-    from attnprof.workload import Workload
-
     pair = registry.configured(["standard", "linear"], {})
     terms = TimeTerms("cpu", 1, tmp_path / "none.json", on="H200")
     with pytest.raises(CannotRunError, match=r"none\.json has no calibration of it"):

@@ -45,11 +45,11 @@ def priced_products(name, phase):
     return sum(2 * b * m * n * k for b, m, n, k in shapes)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("name", "phase"), [
+    *(("llama", phase) for phase in PHASES), ("mistral", "decode"), ("gpt2", "train"),
+    ("bert", "prefill"), ("t5", "decode"), ("t5", "train"),
+])  # fmt: skip
 def test_priced_products_are_those_of_torchs_counter(name, phase):
-    if name == "bert" and phase == "decode":
-        pytest.skip("it decodes no token")
     priced = priced_products(name, phase)
     subject = phase_subject(whole(name), phase, {"B": 2, "N": 12}, "float32")
     subject.prepare()

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +29,7 @@ from attnprof.workload import Workload
 
 SQUARE = ("fused square", "fused causal", "fused backward", "fused causal backward")
 FLOP_S, BYTE_S = 1e-10, 1e-9
+SOME = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
 
 
 def made_up():
@@ -76,8 +79,7 @@ def test_products_take_their_flops_and_the_rest_its_entries():
 def test_what_a_layer_computes_in_another_format_is_priced_in_that_one():
     dear = {name: TimeTable({k: 3 * v for k, v in table.seconds.items()})
             for name, table in made_up().items()}  # fmt: skip
-    ceilings = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
-    known = Calibration(ceilings, "cpu", 1, {"float32": made_up(), "bfloat16": dear})
+    known = Calibration(SOME, "cpu", 1, {"float32": made_up(), "bfloat16": dear})
     both, alone = Predictor(known).times("bfloat16"), Times(dear, entry_bytes=2)
     whole, half = (
         KernelCall("mm", "product", (1, 64, 64, 64), dtype=name) for name in known.tables
@@ -123,8 +125,7 @@ def test_the_weights_of_a_call_are_what_it_did_not_make():
 
 
 def test_products_alike_are_one_row_whether_their_factors_are_given_or_made():
-    ceilings = Ceilings("some device", {"float32": 1e11}, 1e10, "a test")
-    known = Calibration(ceilings, "cpu", 1, {"float32": made_up()})
+    known = Calibration(SOME, "cpu", 1, {"float32": made_up()})
     rows = Predictor(known).point(PointRequest("standard", 96, 2, 8)).operations
     places = [(row["name"], tuple(row["sizes"]), row["part"]) for row in rows if row["sizes"]]
     assert len(places) == len(set(places))
@@ -154,12 +155,8 @@ def test_a_call_pays_for_its_number_and_for_memory_or_arithmetic():
 
 
 def test_nodes_and_functions_are_added():
-    tables = {
-        **made_up(),
-        "played": TimeTable({(1,): CHAIN * 7e-6}),
-        "functions": TimeTable({(1,): 1e-3}),
-    }
-    times = Times(tables)
+    dear = {"played": TimeTable({(1,): CHAIN * 7e-6}), "functions": TimeTable({(1,): 1e-3})}
+    times = Times({**made_up(), **dear})
     assert times.of(Demand([], nodes=3)) == pytest.approx(3 * 7e-6, rel=1e-3)
     assert times.of(Demand([], functions=2)) == pytest.approx(2 * times.function_s)
 
@@ -184,12 +181,19 @@ def test_what_comes_between_calls_makes_them_dearer_whatever_their_size():
     assert functions == pytest.approx(2 * times.function_s * (1 + of_two_kinds))
 
 
-@pytest.fixture
-def here(tmp_path):
-    path = tmp_path / "c.json"
-    known = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test")
-    calibration.save(Calibration(known, "cpu", 1, {"float32": made_up()}), path)
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """The calibration of this device, made up."""
+    path = tmp_path_factory.mktemp("device") / "calibration.json"
+    ceilings = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "", measured=True)
+    calibration.save(Calibration(ceilings, "cpu", 1, {"float32": made_up()}), path)
     return path
+
+
+@pytest.fixture
+def here(known, tmp_path):
+    """A copy of it, to be changed."""
+    return Path(shutil.copy(known, tmp_path))
 
 
 def test_a_point_has_time_interval_peak_and_what_takes_the_time(here):
@@ -241,16 +245,13 @@ def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
     assert report["records"][0]["time_s"] > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "sizes", "table"),
-    [
-        ("", "fused", (8, 1, 4096, 64, 64), "fused"),
-        ("", "fused", (8, 256, 256, 64, 64), "fused square"),
-        ("", "fused causal", (8, 256, 256, 64, 64), "fused causal"),
-        ("_backward", "fused", (8, 256, 256, 64, 64), "fused backward"),
-        ("_backward", "fused causal", (8, 256, 256, 64, 64), "fused causal backward"),
-    ],
-)
+@pytest.mark.parametrize(("name", "form", "sizes", "table"), [
+    ("", "fused", (8, 1, 4096, 64, 64), "fused"),
+    ("", "fused", (8, 256, 256, 64, 64), "fused square"),
+    ("", "fused causal", (8, 256, 256, 64, 64), "fused causal"),
+    ("_backward", "fused", (8, 256, 256, 64, 64), "fused backward"),
+    ("_backward", "fused causal", (8, 256, 256, 64, 64), "fused causal backward"),
+])  # fmt: skip
 def test_fused_attention_takes_what_its_own_kernel_took(name, form, sizes, table):
     square = TimeTable({(h, n * n, d): 1.0 for h in (1, 8) for n in (64, 256) for d in (16, 64)})
     tables = dict.fromkeys(SQUARE, square)
@@ -261,14 +262,11 @@ def test_fused_attention_takes_what_its_own_kernel_took(name, form, sizes, table
     assert Times(tables).seconds(call) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("product", None), ("softmax", None), ("flush", None),
-        ("softmax", {(n,): 1.0 for n in (1, 8)}),
-        ("sum", dict.fromkeys(zip(range(1, 900), range(1, 900), strict=True), 1.0)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "table"), [
+    ("product", None), ("softmax", None), ("flush", None),
+    ("softmax", {(n,): 1.0 for n in (1, 8)}),
+    ("sum", dict.fromkeys(zip(range(1, 900), range(1, 900), strict=True), 1.0)),
+])  # fmt: skip
 def test_a_calibration_without_a_table_is_a_row_with_what_to_type(here, name, table):
     kept = json.loads(here.read_text())
     tables = kept["ceilings"][0]["tables"]["float32"]
@@ -330,14 +328,6 @@ def test_what_would_take_no_time_is_refused():
         Times({**made_up(), **no_numbers}).of(work)
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory):
-    path = tmp_path_factory.mktemp("device") / "calibration.json"
-    ceilings = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "", measured=True)
-    calibration.save(Calibration(ceilings, "cpu", 1, {"float32": made_up()}), path)
-    return path
-
-
 def ranked(known, workload, **how):
     return recommend(workload, {}, device="cpu", threads=1, path=known, **how)
 
@@ -384,7 +374,6 @@ def test_where_nothing_fits_that_is_said(known, monkeypatch):
         ranked(known, Workload(256, 2, 16), memory=1000)
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_what_is_given_up_is_told_of_all_that_are_not_exact(name):
-    spec = registry.get(name)
-    assert bool(gives_up(spec)) is (spec.to_softmax[0] != "same")
+def test_what_is_given_up_is_told_of_all_that_are_not_exact():
+    for spec in map(registry.get, registry.names()):
+        assert bool(gives_up(spec)) is (spec.to_softmax[0] != "same"), spec.name

@@ -32,10 +32,11 @@ from attnprof.device.steady_times import TimeReading, steady, usual_reference
 from attnprof.device.tables import TimeTable
 
 
-def test_what_was_measured_is_given_back():
+def test_what_was_measured_is_given_back_and_what_took_too_long_is_less_work_grown():
     table = TimeTable({(16, 4): 3.0, (64, 4): 5.0, (16, 8): 7.0, (64, 8): 11.0})
     assert table.at((64, 8)) == pytest.approx(11.0)
     assert table.at((16, 4)) == pytest.approx(3.0)
+    assert TimeTable({(1, 1): 1.0, (1, 10): 8.0, (10, 1): 9.0}).at((10, 10)) == pytest.approx(90.0)
 
 
 @pytest.mark.parametrize("power", [0, 1, 2, 0.5])
@@ -50,11 +51,6 @@ def test_powers_of_a_size_are_met_in_between_and_beyond_work_grows(power):
 def test_products_of_powers_are_met_in_every_direction():
     table = TimeTable({(m, n): 2e-9 * m * n**2 for m in (1, 8, 64) for n in (2, 32)})
     assert table.at((5, 9)) == pytest.approx(2e-9 * 5 * 81)
-
-
-def test_a_place_that_took_too_long_has_the_time_of_less_work_grown():
-    table = TimeTable({(1, 1): 1.0, (1, 10): 8.0, (10, 1): 9.0})
-    assert table.at((10, 10)) == pytest.approx(90.0)
 
 
 #: Seconds of made-up operations, and how much of a slower reference each follows.
@@ -106,24 +102,20 @@ def test_readings_at_the_usual_speed_are_told_alone():
     assert steady(made, usual)["one"] == [1.01]
 
 
-def test_a_place_that_one_pass_alone_has_has_one_value():
-    made = passes([[0.0, 0.1], [0.1, 0.0]])
-    made[1]["once"] = made[1]["memory"]
-    assert [len(values) for values in steady(made).values()] == [2, 2, 2, 1]
-
-
 def test_the_usual_speed_is_that_of_an_undisturbed_processor():
     fast, slow = [1.0, 1.01, 0.99], [1.6, 1.61, 1.59, 1.7] * 5
     assert usual_reference([*fast, *slow]) == pytest.approx(1.0, abs=0.02)
-    assert usual_reference([0.5, *slow]) == pytest.approx(
-        1.605, abs=0.02
-    )  # one reading is no speed
+    one_reading = [0.5, *slow]
+    assert usual_reference(one_reading) == pytest.approx(1.605, abs=0.02)  # which is no speed
     assert usual_reference([2.5]) == 2.5
     with pytest.raises(ValueError, match="no references"):
         usual_reference([])
 
 
-def test_a_pass_without_readings_at_the_usual_speed_is_left_out_where_others_have_enough():
+def test_each_pass_has_a_value_but_for_places_it_lacks_or_a_processor_that_was_slow():
+    made = passes([[0.0, 0.1], [0.1, 0.0]])
+    made[1]["once"] = made[1]["memory"]
+    assert [len(values) for values in steady(made).values()] == [2, 2, 2, 1]
     made = passes([[0.0, 0.01, 0.02], [0.4, 0.5, 0.6]])
     assert [len(values) for values in steady(made, math.log(5e-6)).values()] == [1, 1, 1]
 
@@ -133,12 +125,8 @@ FLUSHES = len(CALLS) // FLUSH_INTERVAL
 
 def costs(plain, broken):
     """Calls of 1 s again and again, in turns, and with memory of 7 s in between."""
-    seconds = {
-        "alone": REPEATS,
-        "sequence": plain,
-        "broken sequence": broken + 7 * FLUSHES,
-        "flush": 7,
-    }
+    broken += 7 * FLUSHES
+    seconds = {"alone": REPEATS, "sequence": plain, "broken sequence": broken, "flush": 7}
     return CallCosts({name: TimeTable({(16,): float(s)}) for name, s in seconds.items()})
 
 
@@ -166,10 +154,7 @@ def test_what_comes_again_soon_is_less_dear():
 def test_bytes_count_since_an_operation_of_the_same_kind():
     far, near = costs(1.5, 2.5).shares("abab", [0, CODE_BYTES, 0, 0])[2:]
     assert far > near
-
-
-def test_turns_that_are_no_slower_add_nothing():
-    assert shares(costs(0.9, 0.8), "abc", CODE_BYTES) == [0.0] * 3
+    assert shares(costs(0.9, 0.8), "abc", CODE_BYTES) == [0.0] * 3  # turns are no slower
 
 
 def shapes_of(count):
@@ -212,13 +197,10 @@ def test_a_kernel_that_is_slow_at_odd_widths_is_predicted_so():
     assert errors[len(errors) // 2] < 0.12
 
 
-def test_shapes_are_the_same_every_time_and_no_two_alike():
+def test_shapes_are_the_same_every_time_and_no_two_alike_and_a_gpu_s_have_long_sums():
     shapes = shapes_of(300)
     assert shapes == shapes_of(300)
     assert len(set(shapes)) == 300
-
-
-def test_a_gpu_is_asked_for_long_sums_of_few_rows_and_columns():
     long = [shape for shape in product_shapes(GPU_PRODUCTS) if shape[3] > 8 * max(shape[1:3])]
     assert len(long) > 0.25 * GPU_PRODUCTS.count
 

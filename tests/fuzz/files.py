@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 _REPORT = {
-    "schema": "attnprof/1",
-    "command": "cost",
-    "environment": {},
-    "summary": {},
-    "records": [],
-}
+    "schema": "attnprof/1", "command": "cost", "environment": {}, "summary": {}, "records": [],
+}  # fmt: skip
 
 
 def _calibrated(**more: Any) -> dict[str, Any]:
@@ -108,9 +104,5 @@ def write(folder: Path) -> None:
         (folder / "loop.json").symlink_to("loop.json")
 
 
-PLACES = [f"{name}:Mine" for name in MODULES] + [
-    "plain.py",
-    "plain.py:Nothing",
-    "no.py:Mine",
-    "torch.nn:Linear",
-]
+PLACES = [f"{name}:Mine" for name in MODULES]
+PLACES += ["plain.py", "plain.py:Nothing", "no.py:Mine", "torch.nn:Linear"]

@@ -56,63 +56,23 @@ MEANINGS = [
     "n=", "=N", "n=m", "n=9**9**9", "h=1; B=1", "n=Max(N, d), D=h*d",
 ]  # fmt: skip
 NUMBERS = [
-    "0",
-    "1",
-    "2",
-    "0.01",
-    "-1",
-    "nan",
-    "inf",
-    "1e400",
-    "1e-9",
-    "10000000000",
-    "x",
-    "",
-    "0.5",
-]
+    "0", "1", "2", "0.01", "-1", "nan", "inf", "1e400", "1e-9", "10000000000", "x", "", "0.5",
+]  # fmt: skip
 
 #: What a shell, a container or a test may have set before a command is started.
 WIDTHS = ["", "0", "1", "2", "19", "80", "-5", "100000", "9" * 30, "9" * 5000, "²", "wide"]
 MODELS = [
-    "config.json",
-    "suite.toml",
-    "deep.json",
-    "pipe.json",
-    "001-lm-dot",
-    "nothing",
-    "infinite.json",
-]
-
+    "config.json", "suite.toml", "deep.json", "pipe.json", "001-lm-dot", "nothing", "infinite.json",
+]  # fmt: skip
 RELEASED = [
-    "gpt2",
-    "llama-3.2-1b",
-    "gpt-oss-20b",
-    "mamba-130m",
-    "deepseek-v2-lite",
-    "granite-4.0-h-tiny",
-]
+    "gpt2", "llama-3.2-1b", "gpt-oss-20b", "mamba-130m", "deepseek-v2-lite", "granite-4.0-h-tiny",
+]  # fmt: skip
 SPEEDS = [
-    "450GB/s",
-    "0GB/s",
-    "-1GB/s",
-    "1e999TB/s",
-    "1B/s",
-    "GB/s",
-    "450",
-    "80GB",
-    "1TiB",
-    "0B",
-    "10 GB",
-]
+    "450GB/s", "0GB/s", "-1GB/s", "1e999TB/s", "1B/s", "GB/s", "450", "80GB", "1TiB", "0B", "10 GB",
+]  # fmt: skip
 LAYERS = [
-    "linear",
-    "gqa@0",
-    "gqa@pattern=3:1",
-    "gqa@pattern=0:0",
-    "gqa@pattern=:",
-    "gla@9-2",
-    "topk@odd",
-]
+    "linear", "gqa@0", "gqa@pattern=3:1", "gqa@pattern=0:0", "gqa@pattern=:", "gla@9-2", "topk@odd",
+]  # fmt: skip
 
 #: Pools by flag; other flags take words and hostile texts.
 BY_FLAG = {

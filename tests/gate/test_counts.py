@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,19 +33,13 @@ DRAWN = PLAIN.replace(
 ).replace("k = k.transpose(-1, -2)", "k = torch.cat([k] * self.w)[:B].transpose(-1, -2)")
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "changes"),
-    [
-        ("standard", {}),
-        ("standard", {"causal": True, "batch_size": 3}),
-        ("standard", {"phase": "train"}),
-        ("standard", {"phase": "decode"}),
-        ("standard", {"scope": "core", "phase": "backward"}),
-        ("efficient", {"phase": "train", "dtype": "float64"}),
-        ("linformer", {"params": {"proj_len": 8}}),
-        ("longformer", {"params": {"window": 4}, "causal": True}),
-    ],
-)
+@pytest.mark.parametrize(("mechanism", "changes"), [
+    ("standard", {"causal": True, "batch_size": 3}), ("standard", {"phase": "decode"}),
+    ("standard", {"scope": "core", "phase": "backward"}),
+    ("efficient", {"phase": "train", "dtype": "float64"}),
+    ("linformer", {"params": {"proj_len": 8}}),
+    ("longformer", {"params": {"window": 4}, "causal": True}),
+])  # fmt: skip
 def test_registered_mechanisms_count_what_their_closed_forms_say(mechanism, changes):
     request = PointRequest(mechanism, 64, 2, 8, **changes)
     counted = count(request, formulas=False)
@@ -55,14 +50,13 @@ def test_registered_mechanisms_count_what_their_closed_forms_say(mechanism, chan
     assert counted.sizes == {"B": request.batch_size, "N": 64, "h": 2, "d": 8}
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward", "train"])
-def test_operations_add_up_to_the_metrics(tmp_path, phase):
-    counted = count(request_of(tmp_path, PLAIN, phase=phase), formulas=False)
+def test_operations_add_up_to_the_metrics(tmp_path):
+    counted = count(request_of(tmp_path, PLAIN, phase="train"), formulas=False)
     rows, metrics = counted.operations, counted.metrics
     assert sum(row.times for row in rows) == metrics["dispatched_operations"]
     assert sum(row.bytes_moved for row in rows) == metrics["bytes_moved"]
     assert sum(row.flops for row in rows) == metrics["flops"]
-    assert {row.part for row in rows} <= {"forward", "backward"}
+    assert {row.part for row in rows} == {"forward", "backward"}
     scores = next(row for row in rows if row.op.startswith("_softmax"))
     assert (scores.line, scores.dtype) == ("attention.py:19", "float32")
     assert scores.shape == "2×2×96×96"
@@ -70,17 +64,15 @@ def test_operations_add_up_to_the_metrics(tmp_path, phase):
 
 @pytest.mark.parametrize(
     ("text", "phase"),
-    [(PLAIN, "train"), (CYCLES, "forward"), (CYCLES, "train"), (SORTED, "forward"),
-     (DRAWN, "forward")],
-)  # fmt: skip
+    [(CYCLES, "train"), (SORTED, "forward"), (DRAWN, "forward")],
+)
 def test_a_count_is_the_same_every_time(tmp_path, text, phase):
     request = request_of(tmp_path, text, phase=phase)
     first = count(request, formulas=False)
     assert first.error is None
     assert {(r.verdict, r.why, r.place) for r in compare("case", first, first)} == {("ok", "", "")}
-    for repeat in range(3):
-        if repeat % 2 == 0:
-            gc.collect()
+    for prepare in (gc.collect, lambda: None):
+        prepare()
         assert count(request, formulas=False) == first
         assert gc.isenabled()
 
@@ -102,7 +94,7 @@ def test_a_count_is_the_same_in_another_process(tmp_path):
     assert Counted.from_dict(json.loads(done.stdout)) == count(request, formulas=False)
 
 
-@pytest.mark.parametrize("changes", [{}, {"phase": "train"}, {"batch_size": 1}, {"num_heads": 1}])
+@pytest.mark.parametrize("changes", [{"phase": "train"}, {"batch_size": 1}, {"num_heads": 1}])
 def test_formulas_give_what_was_counted(tmp_path, changes):
     counted = count(request_of(tmp_path, PLAIN, **changes), formulas=True)
     assert counted.no_formula == ""
@@ -116,19 +108,14 @@ def test_formulas_of_a_decoding_step_are_those_of_the_step():
     assert counted.formulas["exponentials"] == "B*N*h"
 
 
-@pytest.mark.parametrize("error", [CannotRunError("no closed form found"), ValueError("odd")])
-def test_where_there_are_no_formulas_the_reason_is_there_and_the_counts_are(
-    tmp_path, monkeypatch, error
-):
-    def fails(*_):
-        raise error
-
+def test_where_there_are_no_formulas_the_reason_is_there_and_the_counts_are(tmp_path, monkeypatch):
     request = request_of(tmp_path, PLAIN)
     plain = count(request, formulas=False)
-    monkeypatch.setattr(counts, "_forms", fails)
-    counted = count(request, formulas=True)
-    assert str(error) in counted.no_formula
-    assert (counted.metrics, dict(counted.formulas)) == (plain.metrics, {})
+    for error in (CannotRunError("no closed form found"), ValueError("odd")):
+        monkeypatch.setattr(counts, "_forms", Mock(side_effect=error))
+        counted = count(request, formulas=True)
+        assert str(error) in counted.no_formula
+        assert (counted.metrics, dict(counted.formulas)) == (plain.metrics, {})
 
 
 def test_a_formula_that_does_not_give_what_was_counted_is_left_out(tmp_path, monkeypatch):
@@ -159,24 +146,17 @@ def test_code_that_does_not_exist_is_missing(tmp_path, monkeypatch, name):
     assert counted.missing
     assert name.partition(":")[0].removesuffix(".py") in counted.error
     assert not counted.metrics
-
-
-def test_a_name_that_a_file_does_not_have_is_missing(tmp_path):
     request = request_of(tmp_path, PLAIN.replace("class Attention", "class Attentive"))
     counted = count(request, formulas=False)
-    assert counted.missing
-    assert "Attentive" in counted.error
+    assert (counted.missing, "Attentive" in counted.error) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (PLAIN.replace("y = w @ v", "y = w @ k"), "attention.py:20"),
-        (PLAIN.replace("y = w @ v", "y = w @ v * s.max().item()"), "attention.py:20"),
-        ("import nothing_of_that_name\n", "does not import"),
-        (PLAIN.replace("super().__init__()", "raise KeyError('gone')"), "KeyError"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    (PLAIN.replace("y = w @ v", "y = w @ k"), "attention.py:20"),
+    (PLAIN.replace("y = w @ v", "y = w @ v * s.max().item()"), "attention.py:20"),
+    ("import nothing_of_that_name\n", "does not import"),
+    (PLAIN.replace("super().__init__()", "raise KeyError('gone')"), "KeyError"),
+])  # fmt: skip
 def test_code_that_fails_is_an_error_with_its_line(tmp_path, text, says):
     counted = count(request_of(tmp_path, text), formulas=True)
     assert not counted.missing

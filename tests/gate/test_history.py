@@ -25,8 +25,9 @@ def times(seed, runs, at=None, step=0.1, noise=0.02, slow=0.0):
     return history
 
 
-@pytest.mark.parametrize("slow", [0.0, 0.05])
-@pytest.mark.parametrize(("runs", "at"), [(16, 8), (30, 15), (30, 25), (50, 40)])
+@pytest.mark.parametrize(
+    ("runs", "at", "slow"), [(16, 8, 0.05), (30, 15, 0.0), (30, 25, 0.05), (50, 40, 0.0)]
+)
 def test_a_step_of_a_tenth_is_found_within_two_runs(runs, at, slow):
     hits = 0
     for seed in range(30):
@@ -35,8 +36,7 @@ def test_a_step_of_a_tenth_is_found_within_two_runs(runs, at, slow):
     assert hits >= 27
 
 
-@pytest.mark.parametrize("slow", [0.0, 0.05])
-@pytest.mark.parametrize("runs", [5, 10, 40])
+@pytest.mark.parametrize(("runs", "slow"), [(5, 0.05), (10, 0.0), (40, 0.05)])
 def test_flat_noise_has_no_change_point(runs, slow):
     assert sum(bool(time_changes(times(seed, runs, slow=slow))) for seed in range(40)) <= 2
 
@@ -113,13 +113,12 @@ def test_baselines_are_runs_too(tmp_path):
     assert values == {("a[forward]", "flops"): 7, ("a[forward]", "time"): 2.5}
 
 
-def test_runs_come_by_their_own_time_where_all_tell_it(tmp_path):
-    save(tmp_path, "a.json", 0.01, time="2026-02-01T00:00:00+00:00", git="second")
-    save(tmp_path, "b.json", 0.01, time="2026-01-01T00:00:00", git="first")
-    assert [r.commit for r in series(history_report(tmp_path), "flops")[0]] == ["first", "second"]
-
-
-def test_else_by_name_and_files_tell_when(tmp_path):
+def test_runs_come_by_their_own_time_where_all_tell_it_else_by_name_and_files_tell_when(tmp_path):
+    (tmp_path / "timed").mkdir()
+    save(tmp_path / "timed", "a.json", 0.01, time="2026-02-01T00:00:00+00:00", git="second")
+    save(tmp_path / "timed", "b.json", 0.01, time="2026-01-01T00:00:00", git="first")
+    (levels,) = series(history_report(tmp_path / "timed"), "flops")
+    assert [record.commit for record in levels] == ["first", "second"]
     for name in ("run10.json", "run9.json"):
         save(tmp_path, name, 0.01)
         os.utime(tmp_path / name, (0, 0))
@@ -128,29 +127,23 @@ def test_else_by_name_and_files_tell_when(tmp_path):
     assert levels[0].at == "1970-01-01T00:00:00+00:00"
 
 
-@pytest.mark.parametrize("text", [
-    "{", "[]", "{}", '{"schema": "attnprof/1"}',
-    json.dumps({"schema": "attnprof/1", "command": "check", "records": ["odd"],
-                "summary": {}, "environment": {}}),
-    json.dumps({"schema": "attnprof/1", "command": "doctor", "records": [], "summary": {},
-                "environment": {}}),
-])  # fmt: skip
-def test_what_is_no_result_is_left_out_by_name(tmp_path, text):
+def test_what_is_no_result_is_left_out_by_name(tmp_path):
     save(tmp_path, "good.json", 0.01)
-    (tmp_path / "odd.json").write_text(text)
-    report = history_report(tmp_path)
-    assert report.summary["runs"] == 1
-    assert report.summary["left_out"][0].startswith("odd.json: ")
+    rest = {"schema": "attnprof/1", "summary": {}, "environment": {}}
+    odd = [[], {}, {"schema": "attnprof/1"}, {**rest, "command": "check", "records": ["odd"]},
+           {**rest, "command": "doctor", "records": []}]  # fmt: skip
+    for text in ("{", *map(json.dumps, odd)):
+        (tmp_path / "odd.json").write_text(text)
+        summary = history_report(tmp_path).summary
+        assert summary["runs"] == 1
+        assert summary["left_out"][0].startswith("odd.json: ")
 
 
-def test_values_that_are_no_numbers_are_no_points(tmp_path):
-    save(tmp_path, "0.json", float("nan"), flops=None)
-    save(tmp_path, "1.json", 0.01)
-    assert len(history_report(tmp_path).records) == 2
-
-
-def test_a_folder_without_results_is_a_wrong_request(tmp_path):
+def test_values_that_are_no_numbers_are_no_points_and_no_results_a_wrong_request(tmp_path):
     with pytest.raises(RequestError, match=r"no \.json files"):
         history_report(tmp_path)
     with pytest.raises(RequestError, match="no folder"):
         history_report(tmp_path / "none")
+    save(tmp_path, "0.json", float("nan"), flops=None)
+    save(tmp_path, "1.json", 0.01)
+    assert len(history_report(tmp_path).records) == 2

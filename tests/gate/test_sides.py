@@ -91,20 +91,27 @@ def both_sides(tmp_path_factory):
         yield sides
 
 
+COUNTS = CheckOptions(timed=False, formulas=False)
+
+
+def case_of(name):
+    return Case(PointRequest(f"m.py:{name}", 32, 2, 8, threads=1), timed=False, formulas=False)
+
+
 def counted(both_sides, name):
-    """The error of a case, the records otherwise; what was told meanwhile."""
-    case = Case(PointRequest(f"m.py:{name}", 32, 2, 8, threads=1), timed=False, formulas=False)
+    """Verdict and reason of a case of both sides; what was told meanwhile."""
     work = Progress(Step("checking"))
     with waiting(work):
-        report = check_against([case], *both_sides, CheckOptions(timed=False, formulas=False))
+        report = check_against([case_of(name)], *both_sides, COUNTS)
     (first, *_) = report.of(CheckRecord)
     return first.verdict, first.why, work
 
 
-@pytest.mark.parametrize(
-    ("name", "begins"),
-    [("Layer", "RuntimeError: "), ("Masked", "AssertionError: a mask (m.py:17)")],
-)
+#: Code that runs no more, and how the reason begins.
+BREAKS = [("Layer", "RuntimeError: "), ("Masked", "AssertionError: a mask (m.py:17)")]
+
+
+@pytest.mark.parametrize(("name", "begins"), BREAKS)
 def test_code_that_fails_where_the_baseline_runs_is_told_at_once(both_sides, name, begins):
     verdict, why, _ = counted(both_sides, name)
     assert verdict == "error"
@@ -117,12 +124,9 @@ def test_code_that_fails_where_the_baseline_runs_is_told_at_once(both_sides, nam
 @pytest.fixture(scope="module")
 def recorded(both_sides, tmp_path_factory):
     """A file with what the old code counts."""
-    cases = [
-        Case(PointRequest(f"m.py:{name}", 32, 2, 8, threads=1), timed=False, formulas=False)
-        for name in ("Layer", "Masked", "Tokens")
-    ]
     path = tmp_path_factory.mktemp("recorded") / "baseline.json"
-    record_baseline(cases, both_sides[0], CheckOptions(timed=False, formulas=False)).save(path)
+    cases = list(map(case_of, ("Layer", "Masked", "Tokens")))
+    record_baseline(cases, both_sides[0], COUNTS).save(path)
     return path
 
 
@@ -136,10 +140,7 @@ def checked_beside(path, both_sides, name):
     return first.verdict, first.why, work
 
 
-@pytest.mark.parametrize(
-    ("name", "begins"),
-    [("Layer", "RuntimeError: "), ("Masked", "AssertionError: a mask (m.py:17)")],
-)
+@pytest.mark.parametrize(("name", "begins"), BREAKS)
 def test_code_that_fails_where_a_file_says_that_it_ran_is_told_at_once(
     both_sides, recorded, name, begins
 ):
@@ -185,7 +186,7 @@ def test_a_case_that_hangs_is_named_with_its_side_and_its_end(both_sides):
         case = Case(request("Hangs"), timed=False, formulas=False)
         (counted_in.path / "code.py").write_text(CODE)
         patient, counted_in._limit_s = counted_in._limit_s, 1.0
-        report = record_baseline([case], counted_in, CheckOptions(timed=False, formulas=False))
+        report = record_baseline([case], counted_in, COUNTS)
         counted_in._limit_s = patient
     assert "no answer within 1 s" in report.records[0].error
     assert work.step.text == f"counting {case.name} in new"

@@ -9,20 +9,7 @@ from attnprof.errors import RequestError
 from attnprof.gate import times
 from attnprof.gate.counts import Case
 from attnprof.gate.rules import RULES, VERDICTS, CheckOptions, Rule, exit_code, rule_named
-from attnprof.gate.times import (
-    LOOKS,
-    MORE_LOOKS,
-    PAIRS,
-    bounds_of_median,
-    judge,
-    power,
-    power_text,
-    processes_for,
-    race,
-    race_cases,
-    raced_record,
-    stored_record,
-)
+from attnprof.gate.times import LOOKS, MORE_LOOKS, PAIRS, judge, power, race, race_cases
 from attnprof.gate.trees import TreeError
 from attnprof.measure.request import PointRequest
 
@@ -103,14 +90,11 @@ def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
     assert sorted(log[:2]) == ["base", "head"]
 
 
-def test_blocks_fill_their_time():
+def test_blocks_fill_their_time_and_a_clock_that_stands_still_is_an_error():
     assert times.block_calls(1e-3) == 6
     assert times.block_calls(1.0) == 1
-
-
-def test_a_clock_that_stands_still_is_an_error_not_a_verdict():
     with pytest.raises(TreeError, match="no time at all"):
-        race(FakeSide(0.0), FakeSide(0.0), PointRequest("standard", 64, 2, 8), RULES["default"])
+        race(FakeSide(0.0), FakeSide(0.0), REQUEST, RULES["default"])
 
 
 def test_a_case_that_fails_is_an_error_and_the_others_go_on():
@@ -123,13 +107,6 @@ def test_a_case_that_fails_is_an_error_and_the_others_go_on():
     records, _ = race_cases(Broken(1e-3), FakeSide(1e-3), cases, CheckOptions())
     assert [r.verdict for r in records.values()] == ["error", "error"]
     assert "fell over" in records[CASE.name].why
-
-
-def test_power_is_told_where_it_is_good_too():
-    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
-    _, said = race_cases(FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions())
-    assert len(said) == 1
-    assert said[0].startswith("a slowdown of 10 % would have been seen with a probability of at")
 
 
 @pytest.mark.parametrize(("wall", "verdict", "said"), [
@@ -150,17 +127,20 @@ def test_a_noisy_wall_clock_decides_nothing():
     chance = random.Random(4)
     outcome = race(base, head, REQUEST, RULES["default"])
     outcome.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in outcome.log_ratios]
-    assert raced_record(CASE, outcome).verdict == "ok"
+    assert times.raced_record(CASE, outcome).verdict == "ok"
 
 
 def test_power_is_told_where_it_is_low_with_what_more_time_gives():
     base, head = FakeSide(1e-3, 0.2, 1), FakeSide(1e-3, 0.2, 2)
     outcome = race(base, head, REQUEST, RULES["default"], more=False)
-    (said,) = power_text(CASE, outcome)
+    (said,) = times.power_text(CASE, outcome)
     assert "slowdown of 10 %" in said
     assert "s more for 99 %" in said
     quiet = race(FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2), REQUEST, RULES["default"])
-    assert power_text(CASE, quiet) == []
+    assert times.power_text(CASE, quiet) == []
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]  # of all where it is good
+    _, (said,) = race_cases(FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions())
+    assert said.startswith("a slowdown of 10 % would have been seen with a probability of at")
 
 
 @pytest.mark.parametrize(("now", "policy", "verdict"), [
@@ -169,37 +149,36 @@ def test_power_is_told_where_it_is_low_with_what_more_time_gives():
 ])  # fmt: skip
 def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
     stored = [[1e-3 * (1 + 0.001 * p)] * 5 for p in range(8)]
-    record = stored_record(CASE, stored, FakeSide(1e-3 * now), CheckOptions(stored_times=policy))
+    options = CheckOptions(stored_times=policy)
+    record = times.stored_record(CASE, stored, FakeSide(1e-3 * now), options)
     assert record.verdict == verdict
 
 
 class SlowAtFirst(FakeSide):
-    """Slower by a tenth in as many processes as a first look asks for."""
+    """Slower by a tenth in as many processes as a first look asks for; then, maybe, noisy."""
+
+    later_noise = 0.01
 
     def block(self, calls):
+        is_first = self.opened_times <= LOOKS[0]
+        self.noise = 0.01 if is_first else self.later_noise
         seconds, wall = super().block(calls)
-        late = 1.1 if self.opened_times <= LOOKS[0] else 1.0
+        late = 1.1 if is_first else 1.0
         return seconds * late, wall * late
 
 
 def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
     outcome = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
     assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "ok")
-    record = raced_record(CASE, outcome)
+    record = times.raced_record(CASE, outcome)
     assert record.verdict == "ok"
     assert "a second one did not confirm it" in record.why
 
 
-class SlowAtFirstThenNoisy(SlowAtFirst):
-    """The same, and afterwards so noisy that nothing is decided, though slow at the median."""
-
-    def block(self, calls):
-        self.noise = 0.01 if self.opened_times <= LOOKS[0] else 0.5
-        return super().block(calls)
-
-
 def test_a_second_race_that_stays_open_is_no_alarm():
-    head = SlowAtFirstThenNoisy(1.05e-3, seed=3)
+    """It is so noisy that nothing is decided, though slow at the median."""
+    head = SlowAtFirst(1.05e-3, seed=3)
+    head.later_noise = 0.5
     outcome = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
     assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "inconclusive")
     assert outcome.judgement.ratio > 1.02
@@ -255,11 +234,8 @@ def test_a_slowdown_is_caught(slowdown, rule, least):
     assert share(slowdown, rule, "regressed") >= least
 
 
-def test_faster_code_is_improved():
+def test_faster_code_is_improved_and_processes_that_differ_raise_no_alarm():
     assert share(-0.2, "default", "improved") >= 0.95
-
-
-def test_processes_that_differ_raise_no_alarm():
     assert share(0.0, "default", "regressed", noise=0.02, process_noise=0.04) <= 1 / 120
 
 
@@ -268,13 +244,13 @@ def test_bounds_are_wrong_as_seldom_as_they_say(count, alpha):
     chance, trials = random.Random(2), 4000
     above = 0
     for _ in range(trials):
-        low, _high = bounds_of_median([chance.expovariate(1) for _ in range(count)], alpha)
+        low, _high = times.bounds_of_median([chance.expovariate(1) for _ in range(count)], alpha)
         above += low > math.log(2)  # the median of that distribution
     assert above / trials <= alpha + 3 * math.sqrt(alpha / trials)
 
 
 def test_few_processes_decide_nothing():
-    assert bounds_of_median([0.1] * 7, 0.004) is None
+    assert times.bounds_of_median([0.1] * 7, 0.004) is None
     assert judge([0.5] * (7 * PAIRS), RULES["default"], last=True).verdict == "inconclusive"
     assert judge([0.5] * (8 * PAIRS), RULES["default"]).verdict == "regressed"
 
@@ -289,10 +265,9 @@ def test_the_power_it_states_is_the_power_it_has():
 
 def test_more_processes_are_asked_for_smaller_slowdowns():
     verdict = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
-    assert processes_for(verdict, RULES["default"], 0.05) >= processes_for(
-        verdict, RULES["default"], 0.2
-    )
-    assert processes_for(verdict, RULES["lenient"], 0.05) is None
+    small, large = (times.processes_for(verdict, RULES["default"], x) for x in (0.05, 0.2))
+    assert small >= large
+    assert times.processes_for(verdict, RULES["lenient"], 0.05) is None
 
 
 def test_rules_are_named_and_make_sense():
@@ -310,7 +285,4 @@ def test_rules_are_named_and_make_sense():
 def test_exit_codes(verdicts, code):
     assert set(verdicts) <= set(VERDICTS)
     assert exit_code(verdicts) == code
-
-
-def test_inconclusive_fails_only_where_asked():
     assert exit_code(["inconclusive"], inconclusive_fails=True) == 3

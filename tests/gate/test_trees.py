@@ -1,6 +1,7 @@
 """The code to compare with: folders, git revisions, and what is neither."""
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 
@@ -34,32 +35,26 @@ def repository(tmp_path):
     return place
 
 
-@pytest.mark.parametrize(("ref", "text"), [("HEAD", "two"), ("HEAD~1", "one")])
-def test_a_revision_is_checked_out_beside_and_removed(repository, ref, text):
-    with tree_of(ref, repository / "inner") as tree:
-        assert (tree.path / "my.py").read_text() == text
-        assert ref in tree.label
+def test_a_revision_is_checked_out_beside_and_removed(repository, tmp_path):
+    repository = repository.rename(tmp_path / os.fsdecode(b"caf\xe9"))  # which is not UTF-8
+    with tree_of("HEAD~1", repository / "inner") as tree:
+        assert (tree.path / "my.py").read_text() == "one"
+        assert "HEAD~1" in tree.label
         assert tree.path != repository / "inner"
     assert not tree.path.exists()
-    listed = subprocess.run(
-        ["git", "worktree", "list"], cwd=repository, capture_output=True, text=True, check=True
-    )
-    assert len(listed.stdout.splitlines()) == 1
+    listed = subprocess.check_output(["git", "worktree", "list"], cwd=repository)
+    assert len(listed.splitlines()) == 1
     assert (repository / "inner" / "my.py").read_text() == "three"
-
-
-def test_a_worktree_goes_even_where_the_work_fails(repository):
     with pytest.raises(ZeroDivisionError), tree_of("HEAD", repository) as tree:
         raise ZeroDivisionError
     assert not tree.path.exists()
 
 
-def test_a_folder_is_taken_as_it_is(repository, tmp_path):
+def test_a_folder_is_taken_as_it_is_and_the_working_folder_says_that_it_differs(
+    repository, tmp_path
+):
     with tree_of(str(repository), tmp_path) as tree:
         assert tree.path == repository
-
-
-def test_the_working_folder_says_that_it_differs(repository):
     assert "+changes" in current_tree(repository).label
     git(repository, "checkout", "-q", ".")
     assert "+changes" not in current_tree(repository).label
@@ -145,25 +140,39 @@ def test_a_filter_that_fails_is_told(repository):
     refused(CannotRunError, r"git cannot check out HEAD: .*bad", repository)
 
 
-@pytest.fixture
-def with_submodule(tmp_path, monkeypatch):
-    """A repository with a submodule that has one, a link out of it, and changes in all of them."""
+def allow_files(monkeypatch):
+    """Let git take submodules from folders."""
     for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    for name in ("deep", "sub", "beside", "top"):
-        (tmp_path / name).mkdir()
-        git(tmp_path / name, "init", "-q")
-        (tmp_path / name / "my.py").write_text(PLAIN)
-        (tmp_path / name / ".gitignore").write_text("ignored.py\nnested\n")
-        git(tmp_path / name, "add", "-A")
-        git(tmp_path / name, "commit", "-qm", "one")
-    top = tmp_path / "top"
-    (top / "link").symlink_to("../beside")
-    for owner, part in (("sub", "deep"), ("top", "sub")):
-        git(tmp_path / owner, "submodule", "-q", "add", f"../{part}", part)
-        git(tmp_path / owner, "submodule", "-q", "update", "--init", "--recursive")
-        git(tmp_path / owner, "add", "-A")
-        git(tmp_path / owner, "commit", "-qm", "two")
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory):
+    """A folder of repositories; ``top`` has a submodule that has one, and a link out of it."""
+    folder = tmp_path_factory.mktemp("repositories")
+    with pytest.MonkeyPatch.context() as patch:
+        allow_files(patch)
+        for name in ("deep", "sub", "beside", "top"):
+            (folder / name).mkdir()
+            git(folder / name, "init", "-q")
+            (folder / name / "my.py").write_text(PLAIN)
+            (folder / name / ".gitignore").write_text("ignored.py\nnested\n")
+            git(folder / name, "add", "-A")
+            git(folder / name, "commit", "-qm", "one")
+        (folder / "top" / "link").symlink_to("../beside")
+        for owner, part in (("sub", "deep"), ("top", "sub")):
+            git(folder / owner, "submodule", "-q", "add", f"../{part}", part)
+            git(folder / owner, "submodule", "-q", "update", "--init", "--recursive")
+            git(folder / owner, "add", "-A")
+            git(folder / owner, "commit", "-qm", "two")
+    return folder
+
+
+@pytest.fixture
+def with_submodule(repositories, tmp_path, monkeypatch):
+    """A copy of ``top`` with changes in all of its parts."""
+    allow_files(monkeypatch)
+    top = shutil.copytree(repositories, tmp_path / "copy", symlinks=True) / "top"
     (top / "nested").mkdir()
     git(top / "nested", "init", "-q")
     slow = PLAIN.replace("s.softmax(-1)", "s.softmax(-1).softmax(-1).softmax(-1)")
@@ -231,18 +240,9 @@ def test_a_folder_whose_submodules_are_empty_has_no_older_code(with_submodule):
     assert not why_incomparable(Counted(file=new), Counted(file=str(base / "my.py")), *sides)
 
 
-def test_a_machine_without_git_is_told_so(repository, monkeypatch):
+def test_a_machine_without_git_and_a_broken_repository_are_told(repository, monkeypatch):
+    (repository / ".git" / "config").write_text("[core")
+    refused(CannotRunError, "bad config", repository)  # in git's words
     monkeypatch.setenv("PATH", str(repository))
     refused(CannotRunError, "git cannot be run here", repository)
     assert current_tree(repository).label == "working folder"
-
-
-def test_a_repository_that_is_broken_is_told_in_git_s_words(repository):
-    (repository / ".git" / "config").write_text("[core")
-    refused(CannotRunError, "bad config", repository)
-
-
-def test_a_revision_is_checked_out_in_a_folder_whose_name_is_not_utf_8(tmp_path, repository):
-    place = repository.rename(tmp_path / os.fsdecode(b"caf\xe9"))
-    with tree_of("HEAD", place / "inner") as tree:
-        assert (tree.path / "my.py").read_text() == "two"

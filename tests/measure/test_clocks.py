@@ -41,15 +41,12 @@ def test_preparation_is_outside_the_time():
     assert times == [(0.25, 0.25)] * 3
 
 
-@pytest.mark.parametrize(
-    ("call_s", "budget", "expected"),
-    [
-        (0.1, Budget(5, 0.0, 100, 0), 5),  # exactly what was asked for
-        (10.0, Budget(20, 0.5, 5, 0), 3),  # slow: never fewer than three
-        (1.0, Budget(20, 0.5, 5, 0), 5),  # the time runs out first
-        (1e-6, Budget(7, 100, 200, 0), 70),  # fast: ten times the number asked for is enough
-    ],
-)
+@pytest.mark.parametrize(("call_s", "budget", "expected"), [
+    (0.1, Budget(5, 0.0, 100, 0), 5),  # exactly what was asked for
+    (10.0, Budget(20, 0.5, 5, 0), 3),  # slow: never fewer than three
+    (1.0, Budget(20, 0.5, 5, 0), 5),  # the time runs out first
+    (1e-6, Budget(7, 100, 200, 0), 70),  # fast: ten times the number asked for is enough
+])  # fmt: skip
 def test_samples_follow_the_budget(call_s, budget, expected):
     time = FakeTime()
     clock = Clock(time)
@@ -64,28 +61,17 @@ def test_warming_up_takes_its_time_and_at_least_one_call():
     assert warm_up(Clock(time), nothing, lambda: time.spend(9.0), 0.2) == 1
 
 
-def test_garbage_collection_is_off_while_timing_and_back_on_after():
-    time, seen = FakeTime(), []
+def test_no_garbage_is_collected_while_timing_and_onednn_that_a_call_switches_off_is_back_on():
+    time, seen, flags = FakeTime(), [], torch.backends.mkldnn
 
     def call():
         seen.append(gc.isenabled())
-        time.spend(1)
-
-    sample(Clock(time), nothing, call, Budget(3, 0, 5, 0))
-    assert not any(seen)
-    assert gc.isenabled()
-
-
-def test_onednn_that_a_call_switches_off_is_on_for_the_next_layer():
-    time, flags = FakeTime(), torch.backends.mkldnn
-
-    def call():
         flags.enabled = False
         time.spend(1)
 
     before = flags.enabled
     sample(Clock(time), nothing, call, Budget(3, 0, 5, 0))
-    assert flags.enabled == before
+    assert (any(seen), gc.isenabled(), flags.enabled) == (False, True, before)
     subject = SimpleNamespace(prepare=nothing, call=call)
     time_in_turns([subject, subject], Budget(3, 0, 5, 0), Clock(time))
     assert flags.enabled == before
@@ -139,18 +125,10 @@ class FakeCuda:
 
     def Event(self, enable_timing):  # noqa: N802 - torch's own name
         assert enable_timing
-        return FakeEvent(self.time)
-
-
-class FakeEvent:
-    def __init__(self, time):
-        self.time, self.at = time, None
-
-    def record(self):
-        self.at = self.time()
-
-    def elapsed_time(self, other):
-        return (other.at - self.at) / 1e6
+        event = SimpleNamespace()
+        event.record = lambda: setattr(event, "at", self.time())
+        event.elapsed_time = lambda other: (other.at - event.at) / 1e6
+        return event
 
 
 def test_events_time_the_stream_with_one_synchronisation():

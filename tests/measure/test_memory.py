@@ -192,8 +192,7 @@ def parts(asked):
     return measure_parts(build_subject(asked), asked.phase, "cpu", torch)
 
 
-@pytest.mark.parametrize("phase", ["train", "backward"])
-@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize(("phase", "size"), [("train", 4), ("backward", 8)])
 def test_a_training_step_of_standard_attention_in_parts(phase, size):
     by_part = parts(request(phase=phase, dtype={4: "float32", 8: "float64"}[size]))
     weights = 4 * (WIDTH * WIDTH + WIDTH)
@@ -216,20 +215,14 @@ def test_the_moments_are_those_that_torch_keeps():
     assert adamw_bytes(module) == sum(v.nbytes for v in kept)
 
 
-def test_a_cache_counts_with_its_room_to_grow():
+def test_a_cache_counts_with_its_room_to_grow_and_a_recurrent_state_is_none():
     by_part = parts(request(phase="decode"))
     assert by_part["kv_cache_bytes"] == by_part["state_bytes"] == 2 * 4 * B * ROOM * WIDTH
     assert len(by_part) == 2
-
-
-def test_a_recurrent_state_is_no_cache():
     by_part = parts(request("linear", phase="decode"))
     assert by_part["kv_cache_bytes"] == 0
     assert by_part["state_bytes"] == 4 * B * H * D * (D + 1)  # sums of k v and of k
-
-
-def test_a_forward_pass_has_no_parts():
-    assert parts(request()) == {}
+    assert parts(request()) == {}  # a forward pass has none
 
 
 def test_the_record_has_them():

@@ -1,7 +1,6 @@
 """Sweeps end, account for every point, and are resumed without loss or double."""
 
 import errno
-import json
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from attnprof.measure.sweep import (
     SweepOptions,
     key_of,
     load_results,
+    on_workers,
     points_of,
     report_of,
     sweep,
@@ -67,23 +67,14 @@ def small(names, lengths, **more):
     return points_of([Grid(names, lengths, [16], [2], **more)], QUICK)
 
 
-def test_points_are_all_combinations_once():
+def test_points_are_all_combinations_once_whatever_they_are_measured_for():
     points = small(["standard", "linear"], [8, 16], phase=["forward", "train"], batch_size=[1, 2])
     assert len(points) == len({key_of(point) for point in points}) == 16
     assert [p.mechanism for p in points[:4]] == ["standard", "linear"] * 2
-
-
-def test_a_parameter_with_several_values_makes_points_of_its_own():
     points = small(["longformer"], [64], params={"window": ["8", "16"]})
     assert sorted(p.params["window"] for p in points) == [8, 16]
-
-
-def test_the_key_does_not_depend_on_how_long_a_point_is_measured():
     one, other = (points_of([Grid(["linear"], [8], [16], [2])], b)[0] for b in (QUICK, Budget()))
     assert key_of(one) == key_of(other) != key_of(one, 1)
-
-
-def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(RequestError, match="do not divide"):
         points_of([Grid(["linear"], [8], [16], [3])], QUICK)
 
@@ -177,8 +168,6 @@ def test_a_killed_sweep_is_resumed_to_the_same_records(tmp_path):
 
 def test_two_workers_give_the_same_records(tmp_path):
     pytest.importorskip("distributed")
-    from attnprof.measure.sweep import on_workers
-
     tasks = tasks_of(small(["standard", "linear"], [8, 16]))
     alone, together = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     sweep(tasks, alone, SweepOptions(apart=False))
@@ -196,29 +185,17 @@ def test_two_workers_give_the_same_records(tmp_path):
     assert len(read(together)) == 4
 
 
-def test_what_a_sweep_spends_is_told_and_adds_up(tmp_path):
-    budget = Budget(samples=20, min_time_s=0, max_time_s=0.1, warmup_s=0)
-    points = points_of([Grid(["standard", "linear"], [64, 128], [32], [2])], budget)
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_sweep_spends_is_told_and_adds_up(tmp_path, apart):
     path = tmp_path / "r.jsonl"
     started = time.perf_counter()
-    sweep(tasks_of(points), path, SweepOptions(apart=False))
+    sweep(tasks_of(small(["standard", "linear"], [64])), path, SweepOptions(apart=apart))
     passed = time.perf_counter() - started
     spent = load_results(path).summary["time"]
     whole = spent["measured_s"] + spent["overhead_s"]
-    assert 0 < whole <= passed
+    assert 0 < whole <= whole + spent["start_s"] <= passed
     assert spent["overhead_share"] == spent["overhead_s"] / whole
-    assert (spent["start_s"], spent["compile_s"]) == (0, 0)
-
-
-def test_a_process_of_its_own_tells_what_its_start_took(tmp_path):
-    path = tmp_path / "r.jsonl"
-    started = time.perf_counter()
-    sweep(tasks_of(small(["linear"], [8])), path, SweepOptions())
-    spent = time.perf_counter() - started
-    (row,) = load_results(path).records
-    parts = (row.measured_s, row.overhead_s, row.start_s)
-    assert all(part > 0 for part in parts)
-    assert sum(parts) <= spent
+    assert (spent["start_s"] > 0, spent["compile_s"]) == (apart, 0)
 
 
 def test_a_sweep_from_python_is_the_command_lines(tmp_path):
@@ -251,24 +228,18 @@ def test_every_record_is_a_line_that_comes_back_and_is_written_once(tmp_path):
         assert journal.done == {"p0", "p1", "p2"}
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_torn_last_line_is_kept_beside_and_written_again(tmp_path, cut):
+def test_a_torn_last_line_is_kept_beside_and_written_again(tmp_path):
     path = filled(tmp_path / "r.jsonl", 3)
     data = path.read_bytes()
-    for number in (1, 2):
+    for number, cut in enumerate(range(1, 60, 7), 1):
         path.write_bytes(data[:-cut])
         assert len(read(path)) == 2
         filled(path, 3)
         stored = tmp_path / f"r.jsonl.torn{number}"
         assert data[:-cut].endswith(b"\n" + stored.read_bytes())
         assert path.read_bytes() == data
-
-
-def test_a_file_cut_inside_its_first_line_starts_anew(tmp_path):
-    path = filled(tmp_path / "r.jsonl", 1)
-    path.write_bytes(path.read_bytes()[:10])
-    filled(path, 1)
-    assert len(read(path)) == 1
+    path.write_bytes(data[:10])  # inside its first line
+    assert len(read(filled(path, 1))) == 1
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
@@ -292,44 +263,34 @@ def test_a_failing_disk_says_why(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     with Journal(tmp_path / "r.jsonl") as journal:
+        with pytest.raises(ValueError, match="JSON"):  # there is no such number
+            journal.append("p0", {"x": float("nan")})
         monkeypatch.setattr(os, "fsync", fails)
         with pytest.raises(CannotRunError, match="Input/output"):
             journal.append("p0", {})
     assert read(tmp_path / "r.jsonl") == []
 
 
-def test_two_writers_exclude_each_other(tmp_path):
+def test_two_writers_exclude_each_other_and_a_folder_that_is_not_there_is_said(tmp_path):
     path = tmp_path / "r.jsonl"
     with Journal(path), pytest.raises(RequestError, match="another process"), Journal(path):
         pass
     with Journal(path):
         pass
-
-
-def test_a_folder_that_is_not_there_is_said(tmp_path):
     with pytest.raises(RequestError, match="folder"), Journal(tmp_path / "no" / "r.jsonl"):
         pass
-
-
-def test_numbers_without_json_form_are_refused(tmp_path):
-    with Journal(tmp_path / "r.jsonl") as journal, pytest.raises(ValueError, match="JSON"):
-        journal.append("p0", {"x": float("nan")})
-    assert json.loads("[]") == read(tmp_path / "r.jsonl")
 
 
 PREFIX = '{"schema": "attnprof/1", "key": '
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hello\n", '{"a": 1}\n', "[]\n", "hello", "a,b\n1,2\n",
-        '{"a": 1}', '{"schema": "attnprof/1", "command": "cost", "records": []}', "{", '{"schema"',
-        '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n",
-        f'{{"x": 1, {PREFIX[1:]}"k"}}',
-        "x\n" + PREFIX + '"k"}\n', PREFIX + '"k"}\n' + '{"a": 1}\nx',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "hello\n", '{"a": 1}\n', "[]\n", "hello", "a,b\n1,2\n",
+    '{"a": 1}', '{"schema": "attnprof/1", "command": "cost", "records": []}', "{", '{"schema"',
+    '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n",
+    f'{{"x": 1, {PREFIX[1:]}"k"}}',
+    "x\n" + PREFIX + '"k"}\n', PREFIX + '"k"}\n' + '{"a": 1}\nx',
+])  # fmt: skip
 def test_nothing_is_cut_from_a_file_whose_first_line_is_no_journal_s(tmp_path, text):
     path = tmp_path / "one.json"
     path.write_text(text)

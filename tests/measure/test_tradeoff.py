@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnprof import registry
+from attnprof import Workload, cost, registry
 from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import RequestError
 from attnprof.measure.correctness import distance_from_standard
@@ -178,8 +178,6 @@ def test_random_weights_are_drawn_several_times_and_costs_are_the_closed_forms()
     assert (linear.seeds, performer.seeds) == (1, 4)
     assert linear.error_relative_low == linear.error_relative == linear.error_relative_high
     assert performer.error_relative_low < performer.error_relative < performer.error_relative_high
-    from attnprof import Workload, cost
-
     table = cost("performer", Workload(24, 2, 8), "core", num_features=8)
     assert (performer.flops, performer.peak_bytes) == (table.flops, table.peak())
     assert performer.bytes_moved == table.total.bytes_moved
@@ -201,8 +199,6 @@ def test_what_is_not_beaten_is_marked():
 
 
 def distance(name, causal=False, **params):
-    from attnprof import registry
-
     spec = registry.get(name, **params)
     return distance_from_standard(PointRequest(name, 48, 2, 8, causal=causal, params=spec.params))
 
@@ -214,11 +210,8 @@ def test_exact_mechanisms_are_at_no_distance(causal):
     assert distance("longformer", causal, window=48) < 1e-12
 
 
-def test_more_is_nearer():
+def test_more_is_nearer_and_what_has_no_queries_has_no_distance():
     windows = [distance("longformer", window=w) for w in (4, 16, 40)]
     assert windows == sorted(windows, reverse=True)
     assert distance("linear") > 0.1
-
-
-def test_what_has_no_queries_has_no_distance():
     assert distance("he") is None

@@ -3,7 +3,7 @@
 import numpy as np
 
 from attnprof.papers.better_attention.figures import FIGURES
-from attnprof.render.plots.documents import drawings, picture, plot_figure
+from attnprof.render.plots.documents import drawings
 from attnprof.render.plots.documents.better_attention import MECHANISMS
 
 DRAWINGS = drawings("000")
@@ -38,15 +38,6 @@ def test_figure_4_draws_four_surfaces_on_one_scale():
     assert [axes.get_title().split(":")[0] for axes in panels] == [
         "standard", "optimised", "efficient", "super",
     ]  # fmt: skip
-
-
-def test_a_figure_is_the_same_bytes_from_the_same_data(tmp_path):
-    data = FIGURES["2"].data()
-    paths = [tmp_path / "figure.png", tmp_path / "again.png"]
-    for path in paths:
-        plot_figure("000", "2", data, path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert picture("000", "2", data) == picture("000", "2", data)
 
 
 def test_figure_1_draws_each_block_and_joins_it():

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.cli.app import main
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TASKS = {
@@ -45,24 +43,17 @@ def test_every_line_of_a_worked_task_stands_in_its_file(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_commands_of_a_worked_task_run(task, capsys):
+def test_the_commands_of_a_worked_task_run(attnprof, task):
     typed = [words for words in commands(TASKS[task]) if "pytest" not in words]
     assert typed
     for program, *words in typed:
         if program == "python":
-            made = subprocess.run(
-                [sys.executable, *words], cwd=ROOT, check=True, capture_output=True
-            )
-            assert made.stdout
+            line = [sys.executable, *words]
+            assert subprocess.run(line, cwd=ROOT, check=True, capture_output=True).stdout
             continue
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert not ended.value.code
-        assert capsys.readouterr().out
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_the_tests_of_a_worked_task_are_there(task):
+        ended = attnprof(tuple(words))
+        assert not ended.code
+        assert ended.out
     named = [words for words in commands(TASKS[task]) if "pytest" in words]
     assert named
     for words in named:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from attnprof import registry
-from attnprof.cli.app import main
 from attnprof.papers.checks import VERDICTS
 from attnprof.papers.documents import DOCUMENTS
 from attnprof.papers.replay import committed
@@ -24,34 +23,30 @@ def section(name):
     return PAGE.read_text(encoding="utf-8").split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_page_has_every_parameter_and_order():
-    for name in registry.names():
-        spec, text = registry.get(name), section(name)
-        assert f"{spec.title}. Document {spec.document}." in text
-        assert f"Time {spec.time_order}, memory {spec.memory_order}" in text
-        for parameter, value in spec.params.items():
-            assert f"`{parameter}={setting_text(value)}`" in text
-
-
-def test_the_page_says_what_each_supports_and_why_not():
+def test_the_page_says_of_each_mechanism_its_parameters_orders_and_what_it_supports():
     text = PAGE.read_text(encoding="utf-8")
     for name in registry.names():
         spec, part = registry.get(name), section(name)
+        assert f"{spec.title}. Document {spec.document}." in part
+        assert f"Time {spec.time_order}, memory {spec.memory_order}" in part
+        for parameter, value in spec.params.items():
+            assert f"`{parameter}={setting_text(value)}`" in part
         can = {ability: getattr(spec.abilities, ability) for ability in ABILITIES}
         assert f"| {name} | {' | '.join('yes' if x else '–' for x in can.values())} |" in text
         assert [x for x in spec.reasons if (spec.refusal(x) in part) is can[x]] == [], name
-
-
-def test_the_page_names_nothing_else():
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    headings = [line[3:] for line in lines if line.startswith("## ")]
+    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["What each supports", *registry.names()]
 
 
-def test_the_page_is_what_its_script_writes():
-    script = PAGE.with_suffix(".py")
-    written = runpy.run_path(str(script))["page"]()
-    assert PAGE.read_text(encoding="utf-8") == written, f"run: python docs/{script.name}"
+@pytest.mark.parametrize("name", ["mechanisms", "models", "gallery"])
+def test_a_page_is_what_its_script_writes(name):
+    script = runpy.run_path(str(PAGE.with_name(f"{name}.py")))
+    text = PAGE.with_name(f"{name}.md").read_text(encoding="utf-8")
+    assert text == script["page"](), f"run: python docs/{name}.py"
+    if name == "gallery":
+        shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+        assert len(shown) == text.count("```console") - 1
+        assert all((PAGE.parent / file).stat().st_size < script["LARGEST"] for file in shown)
 
 
 DERIVING = PAGE.with_name("deriving.md")
@@ -63,19 +58,15 @@ def between(text, start, end):
     return "\n".join(line for line in block.splitlines() if not line.startswith("```")).strip()
 
 
-def test_the_example_of_the_deriving_page_is_what_comes_out(tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_deriving_page_is_what_comes_out(attnprof, tmp_path, monkeypatch):
     text = DERIVING.read_text(encoding="utf-8")
     (tmp_path / "my.py").write_text(between(text, "```python", "```\n"), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
     program, *words = shlex.split(between(text, "<!-- command -->", "<!-- output -->"))
-    assert program == "attnprof"
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert not ended.value.code
+    ended = attnprof(tuple(words))
+    assert (program, ended.code) == ("attnprof", 0)
     shown = between(text, "<!-- output -->", "<!-- end -->").splitlines()
-    written = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    written = [line.rstrip() for line in ended.out.strip().splitlines()]
     end = shown.index("by operation")  # operations are torch's, and may be others elsewhere
     assert written[:end] == shown[:end]
 
@@ -115,29 +106,16 @@ def test_the_reports_count_the_committed_verdicts(number):
         assert (reports / number / name).is_file()
 
 
-def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
-    gallery = PAGE.with_name("gallery.py")
-    text = gallery.with_suffix(".md").read_text(encoding="utf-8")
-    script = runpy.run_path(str(gallery))
-    assert text == script["page"](), "run: python docs/gallery.py"
-    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-    assert len(shown) == text.count("```console") - 1
-    assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
-
-
 @pytest.mark.parametrize("name", ["README.md", "docs/choosing.md"])
-def test_a_page_shows_what_its_commands_print(name, monkeypatch, capsys):
+def test_a_page_shows_what_its_commands_print(attnprof, name, monkeypatch):
     script = runpy.run_path(str(PAGE.with_name("examples.py")))
     monkeypatch.setenv("COLUMNS", str(script["WIDTH"]))
-    monkeypatch.setenv("NO_COLOR", "1")
 
     def output_of(command, folder):  # in this process, which has imported torch
         monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main(command.split())
-        assert not ended.value.code
-        lines = capsys.readouterr().out.splitlines()
-        return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
+        ended = attnprof(command)
+        assert not ended.code
+        return "\n".join(line.rstrip() for line in ended.out.splitlines()).strip("\n") + "\n"
 
     monkeypatch.setitem(script["page"].__globals__, "output_of", output_of)
     (file,) = (x for x in script["PAGES"] if x == PAGE.parents[1] / name)
@@ -158,17 +136,7 @@ def test_a_picture_of_a_terminal_is_what_its_script_draws_and_loads_nothing():
 
 
 def test_the_pages_that_the_readme_names_are_there():
-    for page in (
-        PAGE.parents[1] / "README.md",
-        PAGE.parents[1] / "CONTRIBUTING.md",
-        *PAGE.parent.glob("*.md"),
-    ):
+    root = PAGE.parents[1]
+    for page in (root / "README.md", root / "CONTRIBUTING.md", *PAGE.parent.glob("*.md")):
         for name in re.findall(r"\]\((?!http)([^)#]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
             assert (page.parent / name).exists(), f"{page.name}: {name}"
-
-
-def test_the_page_on_models_is_what_its_script_writes():
-    script = runpy.run_path(str(PAGE.with_name("models.py")))
-    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), (
-        "run: python docs/models.py"
-    )

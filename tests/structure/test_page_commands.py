@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.cli.app import main
 from tests.gate.test_history import save, times
 from tests.models.test_mfu import DENSE
 from tests.structure.command_flags import parser_of
@@ -97,8 +96,8 @@ RUN = [
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_a_command_of_a_page_runs(command, folder, monkeypatch, capsys):
+def test_a_command_of_a_page_runs(attnprof, command, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit) as ended:
-        main([*words_of(command), *["--force"] * ("-o " in command or "--plot" in command)])
-    assert (ended.value.code or 0) == ("verify-formula" in command), capsys.readouterr().err
+    forced = ("--force",) * ("-o " in command or "--plot" in command)
+    ended = attnprof((*words_of(command), *forced))
+    assert ended.code == ("verify-formula" in command), ended.err

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.cli.app import main
 from attnprof.closed_form.cost_records import QUANTITIES
 from attnprof.verify.own_formulas import MACS
 from attnprof.verify.printed import COLUMNS, FUNCTIONS, PHASES
@@ -20,19 +19,14 @@ RULES = PAGE.split("## How formulas are read and compared")[1]
 
 
 @pytest.mark.parametrize(("command", "code", "shown"), EXAMPLES)
-def test_a_command_gives_what_the_page_shows(command, code, shown, tmp_path, monkeypatch, capsys):
+def test_a_command_gives_what_the_page_shows(attnprof, command, code, shown, tmp_path, monkeypatch):
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
     program, *words = shlex.split(command)
-    assert program == "attnprof"
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert int(ended.value.code or 0) == int(code)
-    written = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
-    assert written == shown.splitlines()
+    ended = attnprof(tuple(words))
+    assert (program, ended.code) == ("attnprof", int(code))
+    assert [line.rstrip() for line in ended.out.strip().splitlines()] == shown.splitlines()
 
 
 def test_the_page_has_a_match_and_an_erratum_and_every_file_it_uses():

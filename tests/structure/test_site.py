@@ -11,8 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-import attnprof
-from attnprof.cli.app import main
+import attnprof as package
 from attnprof.processes import pool
 from tests.browser import expect_accessible, needs_browser, open_page
 
@@ -20,23 +19,20 @@ DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 
 
-def test_the_commands_of_the_tutorial_run_in_its_order(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_commands_of_the_tutorial_run_in_its_order(attnprof, tmp_path):
     (module,) = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
     (tmp_path / "my.py").write_text(module, encoding="utf-8")
     blocks = re.findall(r"```\n(attnprof .*?)```", TUTORIAL, re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]
     assert len(commands) == 8
     for command in commands:
-        with pytest.raises(SystemExit) as ended:
-            main(shlex.split(command)[1:])
-        assert not ended.value.code, command
-        assert capsys.readouterr().out or "--output" in command
+        ended = attnprof(tuple(shlex.split(command)[1:]))
+        assert not ended.code, command
+        assert ended.out or "--output" in command
     (tmp_path / "my.py").write_text(module.replace(", D))", ", D).clone())"), encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        main(shlex.split(commands[-1])[1:])
-    assert ended.value.code == 1
-    assert "my.py:16 added clone" in " ".join(capsys.readouterr().out.split())
+    ended = attnprof(tuple(shlex.split(commands[-1])[1:]))
+    assert ended.code == 1
+    assert "my.py:16 added clone" in " ".join(ended.out.split())
     assert (tmp_path / "cost.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
@@ -45,7 +41,7 @@ def test_every_page_and_every_public_name_is_on_the_site():
     pages = {path.stem for path in DOCS.glob("*.md")} - {"commands"}
     assert pages <= {*index}
     named = set(re.findall(r"attnprof\.(\w+)$", (DOCS / "api.rst").read_text(), re.MULTILINE))
-    assert named == set(attnprof.__all__) - {"__version__"}
+    assert named == set(package.__all__) - {"__version__"}
 
 
 #: A page of each kind: figure, prose, formulas and tables, commands, signatures, a page in a page.

@@ -212,8 +212,7 @@ class HeadByHead(nn.Module):
 
 
 def test_a_size_that_code_makes_a_number_of_keeps_its_range_if_one_is_asked_for():
-    target = target_of(HeadByHead, ["num_heads=h", "head_dim=d"], ["x: B, N, d"])
-    derivation = derived(target, ["forward"], {"h": 12})
+    target, derivation = shown(HeadByHead, ["num_heads=h", "head_dim=d"], at={"h": 12})
     assert sympy.expand(derivation.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
     shapes = [{"B": 2, "N": 5, "h": heads, "d": 8} for heads in (2, 12, 30)]
     assert check(target, derivation, shapes) == len(shapes)
@@ -234,8 +233,7 @@ class HeadsInAWindow(nn.Module):
 
 
 def test_an_asked_length_that_is_a_case_of_its_own_leaves_the_heads_their_range():
-    target = target_of(HeadsInAWindow, ["num_heads=h"], ["x: B, N, d"])
-    derivation = derived(target, ["forward"], {"N": 256})
+    _, derivation = shown(HeadsInAWindow, ["num_heads=h"], at={"N": 256})
     assert derivation.phases["forward"].domain[0] == "N = 256"
     assert sympy.expand(derivation.expression("matmul_flops") - 4 * B * 256**2 * h * d) == 0
 
