@@ -69,8 +69,8 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
     stages = zip(_unique_names(table), table.stages, table.live(), entries.live(), strict=True)
     rows = [
-        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, held, strict=True))}, stage.place)
-        for name, stage, *held in stages
+        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))}, stage.place)
+        for name, stage, *live in stages
     ]
     whole = {
         **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),
@@ -112,11 +112,11 @@ def _unique_names(table: CostTable) -> list[tuple[str, str]]:
 
     ``total`` is taken from the start.
     """
-    seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
+    uses: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
-        seen[part, name] += 1
-        count = seen[part, name]
+        uses[part, name] += 1
+        count = uses[part, name]
         keys.append((part, name if count == 1 else f"{name} ({count})"))
     return keys
 

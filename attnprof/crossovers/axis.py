@@ -50,7 +50,7 @@ class Lengths:
         """Return the first and last length of each stretch; None where no end was found."""
         ended: list[tuple[int, int | None]] = []
         first, before, was_inside = 0, 0, False
-        for place in self._places:
+        for place in self._candidates:
             inside = self._next_that_holds(place) is not None
             if inside and not was_inside:
                 first = self._next_that_holds(self._last_inside(before - 1, place)) or 0
@@ -66,7 +66,7 @@ class Lengths:
 
     def grid(self) -> list[int]:
         """Return lengths to try first, and every end of a stretch."""
-        near = (self._next_that_holds(place) for place in self._places)
+        near = (self._next_that_holds(place) for place in self._candidates)
         ends = (end for stretch in self.stretches for end in stretch)
         return sorted({length for length in (*near, *ends) if length is not None})
 
@@ -81,10 +81,10 @@ class Lengths:
         return filter(self.holds, range(self._next_step(max(low, 1)), high + 1, self.step))
 
     @cached_property
-    def _places(self) -> list[int]:
+    def _candidates(self) -> list[int]:
         """Return multiples of the step of all magnitudes: all below 64, then 8 a doubling."""
-        places = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
-        return sorted({self._next_step(place) for place in places})
+        candidates = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
+        return sorted({self._next_step(place) for place in candidates})
 
     def _next_step(self, length: int) -> int:
         """Return the next candidate: a number that is steps away from the first length."""

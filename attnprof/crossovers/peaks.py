@@ -37,7 +37,7 @@ Both = Callable[[int], tuple[int, int]]
 
 def request_of(side: Any, workload: Workload, scope: str, **more: Any) -> PointRequest:
     """Return a mechanism or a module at a workload as a point to measure."""
-    params = side.params if isinstance(side, Mechanism) else side.asked
+    params = side.params if isinstance(side, Mechanism) else side.typed_texts
     return PointRequest.at(side.name, workload, scope=scope, params=params, **more)
 
 
@@ -147,11 +147,11 @@ def _values_to_try(
     search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
 ) -> Iterator[int]:
     """Yield the first value that runs from each power of two on, and next to every guess."""
-    places = [2**power for power in range(max(values).bit_length() + 1)]
-    places += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
-    for place in sorted(set(places)):
+    marks = [2**power for power in range(max(values).bit_length() + 1)]
+    marks += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
+    for mark in sorted(set(marks)):
         start = time.monotonic()
-        for value in islice((value for value in values if value >= place), FROM_A_PLACE):
+        for value in islice((value for value in values if value >= mark), FROM_A_PLACE):
             yield value
             if value in search.costs:
                 if _too_much(search.costs[value], start):

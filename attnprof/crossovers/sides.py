@@ -256,12 +256,12 @@ def curves_of(
             domain = contest.lengths(given, axis)
         except (RequestError, CannotRunError):
             continue  # a row says why
-        places = _lengths([x for r in rows for x in r.all_crossings if x >= 1], domain)
+        values = _lengths([x for r in rows for x in r.all_crossings if x >= 1], domain)
         searched = any(r.method == "searched" and r.kind == contest.kind for r in rows)
         if searched and axis.name != "seq":
-            places = axis.values(meeting.workload, given)
+            values = axis.values(meeting.workload, given)
         both: list[dict[int, Number]] = [{}, {}]
-        for n, (source, points) in product(places, zip(contest.at(given), both, strict=True)):
+        for n, (source, points) in product(values, zip(contest.at(given), both, strict=True)):
             with suppress(RequestError):  # a value that the mechanism refuses
                 points[n] = source.cost(*meeting.at(n, given))
         fields = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}

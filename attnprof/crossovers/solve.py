@@ -235,16 +235,18 @@ AROUND = 32
 
 
 def bisected(
-    difference: Callable[[int], int], domain: Lengths = EVERY, places: Sequence[int] | None = None
+    difference: Callable[[int], int],
+    domain: Lengths = EVERY,
+    candidates: Sequence[int] | None = None,
 ) -> Crossings:
     """Return signs of an integer difference up to 2**40; a crossing is an integer of new sign.
 
-    ``places`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are tried,
-    and a pair of crossings between two neighbours of their grid can be missed. Lengths that a
-    mechanism refuses are left out; if all are, the refusal is raised.
+    ``candidates`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are
+    tried, and a pair of crossings between two neighbours of their grid can be missed. Lengths that
+    a mechanism refuses are left out; if all are, the refusal is raised.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
-    search.try_all(domain.grid() if places is None else places)
+    search.try_all(domain.grid() if candidates is None else candidates)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
@@ -253,7 +255,7 @@ def bisected(
         middle = domain.after(low + max(step, (high - low) // 2)) if high - low > step else None
         if middle is not None and low < middle < high:
             yield middle
-            yield from nearest_to_middle(low, high) if places is not None else ()
+            yield from nearest_to_middle(low, high) if candidates is not None else ()
 
     for bracket in search.brackets():
         low, high = search.halve(*bracket, between)
@@ -263,7 +265,7 @@ def bisected(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
     )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
-    looked_at = None if places is None else search.ends
+    looked_at = None if candidates is None else search.ends
     return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
 
 
@@ -300,8 +302,8 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
             crossings = crossings_of(played, at, domain)
             solvable = crossings.roots and crossings.runs[-1].piece
             return crossings, _last_form(crossings, given, axis) if solvable else None
-    places = None if axis.name == "seq" else axis.values(meeting.workload, given)
-    return bisected(at, domain, places), None
+    candidates = None if axis.name == "seq" else axis.values(meeting.workload, given)
+    return bisected(at, domain, candidates), None
 
 
 def _last_form(crossings: Crossings, given: int, axis: CrossoverAxis) -> str | None:

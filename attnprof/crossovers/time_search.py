@@ -48,12 +48,12 @@ def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
 
 
 def search_s(
-    longest_s: Sequence[tuple[int, float]], places: Sequence[int], crossings: Sequence[float],
+    longest_s: Sequence[tuple[int, float]], lengths: Sequence[int], crossings: Sequence[float],
     most_s: float, close_ones: int = CLOSE_ONES,
 ) -> float:  # fmt: skip
     """Return seconds that a search should still take.
 
-    ``places`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
+    ``lengths`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
     around each of ``crossings`` some are timed closely, around the first one ``close_ones``.
     """
 
@@ -63,8 +63,8 @@ def search_s(
         return BUILD_S + pair_s + max(timed_s, budget.least * pair_s)
 
     seconds = 0.0
-    for place in places:
-        call_s = expected_s(place, longest_s)
+    for length in lengths:
+        call_s = expected_s(length, longest_s)
         if call_s > most_s:
             break
         seconds += look_s(call_s, LOOK)
@@ -203,7 +203,7 @@ class TimeSearch:
         middles = [sqrt(low * high) for low, high in self._brackets()]
         if self._bracket is None:
             last = timed[-1][0]
-            later = [place for place in self._places() if place > last]
+            later = [place for place in self._spread_lengths() if place > last]
             roots = middles or [*self.guesses[:1]] or [float(last)]
             return search_s(timed, later, roots, self.most_s)
         low, high = self._bracket
@@ -215,7 +215,7 @@ class TimeSearch:
     def _outwards(self) -> None:
         """Try lengths a factor apart around the guesses, until a call takes too long."""
         first: AttnprofError | None = None
-        for place in self._places():
+        for place in self._spread_lengths():
             length = self.runnable(place)
             if length is None:
                 self.end = f"none beyond {self.text(max(self.seen))} runs" if self.seen else ""
@@ -229,14 +229,14 @@ class TimeSearch:
                 self.end = f"a call at {self.text(length)} should take more than {self.most_s:g} s"
                 break
             try:
-                seen = self._look(length, LOOK)
+                times = self._look(length, LOOK)
             except AttnprofError as refusal:
                 first = first or refusal
                 if self.seen:
                     self.end = str(refusal)
                     break
                 continue
-            if not seen.sign:
+            if not times.sign:
                 self._look(length, CLOSE)
         if not self.seen:
             raise first or CannotRunError("both run at no length that can be timed")
@@ -249,28 +249,28 @@ class TimeSearch:
         """
         brackets, guesses = self._brackets(), sorted(self.guesses)
         alone = [x for x in guesses if not any(low <= x <= high for low, high in brackets)]
-        places = [x * factor for x in alone for factor in (1 / AROUND_GUESS, AROUND_GUESS)]
-        for place in (*places, *(sqrt(a * b) for a, b in pairwise(guesses))):
-            length = self.runnable(max(self.shortest, round(place)))
+        values = [x * factor for x in alone for factor in (1 / AROUND_GUESS, AROUND_GUESS)]
+        for value in (*values, *(sqrt(a * b) for a, b in pairwise(guesses))):
+            length = self.runnable(max(self.shortest, round(value)))
             if length is not None and length <= self.longest and not self._is_slow(length):
                 with suppress(AttnprofError):  # it may not run there
                     self._look(length, LOOK)
 
-    def _places(self) -> Iterator[int]:
+    def _spread_lengths(self) -> Iterator[int]:
         """Yield lengths from the shortest on; every guess is in the middle of two of them."""
         guesses = sorted(g for g in self.guesses if self.shortest < g < self.longest)
         centre = guesses[0] if guesses else self.shortest * sqrt(APART)
-        place = centre / sqrt(APART)
-        while place > self.shortest:
-            place /= APART
-        places = [max(self.shortest, round(place))]
-        while places[-1] < self.longest:
-            place *= APART
-            places.append(round(place))
+        length = centre / sqrt(APART)
+        while length > self.shortest:
+            length /= APART
+        lengths = [max(self.shortest, round(length))]
+        while lengths[-1] < self.longest:
+            length *= APART
+            lengths.append(round(length))
         for guess in guesses[1:]:  # between lengths that are there, only far from them
             near = (guess / sqrt(APART), guess * sqrt(APART))
-            places += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in places)]
-        yield from sorted(set(places))
+            lengths += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in lengths)]
+        yield from sorted(set(lengths))
 
     def _is_slow(self, length: int) -> bool:
         """Return whether a call should take too long, by the calls timed so far."""
@@ -328,8 +328,8 @@ class TimeSearch:
         The interval ends, at most, at the next lengths on either side whose calls tell the order.
         """
         low, high = ends
-        places = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
-        near = sorted({length for x in places if (length := self.runnable(round(x)))} | {*ends})
+        points = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
+        near = sorted({length for x in points if (length := self.runnable(round(x)))} | {*ends})
         crossing = self._line(near)
         signs = self.seen[low].sign, self.seen[high].sign
         before = [n for n in near if n <= crossing.at and self.seen[n].sign == signs[0] != 0]

@@ -210,13 +210,13 @@ class TimedPair:
                 title=self._names, **self._ends(),
             )  # fmt: skip
             search.run()
-        seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
-        self.times[MEASURED] = seen
+        times = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
+        self.times[MEASURED] = times
         signs = [sign for n in sorted(search.seen) if (sign := search.seen[n].sign)] or [0]
         end, outer = search.end, (signs[0], signs[-1])
-        if far := [guess for guess in guesses if guess > max(seen)]:
+        if far := [guess for guess in guesses if guess > max(times)]:
             end += f"; the crossing is expected at {self.text(round(far[0]))}"
-        finding = self._finding(search.crossings, outer, seen, search.timed_calls, end)
+        finding = self._finding(search.crossings, outer, times, search.timed_calls, end)
         noise = search.noise
         if noise and self.options["device"] == "cpu" and self.options["threads"] != 1:
             noise += ", or with --threads 1, which counts processor time"
@@ -284,14 +284,14 @@ class TimedPair:
         return json.dumps(identity, sort_keys=True, default=str)
 
     def _finding(
-        self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], seen: Mapping[int, Any],
+        self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], times: Mapping[int, Any],
         timed_calls: int, end: str,
     ) -> Finding:  # fmt: skip
         """Return the finding of a search, with the fields of its row."""
         last = crossings[-1] if crossings else None
-        low, high = min(seen), max(seen)
+        low, high = min(times), max(times)
         return Finding([one.at for one in crossings], outer, ceil(last.at) if last else low, {
             "ci_low": last and last.low, "ci_high": last and last.high, "bound": end or None,
             "searched": [[low, high]], "searched_step": 1, "timed_calls": timed_calls,
-            "lengths": sorted(seen),
+            "lengths": sorted(times),
         })  # fmt: skip

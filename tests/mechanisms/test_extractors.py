@@ -273,7 +273,7 @@ def test_a_compiled_convolution_by_frequencies_has_its_gradients():
     x, w = torch.randn(2, 7, 3), torch.randn(7, 3)
 
     def convolved(x, w):
-        return causal_convolution(x, w, ways=(0, 1), block=4, length=16)
+        return causal_convolution(x, w, flags=(0, 1), block=4, length=16)
 
     def grads(function):
         operands = [operand.clone().requires_grad_() for operand in (x, w)]

@@ -360,8 +360,8 @@ def test_smaller_sizes_are_tried_with_another_far_larger():
 
     target = SimpleNamespace(symbols=("N", "h", "d"))
     hints, blocks = {"N": 421, "h": 6, "d": 32}, {"N": 1, "h": 1}
-    unseen = {"seen": lambda *_, **__: None}
-    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **unseen)
+    no_run = {"run_of_whole_blocks": lambda *_, **__: None}
+    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **no_run)
     forms, least, ends = {"train": {"peak_bytes": 4 * d * N}}, {"N": 5, "h": 2}, {"N": 64, "h": 64}
     formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
     formulas.fits = lambda *_: True
@@ -428,7 +428,7 @@ def test_moments_in_an_inner_loop_are_named_by_their_place_in_a_turn():
                 held = {"takes": took[t, r], "gives": took.get((t, r - 1), 0)}
                 calls.append(Call("add", {}, 0, "forward", "my.py:2", **held))
             calls.append(Call("neg", {}, 0, "forward", "my.py:3", gives=took[t, rows - 1]))
-        return account(Trace(calls), ["forward"], aligned=False).held["forward"]
+        return account(Trace(calls), ["forward"], aligned=False).live_bytes["forward"]
 
     runs = [run(turns, rows) for turns, rows in ((4, 4), (4, 7), (5, 4))]
     shared = set.intersection(*map(set, runs))

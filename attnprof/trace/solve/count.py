@@ -107,7 +107,9 @@ def counted(
     return trace, target
 
 
-def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
+def runnable(
+    target: Target, asked_sizes: Sizes, *, training: bool = False, even: bool = True
+) -> Target:
     """Return the target with settings at which it runs forward (and backward) at one of few shapes.
 
     Powers of two are among these shapes if ``even``. Where values decide what runs, values are
@@ -117,10 +119,10 @@ def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool
     """
     failures = list[Exception]()
     names = target.symbols
-    usual: list[Sizes] = [hints_for(names, asked), divided_hints_for(names, asked)]
+    usual: list[Sizes] = [hints_for(names, asked_sizes), divided_hints_for(names, asked_sizes)]
     if even:
-        usual.append({name: asked.get(name) or EVEN.get(name, 16) for name in names})
-    for sizes in [asked] if set(asked) == set(names) else usual:
+        usual.append({name: asked_sizes.get(name) or EVEN.get(name, 16) for name in names})
+    for sizes in [asked_sizes] if set(asked_sizes) == set(names) else usual:
         evaluated = not training  # training may run where evaluation takes a path that is refused
         try:
             for backward in [False, True] if training else [False]:
@@ -250,8 +252,8 @@ def _too_many(flops: Any, sizes: Sizes) -> str:
 def _spelled(call: Call | None) -> str:
     if call is None:
         return "the end"
-    held = f", {call.takes} B new" if call.takes else ""
-    return f"{call.op} of {tuple(call.shape)}{held}"
+    memory = f", {call.takes} B new" if call.takes else ""
+    return f"{call.op} of {tuple(call.shape)}{memory}"
 
 
 def on_real_tensors(target: Target, *, training: bool) -> Target:
