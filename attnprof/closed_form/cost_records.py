@@ -25,6 +25,7 @@ from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.ops.layout import ViewError
 from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
 from attnprof.workload import SYMBOLS, Published, Workload
@@ -138,7 +139,7 @@ def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: 
     """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
-    except (TypeError, ValueError, AttnprofError):
+    except (AttnprofError, TypeError, ViewError):  # TypeError: a comparison of symbols
         return []
 
 

@@ -17,6 +17,10 @@ from attnprof.costs import Number, factors_of, is_plain, is_symbolic, more_than_
 Shape = tuple[Number, ...]
 
 
+class ViewError(ValueError):
+    """A shape that cannot be viewed as another: of symbols, as far as can be told from them."""
+
+
 def product(shape: Iterable[Number]) -> Number:
     """Return the number of entries of a shape."""
     count: Number = 1
@@ -79,7 +83,7 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
             elif dims:
                 right, dims, b = [*right, dims[0]], dims[1:], b * new[dims[0]]
             else:
-                raise ValueError(f"{old} cannot be viewed as {new}")
+                raise ViewError(f"{old} cannot be viewed as {new}")
         pairs.append((left, right))
     return pairs
 
