@@ -85,9 +85,9 @@ def crossings(
         at, low, high = (last.at, last.low, last.high) if last else (None, None, None)
         guesses = [at] if at else guesses
         fields |= {f"{column}{ending}": at, f"{column}_low{ending}": low}
-        fields |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.seen)}
+        fields |= {f"{column}_high{ending}": high, f"longest{ending}": max(search.times)}
         fields |= {f"calls{ending}": search.timed_calls, f"end{ending}": search.end}
-        for length, seen in sorted(search.seen.items()):
+        for length, seen in sorted(search.times.items()):
             for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
                 row = {"allocator": setting, "form": name, "seq_len": length, **_clocked(sample)}
                 rows.append(row)

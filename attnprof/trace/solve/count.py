@@ -59,29 +59,29 @@ class NoBackwardError(RequestError):
 
 
 def count(
-    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> Trace:
     """Return the run of a phase at a shape; to decode, ``target`` is the step.
 
-    ``held``: compare it with a run on real tensors, and return that one if the code does something
-    else there. Raises :class:`TooLongError` for more than ``most`` operations,
+    ``compare_real``: compare it with a run on real tensors, and return that one if the code does
+    something else there. Raises :class:`TooLongError` for more than ``most`` operations,
     :class:`RequestError` if the code does not run, :class:`CannotRunError` if values decide.
     """
-    return counted(target, sizes, phase, most, held=held)[0]
+    return counted(target, sizes, phase, most, compare_real=compare_real)[0]
 
 
 def counted(
-    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> tuple[Trace, Target]:
     """Return the run as ``count`` does, and the target with the settings that it ran with.
 
-    It may have run with experts chosen evenly, or on real tensors. Without ``held``, one turn of a
-    very long loop stands for all turns that the code marks as alike.
+    It may have run with experts chosen evenly, or on real tensors. Without ``compare_real``, one
+    turn of a very long loop stands for all turns that the code marks as alike.
     """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
-    trace = failed = outcome(target, sizes, training=training, most=most, once=not held)
-    if not held and isinstance(trace, Trace) and trace.has_loops:
+    trace = failed = outcome(target, sizes, training=training, most=most, once=not compare_real)
+    if not compare_real and isinstance(trace, Trace) and trace.has_loops:
         turns = sum(call.times for call in trace.calls)
         trace = trace if turns > _TURNS else outcome(target, sizes, training=training, most=most)
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
@@ -95,7 +95,7 @@ def counted(
     if isinstance(trace, Exception):
         raise trace
     try:
-        trace.notes += _notes_of_check(target, sizes, training, trace) if held else []
+        trace.notes += _notes_of_check(target, sizes, training, trace) if compare_real else []
     except PartedError as parted:
         if large := _too_large(target, sizes):
             raise CannotRunError(
