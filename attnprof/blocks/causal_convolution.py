@@ -23,18 +23,18 @@ from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 
 #: Flags (by blocks, by FFT), of which one is 1 and the other 0; expressions for symbolic sizes.
-Ways = tuple[Number, Number]
+Flags = tuple[Number, Number]
 
 
 def _either_way(
-    x: Any, w: Any, *, flags: Ways, block: Number, length: Number
+    x: Any, w: Any, *, flags: Flags, block: Number, length: Number
 ) -> tuple[Any, tuple[Any, ...]]:
     out = either(x, flags, lambda: _by_blocks(x, w, block), lambda: _by_frequencies(x, w, length))
     return out, (x, w)
 
 
 def _either_grads(
-    saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], flags: Ways, block: Number,
+    saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], flags: Flags, block: Number,
     length: Number,
 ) -> tuple[Any, ...]:  # fmt: skip
     x, w = saved

@@ -49,7 +49,7 @@ def define_gate(writer: Any, gates: Any, outputs: Any, width: Any) -> None:
 def angles(like: Any, positions: Any, width: int) -> tuple[Any, Any]:
     """Return cosines, sines (…, width / 2) of place · 10000^(-2i / width); Su et al. (2021), Eq 15.
 
-    ``positions`` is a number, or positions (n,) of their own dimension.
+    ``positions`` is one position, or positions (n,) along a dimension of their own.
     """
     step = 2 * math.log(10_000) / width
     rates = (wide_positions(like, width // 2) * -step + step).exp_()

@@ -83,8 +83,8 @@ def play(root: Node, grad: "Base") -> None:
     count = 0
 
     def shared(part: "Base") -> bool:
-        grads_held = chain([grad], passed, *(grads.values() for grads in arrived.values()))
-        return any(other is part for other in grads_held)
+        live_grads = chain([grad], passed, *(grads.values() for grads in arrived.values()))
+        return any(other is part for other in live_grads)
 
     while ready:
         node = heapq.heappop(ready)[2]
@@ -132,8 +132,8 @@ def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
 class Base:
     """A tensor's shape over its memory, which is free once Python drops the last tensor on it.
 
-    ``storages`` are the storages it lies in, each with a weight: 1, or the condition under which it
-    lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
+    It lies in ``storages``, each with a weight: 1, or the condition under which it lies there.
+    ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
     """
 
     counter: Counter

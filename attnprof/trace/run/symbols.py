@@ -54,7 +54,7 @@ _OURS = ("attnprof.trace", "attnprof.algebra")
 
 @dataclass
 class Conversions:
-    """The lines (``lines``) at which sizes became numbers in a run, and the sizes' symbols.
+    """The ``lines`` at which sizes became numbers in a run, and the sizes' symbols.
 
     ``bend`` changes the numbers; ``integers``: ``int`` in the user's code keeps sizes symbolic;
     ``whole``: a size was made an integer.

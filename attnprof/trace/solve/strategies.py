@@ -245,11 +245,8 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         except NoFormulaError as further:
             raise pinned or further from None
     if shapes is None:
-        if (
-            pins := whole_block_exclusions(symbolic, hints)
-            if "N" not in attempt.asked_sizes
-            else []
-        ):
+        takes_any_length = "N" not in attempt.asked_sizes
+        if takes_any_length and (pins := whole_block_exclusions(symbolic, hints)):
             result = replace(attempt, pins=pins).outcome(by_mixing)
             if not isinstance(result, FailedPlan):
                 return result
@@ -257,10 +254,10 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
         symbolic = include_single_sizes(symbolic, runs, hints)
-    elif attempt.asked_sizes and not any(
-        map(symbolic.holds, nearby_hints(hints, attempt.asked_sizes))
-    ):
-        raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
+    elif attempt.asked_sizes:
+        nearby = nearby_hints(hints, attempt.asked_sizes)
+        if not any(map(symbolic.holds, nearby)):
+            raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     return _with_all_counts(symbolic, attempt.verify("symbolic", symbolic, shapes))
 
 

@@ -72,12 +72,8 @@ def run_with_marked_loops(
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
-    runs = _runs_at_asked(
-        partial(run_symbolically, target, phases=phases, classed=classed),
-        hints,
-        asked_sizes,
-        failed,
-    )
+    ran = partial(run_symbolically, target, phases=phases, classed=classed)
+    runs = _runs_at_asked(ran, hints, asked_sizes, failed)
     if not _is_alone(hints, asked_sizes):
         runs = sorted(runs, key=lambda x: -_share_of_lengths(*x))
     for run, sizes in runs:
@@ -109,10 +105,8 @@ def _runs_at_asked(
             continue
         yield run, sizes
         any_run = True
-        wide = (
-            "N" not in asked_sizes and sizes is not hints and _share_of_lengths(run, sizes) > _WIDE
-        )
-        if wide or not run.trace.has_loops:
+        longer = "N" not in asked_sizes and sizes is not hints
+        if (longer and _share_of_lengths(run, sizes) > _WIDE) or not run.trace.has_loops:
             return
 
 
