@@ -109,8 +109,8 @@ def crossover(
 
     widths = [valid.at_least("head_dim", width, 1) for width in valid.several("head_dim", head_dim)]
     possible = (*KINDS, DERIVED)
-    asked_kinds = [valid.choice("kind", name, possible) for name in valid.several("kinds", kinds)]
-    asked = [
+    kind_names = [valid.choice("kind", name, possible) for name in valid.several("kinds", kinds)]
+    metric_names = [
         valid.choice("metric", name, (*METRICS, *OTHERS))
         for name in valid.several("metrics", metrics)
     ]
@@ -123,7 +123,7 @@ def crossover(
     meeting = Meeting(first, second, workload, valid.choice("scope", scope, SCOPES), axis=axis)
     lengths = [valid.at_least("seq_len", n, 1) for n in valid.several("seq_len", seq_len)]
     return crossover_report(
-        meeting, widths if over == "seq" else lengths, asked_kinds, asked,
+        meeting, widths if over == "seq" else lengths, kind_names, metric_names,
         with_curves=valid.flag("curves", curves), environment={"attnprof": __version__},
     )  # fmt: skip
 

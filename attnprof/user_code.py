@@ -236,18 +236,18 @@ def _below(text: str, package: ModuleType, name: str) -> ModuleType:
     The package itself where none does. Raises :class:`RequestError` where several do.
     """
     first = name.partition(".")[0]
-    places = [place for place, names in _definitions(package) if first in names]
+    modules = [module for module, names in _definitions(package) if first in names]
     # a modular_*.py file is the source of a generated file beside it
-    written = [place for place in places if ".modular_" not in place]
-    places = written or places
-    if len(places) > 1:
-        shown = [f"{place}:{name}" for place in places[:_SHOWN]]
-        more = f" (and {len(places) - _SHOWN} more)" if len(places) > _SHOWN else ""
+    written = [module for module in modules if ".modular_" not in module]
+    modules = written or modules
+    if len(modules) > 1:
+        shown = [f"{module}:{name}" for module in modules[:_SHOWN]]
+        more = f" (and {len(modules) - _SHOWN} more)" if len(modules) > _SHOWN else ""
         raise RequestError(
-            f"{text}: {len(places)} modules of {package.__name__} define '{name}': type one of "
+            f"{text}: {len(modules)} modules of {package.__name__} define '{name}': type one of "
             f"{', '.join(shown)}{more}"
         )
-    return _imported(text, places[0], lambda: import_module(places[0])) if places else package
+    return _imported(text, modules[0], lambda: import_module(modules[0])) if modules else package
 
 
 def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:

@@ -32,27 +32,29 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     """
     import sympy
 
-    seen: dict[Any, Monomials] = {}  # most tensors' sizes repeat
-    places: dict[Any, int] = {}  # terms by number, which compares faster
+    tables: dict[Any, Monomials] = {}  # most tensors' sizes repeat
+    numbers: dict[Any, int] = {}  # terms by number, which compares faster
 
     def monomials(expression: Any) -> Monomials:
-        if expression not in seen:
+        if expression not in tables:
             terms = terms_of(sympy.sympify(expression)).items()
-            seen[expression] = {places.setdefault(x, len(places)): factor for x, factor in terms}
-        return seen[expression]
+            tables[expression] = {
+                numbers.setdefault(x, len(numbers)): factor for x, factor in terms
+            }
+        return tables[expression]
 
-    held, peaks, most = monomials(start), list[Monomials](), _MANY
+    live, peaks, most = monomials(start), list[Monomials](), _MANY
     for allocates, workspace, frees in steps:
-        held = plus(held, monomials(allocates), 1)
-        peak = plus(held, monomials(workspace), 1)
+        live = plus(live, monomials(allocates), 1)
+        peak = plus(live, monomials(workspace), 1)
         if not any(dominates(other, peak) for other in peaks):
             peaks = [*(other for other in peaks if not dominates(peak, other)), peak]
             if len(peaks) > most:
-                peaks = _outermost(peaks, list(places))
+                peaks = _outermost(peaks, list(numbers))
                 most = max(_MANY, 2 * len(peaks))
-        held = plus(held, monomials(frees), -1)
-    terms = list(places)
-    outermost = _outermost(peaks, terms) or [held]
+        live = plus(live, monomials(frees), -1)
+    terms = list(numbers)
+    outermost = _outermost(peaks, terms) or [live]
     sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in outermost]
     if any(isinstance(side, sympy.Max) for side in sides):  # its sides are candidates, too
         return maximum_of(x for s in sides for x in (s.args if isinstance(s, sympy.Max) else [s]))
@@ -151,9 +153,9 @@ def _overlaps(rows: Any) -> Any:
     """
     import numpy as np
 
-    count, places = rows.shape
-    packed = np.zeros((count, -(-places // 64) * 8), dtype=np.uint8)
-    packed[:, : -(-places // 8)] = np.packbits(rows, axis=1)
+    count, columns = rows.shape
+    packed = np.zeros((count, -(-columns // 64) * 8), dtype=np.uint8)
+    packed[:, : -(-columns // 8)] = np.packbits(rows, axis=1)
     both = np.zeros((count, count), dtype=bool)
     for word in packed.view(np.uint64).T:
         both |= (word[:, None] & word) != 0

@@ -65,15 +65,15 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
     signs = {factor > 0 for factor in whole if factor}
     if len(signs) < 2:  # Descartes: no sign variation, no root
         return ()
-    places = _places(exact(whole, common(whole, derivative(whole))))
-    if not places:
+    roots = _isolated_roots(exact(whole, common(whole, derivative(whole))))
+    if not roots:
         return ()
-    between = [Fraction(0), *((a + b) / 2 for a, b in pairwise(places)), places[-1] + 1]
+    between = [Fraction(0), *((a + b) / 2 for a, b in pairwise(roots)), roots[-1] + 1]
     above = pairwise(value_at(whole, point) > 0 for point in between)
-    return tuple(Root(at, left != right) for at, (left, right) in zip(places, above, strict=True))
+    return tuple(Root(at, left != right) for at, (left, right) in zip(roots, above, strict=True))
 
 
-def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
+def _isolated_roots(f: Poly, bits: int = BITS) -> list[Fraction]:
     """Return the roots of a square-free polynomial, in cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
@@ -85,18 +85,18 @@ def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
         signs = [value > 0 for part in chain if (value := _scaled(part, cell, bits))]
         return sum(a != b for a, b in pairwise(signs))
 
-    places = []
+    isolated = []
     stretches = [(0, (2 + max(map(abs, f)) // lead) << bits)]
     while stretches:
         low, high = stretches.pop()
         roots, middle = changes(low) - changes(high), (low + high) // 2
         if roots == 1:
-            places.append(_place(f, low, high, bits))
+            isolated.append(_place(f, low, high, bits))
         elif roots and low == middle:
-            return _places(f, 2 * bits)
+            return _isolated_roots(f, 2 * bits)
         elif roots:
             stretches += [(middle, high), (low, middle)]
-    return places
+    return isolated
 
 
 def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:

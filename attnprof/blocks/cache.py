@@ -49,7 +49,7 @@ class TokenCache(FullCache):
             bigger[:, :first] = self.rows[:, :first]
             self.rows = bigger
         self.rows[:, first : self.length] = row
-        return self.seen
+        return self.filled
 
     def advance(self, tokens: int) -> None:
         """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
@@ -61,7 +61,7 @@ class TokenCache(FullCache):
         super().advance(tokens)
 
     @property
-    def seen(self) -> Tensor:
+    def filled(self) -> Tensor:
         """Rows (batch, tokens, width) appended so far."""
         return self.rows[:, : self.length]
 
@@ -240,7 +240,7 @@ def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]
         inside = value
     elif not isinstance(value, type | nn.Module):
         slots = (name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ()))
-        held = (getattr(value, name, None) for name in slots)
-        inside = (*getattr(value, "__dict__", {}).values(), *held)
+        slot_values = (getattr(value, name, None) for name in slots)
+        inside = (*getattr(value, "__dict__", {}).values(), *slot_values)
     for part in inside:
         yield from tensors_within(part, seen)

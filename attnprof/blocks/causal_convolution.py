@@ -23,23 +23,23 @@ from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 
 #: Flags (by blocks, by FFT), of which one is 1 and the other 0; expressions for symbolic sizes.
-Ways = tuple[Number, Number]
+Flags = tuple[Number, Number]
 
 
 def _either_way(
-    x: Any, w: Any, *, ways: Ways, block: Number, length: Number
+    x: Any, w: Any, *, flags: Flags, block: Number, length: Number
 ) -> tuple[Any, tuple[Any, ...]]:
-    out = either(x, ways, lambda: _by_blocks(x, w, block), lambda: _by_frequencies(x, w, length))
+    out = either(x, flags, lambda: _by_blocks(x, w, block), lambda: _by_frequencies(x, w, length))
     return out, (x, w)
 
 
 def _either_grads(
-    saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], ways: Ways, block: Number,
+    saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], flags: Flags, block: Number,
     length: Number,
 ) -> tuple[Any, ...]:  # fmt: skip
     x, w = saved
     grads: tuple[Any, ...] = either(
-        x, ways,
+        x, flags,
         lambda: _by_blocks_grads(x, w, grad, needs, block),
         lambda: _by_frequencies_grads(x, w, grad, needs, length),
     )  # fmt: skip
@@ -219,9 +219,9 @@ def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
     out = x.new_zeros(n * b, d)
     for block, left in in_shrinking_blocks(x, n, chunk):
         maps = w[block].flip(0)
-        seen = past[: left * b, chunk - maps.shape[0] :].flatten(1, 2)
-        add_product(out[(n - left) * b :], seen, maps.view(-1, d))
-        del maps, seen
+        inputs = past[: left * b, chunk - maps.shape[0] :].flatten(1, 2)
+        add_product(out[(n - left) * b :], inputs, maps.view(-1, d))
+        del maps, inputs
     del past
     return _by_token(out, x), (x, w)
 

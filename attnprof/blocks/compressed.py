@@ -63,15 +63,15 @@ def _weights(
     A row before the end of the first window has no weights.
     """
     (g, h, _, d), count, many = q.shape, rows.stop - rows.start, keys.shape[1]
-    asked = copy_in_rows(q[:, :, rows]).view(g, h * count, d).div_(square_root(d))
-    weights = asked.bmm(keys.transpose(1, 2))
+    queries = copy_in_rows(q[:, :, rows]).view(g, h * count, d).div_(square_root(d))
+    weights = queries.bmm(keys.transpose(1, 2))
     token = (arange(q, count) + (rows.start + start)).unsqueeze(1)
     hidden = arange(q, many, stride) + (pool - 1) > token
     by_head = weights.view(g, h, count, many)
     by_head.masked_fill_(hidden, float("-inf"))
     softmax_(weights)
     by_head.masked_fill_(hidden, 0.0)
-    return asked, weights, token
+    return queries, weights, token
 
 
 def _blocks(weights: Any, token: Any, blocks: Any, *, pool: int, stride: int, block: int) -> Any:
@@ -86,9 +86,9 @@ def _blocks(weights: Any, token: Any, blocks: Any, *, pool: int, stride: int, bl
     for more in range(1, pool // stride):
         each = each + padded(shares, before=more, after=blocks * strides - many - more)
     scores = each.view(g, count, blocks, strides).sum(-1)
-    own, first = token - token % block, arange(token, blocks, block)
-    scores.masked_fill_(first + block > own - 1, float("inf"))
-    scores.masked_fill_(first > own, float("-inf"))
+    own_first, first = token - token % block, arange(token, blocks, block)
+    scores.masked_fill_(first + block > own_first - 1, float("inf"))
+    scores.masked_fill_(first > own_first, float("-inf"))
     scores[..., :1].fill_(float("inf"))
     return scores.sort(dim=-1, descending=True, stable=True).indices
 
@@ -101,8 +101,8 @@ def _attended(
     picked = empty_int32(q, g, n, few)
     for rows in in_blocks(q, n, ROWS):
         count = rows.stop - rows.start
-        asked, weights, token = _weights(q, keys, rows, start=start, **pooled)
-        del asked
+        queries, weights, token = _weights(q, keys, rows, start=start, **pooled)
+        del queries
         out[:, :, rows] = weights.bmm(values).view(g, h, count, -1)
         order = _blocks(weights.view(g, h, count, many), token, blocks, block=block, **pooled)
         picked[:, rows] = order[..., :few]
@@ -119,14 +119,14 @@ def _attended_grads(
     to_keys, to_values = (zeros_like(x, in_rows=True) for x in (keys, values))
     for rows in in_blocks(q, n, ROWS):
         count = rows.stop - rows.start
-        asked, weights, _ = _weights(q, keys, rows, pool=pool, stride=stride, start=start)
+        queries, weights, _ = _weights(q, keys, rows, pool=pool, stride=stride, start=start)
         above = copy_in_rows(grad[:, :, rows]).view(g, h * count, -1)
         add_product(to_values, weights.transpose(1, 2), above)
         scores = above.bmm(values.transpose(1, 2))
         softmax_grad_(scores, weights)
         to_q[:, :, rows] = scores.bmm(keys).view(g, h, count, d)
-        add_product(to_keys, scores.transpose(1, 2), asked)
-        del asked, weights, _, above, scores
+        add_product(to_keys, scores.transpose(1, 2), queries)
+        del queries, weights, _, above, scores
     return to_q.div_(square_root(d)), to_keys, to_values
 
 

@@ -180,12 +180,12 @@ def _with_sink(
 
 def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple[Any, ...]:
     """Return the gradients of q, k and v, and the sink's: minus its weight times grad·output."""
-    *seen, total, sink = saved[:6]
+    *operands, total, sink = saved[:6]
     masks = saved[6:]
-    of_seen = _attention_grads((*seen, total, *masks), grad, pattern=pattern)[:3]
+    grads = _attention_grads((*operands, total, *masks), grad, pattern=pattern)[:3]
     weights = (sink - total).exp_()
-    weights.mul_((grad * seen[3]).sum(-1, keepdim=True))
-    return *of_seen, weights.sum(1, keepdim=True).neg_(), *(None for _ in masks)
+    weights.mul_((grad * operands[3]).sum(-1, keepdim=True))
+    return *grads, weights.sum(1, keepdim=True).neg_(), *(None for _ in masks)
 
 
 #: Softmax attention over gathered blocks with one more score per row, ``sink`` (b, 1, 1), that has
@@ -225,8 +225,8 @@ def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[
     front = _reached_blocks(before, rows)
     back = 0 if is_plain(after) and after == 0 else _reached_blocks(after, rows)
     for i in range(front):
-        height, seen = minimum(rows, n - i * rows), minimum(n, (i + 1) * rows + after)
-        yield f"block {i + 1}", happens(count - i), _sizes(height, seen)
+        height, width = minimum(rows, n - i * rows), minimum(n, (i + 1) * rows + after)
+        yield f"block {i + 1}", happens(count - i), _sizes(height, width)
     middle = maximum(0, count - front - back - 1)
     yield "middle blocks", middle, _sizes(rows, rows + before + after)
     for j in range(back, 0, -1):
@@ -246,8 +246,8 @@ def happens(count: Any) -> Any:
     return minimum(1, maximum(0, count))
 
 
-def _sizes(height: Any, seen: Any) -> Seen:
-    return slice(0, height), slice(0, seen), slice(0, seen)
+def _sizes(height: Any, width: Any) -> Seen:
+    return slice(0, height), slice(0, width), slice(0, width)
 
 
 def band_mask(rows: Any, before: Any, after: Any, like: Any) -> Any:
@@ -288,9 +288,9 @@ def _convolved(x: Any, kernel: Any) -> Any:
     out, band = empty_like(x), _band(kernel)
     half = kernel.shape[1] // 2
     for sample in each(x, 0, x.shape[0]):
-        for rows, seen, columns in in_band(x, x.shape[2], ROWS, half, half):
+        for rows, near_keys, columns in in_band(x, x.shape[2], ROWS, half, half):
             height = slice(0, rows.stop - rows.start)
-            put_product(out[sample, :, rows], band[:, height, columns], x[sample, :, seen])
+            put_product(out[sample, :, rows], band[:, height, columns], x[sample, :, near_keys])
     return out
 
 
@@ -300,9 +300,9 @@ def _convolution_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     size, skewed = kernel.shape[1], _skewed(kernel)
     to_band = _straight(skewed)
     for sample in each(x, 0, x.shape[0]):
-        for rows, seen, columns in in_band(x, x.shape[2], ROWS, size // 2, size // 2):
+        for rows, near_keys, columns in in_band(x, x.shape[2], ROWS, size // 2, size // 2):
             place = to_band[:, : rows.stop - rows.start, columns]
-            add_product(place, grad[sample, :, rows], x[sample, :, seen].transpose(1, 2))
+            add_product(place, grad[sample, :, rows], x[sample, :, near_keys].transpose(1, 2))
     to_kernel = skewed[:, :, :size].sum(1)
     return to_x, to_kernel
 

@@ -51,7 +51,7 @@ class Plan:
         """Sorted rows, filled up to whole blocks."""
         return self.blocks * ROWS
 
-    def places(self, rounds: Number) -> Number:
+    def place_count(self, rounds: Number) -> Number:
         """Return the number of sorted rows of rounds, and of places read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
@@ -96,7 +96,7 @@ def indexes(plan: Plan, buckets: Any) -> Indexes:
     """Sort buckets (rounds, n); a token's rank in its bucket decides which keys it sees."""
     rounds, n = buckets.shape
     values, order = buckets.sort(dim=-1, stable=True)
-    padded = order.new_zeros(plan.places(rounds))
+    padded = order.new_zeros(plan.place_count(rounds))
     places_of(plan, padded, rounds).copy_(order)
     del order
     edges = arange(buckets, plan.num_buckets + 1)
@@ -190,7 +190,7 @@ def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
     """Yield the rounds of each pass, and the places its windows read."""
     for rounds in in_blocks(like, plan.rounds, plan.together):
         start = rounds.start * plan.rows
-        yield rounds, slice(start, start + plan.places(rounds.stop - rounds.start))
+        yield rounds, slice(start, start + plan.place_count(rounds.stop - rounds.start))
 
 
 def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:

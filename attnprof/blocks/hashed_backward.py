@@ -111,8 +111,8 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
     rows = band.rows(d)
     inside = band.inside(rows)
     put_entries(inside, "mul", window[:, 3 * d :, back : back + ROWS].transpose(1, 2), share)
-    seen = sums[blocks.start : blocks.stop + band.more]
-    seen[..., 2 * d :].add_(band.transposed(rows))
+    window_sums = sums[blocks.start : blocks.stop + band.more]
+    window_sums[..., 2 * d :].add_(band.transposed(rows))
     inner = inside.bmm(window[:, 2 * d : 3 * d])
     inner.sub_(share.mul_(columns[..., 2:])).mul_(band.blocks)
     band.blocks.copy_(inner)
@@ -121,10 +121,10 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
         one.itself(band.blocks).zero_()
     first = exact_div(back, ROWS)
     to_rows = band.blocks.bmm(window[:, d : 2 * d].transpose(1, 2))
-    seen[first : first + count, :, :d].copy_(to_rows)
+    window_sums[first : first + count, :, :d].copy_(to_rows)
     del to_rows
     inside.copy_(one.rows[blocks])
-    seen[..., d : 2 * d].add_(band.transposed(rows))
+    window_sums[..., d : 2 * d].add_(band.transposed(rows))
 
 
 def _softmax(scores: Any, columns: Any) -> Any:

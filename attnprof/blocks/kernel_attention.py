@@ -298,12 +298,12 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
     before = s.top_before(part, later.top)
     sums = later.like(rows)
     rows_grad = keys.bmm(sums)
-    factors, held = None, rows
+    factors, scaled_rows = None, rows
     if scale is not None:
         factors = decay(scale, tops)
         share = (scale - tops[:, -1:]).exp_()
         rows_grad.mul_(share)
-        held = rows * share
+        scaled_rows = rows * share
     weights = masked(queries.bmm(keys.transpose(1, 2)), factors)
     del keys
     rows_grad.add_(weights.transpose(1, 2).bmm(sums_grad))
@@ -312,8 +312,8 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
     del factors
     features_grad = weights_grad.transpose(1, 2).bmm(queries)
     del weights_grad
-    features_grad.add_(held.bmm(sums.transpose(1, 2)))
-    del held, sums
+    features_grad.add_(scaled_rows.bmm(sums.transpose(1, 2)))
+    del scaled_rows, sums
     if scale is not None:
         sums_grad.mul_((before - tops).exp_())
         later.sums.mul_((before - tops[:, -1:]).exp_())
@@ -327,37 +327,37 @@ def _causal_key_chunk(s: KernelRows, grad: Any, part: slice, later: State, into:
 def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
     """Return gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
-    seen = s.fresh_state(False)
+    grads = s.fresh_state(False)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
-        to_q[:, part] = _full_query_block(s, grad, part, state, seen)
+        to_q[:, part] = _full_query_block(s, grad, part, state, grads)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
-        _full_key_block(s, part, state, seen, (to_k, to_v))
+        _full_key_block(s, part, state, grads, (to_k, to_v))
     return to_q, to_k, to_v
 
 
-def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, seen: State) -> Any:
+def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, grads: State) -> Any:
     queries, slope = s.maps.values_and_slope(s.q[:, part])[:2]
     sums_grad = s.sums_grad(grad, part)
-    seen.add(queries, sums_grad)
+    grads.add(queries, sums_grad)
     del queries
     features_grad = sums_grad.bmm(state.like(sums_grad).transpose(1, 2))
     del sums_grad
     return s.maps.input_grad(features_grad, slope)
 
 
-def _full_key_block(s: KernelRows, part: slice, state: State, seen: State, into: Pair) -> None:
+def _full_key_block(s: KernelRows, part: slice, state: State, grads: State, into: Pair) -> None:
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
     rows = with_ones(s.v[:, part])
-    sums = seen.like(rows)
+    sums = grads.like(rows)
     rows_grad = keys.bmm(sums)
     del keys
-    held = rows
+    scaled_rows = rows
     if top is not None:
         share = (key_scale(s.k[:, part], top) - state.top).exp_()
         rows_grad.mul_(share)
-        held = rows * share
-    features_grad = held.bmm(sums.transpose(1, 2))
-    del held, sums
+        scaled_rows = rows * share
+    features_grad = scaled_rows.bmm(sums.transpose(1, 2))
+    del scaled_rows, sums
     keys_grad = s.maps.input_grad(features_grad, slope)
     del features_grad, slope
     put_key_grads(s, part, (keys_grad, rows_grad), rows, into)

@@ -46,14 +46,14 @@ def define_gate(writer: Any, gates: Any, outputs: Any, width: Any) -> None:
     writer.stage("gated", Cost(multiplications=outputs), outputs)
 
 
-def angles(like: Any, places: Any, width: int) -> tuple[Any, Any]:
+def angles(like: Any, positions: Any, width: int) -> tuple[Any, Any]:
     """Return cosines, sines (…, width / 2) of place · 10000^(-2i / width); Su et al. (2021), Eq 15.
 
-    ``places`` is a number, or positions (n,) of their own dimension.
+    ``positions`` is one position, or positions (n,) along a dimension of their own.
     """
     step = 2 * math.log(10_000) / width
     rates = (wide_positions(like, width // 2) * -step + step).exp_()
-    turns = places.unsqueeze(1) * rates if hasattr(places, "unsqueeze") else rates * places
+    turns = positions.unsqueeze(1) * rates if hasattr(positions, "unsqueeze") else rates * positions
     cosines, sines = turns.cos(), turns.sin()
     return as_format_of(cosines, like), as_format_of(sines, like)
 

@@ -126,9 +126,9 @@ def _scan_grads(saved: tuple[Any, ...], grad: Any, *, rows: int, **_: Any) -> tu
             inside[at.start + 1] = inside[at.start]
             _advance(inside[at.start + 1], (steps * a).exp_(), values * steps, keys)
         for at in in_blocks(x, length, 1, backwards=True):
-            places = [rows_of[:, :, part][:, :, at] for rows_of in into]
+            outputs = [rows_of[:, :, part][:, :, at] for rows_of in into]
             around = inside[at.start], inside[at.start + 1]
-            _token_grads(_at(at, *operands), a, around, (of_a, later), places)
+            _token_grads(_at(at, *operands), a, around, (of_a, later), outputs)
     to_x, to_dt, to_b, to_c = into
     return to_x, to_dt, of_a, to_b, to_c
 

@@ -24,7 +24,9 @@ def _chunks(v: Any, each: tuple[Any, Any], causal: bool) -> Iterator[Chunk]:
     b, n, _ = v.shape
     for heads in in_blocks(v, b, each[0]):
         if causal:
-            yield from ((heads, rows, seen) for rows, seen in in_growing_blocks(v, n, each[1]))
+            yield from (
+                (heads, rows, key_count) for rows, key_count in in_growing_blocks(v, n, each[1])
+            )
         else:
             yield from ((heads, rows, n) for rows in in_blocks(v, n, each[1]))
 
@@ -54,20 +56,20 @@ class Network:
 
     def layers(self, terms: Terms, chunk: Chunk) -> list[Any]:
         """Return activations of a chunk's pairs: (pairs, w), and of a second layer (pairs, w2)."""
-        heads, rows, seen = chunk
-        queries, keys = terms[0][heads, rows].unsqueeze(2), terms[1][heads, :seen].unsqueeze(1)
+        heads, rows, key_count = chunk
+        queries, keys = terms[0][heads, rows].unsqueeze(2), terms[1][heads, :key_count].unsqueeze(1)
         first = (queries + keys).relu_().view(-1, queries.shape[-1])
         if self.second is None:
             return [first]
         return [first, linear(first, self.second, self.second_bias).relu_()]
 
     def scores(self, top: Any, chunk: Chunk, mask: Any) -> Any:
-        """Return (heads, rows, seen) scores of the last layer's activations."""
-        _, rows, seen = chunk
+        """Return (heads, rows, keys) scores of the last layer's activations."""
+        _, rows, key_count = chunk
         count = rows.stop - rows.start
-        scores = top.mm(self.last).view(-1, count, seen)
+        scores = top.mm(self.last).view(-1, count, key_count)
         if mask is not None:
-            scores[..., seen - count :].masked_fill_(mask[:count, :count], float("-inf"))
+            scores[..., key_count - count :].masked_fill_(mask[:count, :count], float("-inf"))
         return scores
 
 
@@ -87,12 +89,12 @@ def _attended(
 def _attend(
     terms: Terms, net: Network, v: Any, chunk: Chunk, mask: Any, out: Any, lse: Any
 ) -> None:
-    heads, rows, seen = chunk
+    heads, rows, key_count = chunk
     scores = net.scores(net.layers(terms, chunk)[-1], chunk, mask)
     highest = scores.amax(-1, keepdim=True)
     scores.sub_(highest).exp_()
     total = scores.sum(-1, keepdim=True)
-    mixed = scores.bmm(v[heads, :seen]).div_(total)
+    mixed = scores.bmm(v[heads, :key_count]).div_(total)
     out[heads, rows] = mixed
     lse[heads, rows] = total.log_().add_(highest)
 
@@ -162,12 +164,12 @@ def _attended_grads(
 
 def _attend_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
     terms, net, v, grad, delta, lse, mask = tensors
-    heads, rows, seen = chunk
+    heads, rows, key_count = chunk
     layers = net.layers(terms, chunk)
     weights = net.scores(layers[-1], chunk, mask).sub_(lse[heads, rows]).exp_()
     above = grad[heads, rows]
-    sums.values[heads, :seen].add_(weights.transpose(1, 2).bmm(above))
-    inner = above.bmm(v[heads, :seen].transpose(1, 2))
+    sums.values[heads, :key_count].add_(weights.transpose(1, 2).bmm(above))
+    inner = above.bmm(v[heads, :key_count].transpose(1, 2))
     inner.sub_(delta[heads, rows]).mul_(weights)
     del weights
     column = inner.view(-1, 1)
@@ -176,9 +178,9 @@ def _attend_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -
     del inner, column
     if layers:
         below = _through_second(layers.pop(), below, sums)
-    below = below.view(-1, rows.stop - rows.start, seen, below.shape[1])
+    below = below.view(-1, rows.stop - rows.start, key_count, below.shape[1])
     sums.rows[heads, rows] = below.sum(2)
-    sums.keys[heads, :seen].add_(below.sum(1))
+    sums.keys[heads, :key_count].add_(below.sum(1))
 
 
 def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:

@@ -37,7 +37,7 @@ def _later(rows: slice, width: Any, like: Any) -> Any:
 def picks(
     q: Any, k: Any, shares: Any, *, top: int, causal: bool, block: int = 1, start: Any = 0
 ) -> Any:
-    """Return the places (b, n, top) of each row's highest scores, highest first; no gradient.
+    """Return the indices (b, n, top) of each row's highest scores, highest first; no gradient.
 
     A score is Σ_j shares_j relu(q_j · k): q (b, n, h, d), k (b, m, d), shares (b, n, h). Equal
     scores go to the earlier token. A causal row that sees fewer than ``top`` tokens has later ones
@@ -45,12 +45,12 @@ def picks(
     block first, and no later one. The first row is token number ``start``.
     """
     (b, n, h, d), m = q.shape, k.shape[1]
-    places = empty_int32(q, b, n, minimum(top, m))
+    indices = empty_int32(q, b, n, minimum(top, m))
     for sample in each(q, 0, b):
         for rows in in_blocks(q, n, ROWS):
             count = rows.stop - rows.start
-            asked = q[sample, rows].reshape(1, count * h, d)
-            alike = asked.bmm(k[sample].t().unsqueeze(0)).relu_().view(count, h, m)
+            queries = q[sample, rows].reshape(1, count * h, d)
+            alike = queries.bmm(k[sample].t().unsqueeze(0)).relu_().view(count, h, m)
             scores = shares[sample, rows].unsqueeze(1).bmm(alike).view(count, m)
             del alike
             if block > 1:
@@ -58,16 +58,17 @@ def picks(
             elif causal:
                 scores.masked_fill_(_later(rows, m, q), float("-inf"))
             order = scores.sort(dim=-1, descending=True, stable=True).indices
-            places[sample, rows] = order[:, : minimum(top, m)]
-            del asked, scores, order
-    return places
+            indices[sample, rows] = order[:, : minimum(top, m)]
+            del queries, scores, order
+    return indices
 
 
 def _own_block_first(scores: Any, rows: slice, block: int, start: Any) -> None:
     """Set scores (…, r, blocks) of a row's own block to infinity, of later ones to minus it."""
     token = (arange(scores, rows.stop - rows.start) + (rows.start + start)).unsqueeze(1)
-    own, first = token - token % block, arange(scores, scores.shape[-1], block)
-    scores.masked_fill_(first > own, float("-inf")).masked_fill_(first.eq(own), float("inf"))
+    own_first, first = token - token % block, arange(scores, scores.shape[-1], block)
+    scores.masked_fill_(first > own_first, float("-inf"))
+    scores.masked_fill_(first.eq(own_first), float("inf"))
 
 
 def block_sums(k: Any, block: int) -> Any:
@@ -90,34 +91,34 @@ def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> A
     picked = empty_int32(q, many, n, minimum(top, blocks))
     for rows in in_blocks(q, n, ROWS):
         count = rows.stop - rows.start
-        asked = copy_in_rows(q[:, rows]).view(groups, -1, d)
-        scores = asked.bmm(sums.transpose(1, 2)).view(many, count, blocks)
+        queries = copy_in_rows(q[:, rows]).view(groups, -1, d)
+        scores = queries.bmm(sums.transpose(1, 2)).view(many, count, blocks)
         _own_block_first(scores, rows, block, start)
         order = scores.sort(dim=-1, descending=True, stable=True).indices
         picked[:, rows] = order[..., : minimum(top, blocks)]
-        del asked, scores, order
+        del queries, scores, order
     return picked
 
 
 def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[Any, Any]:
-    """Return picked blocks' token places (r, top·block), and a mask of those after a row's own."""
+    """Return picked blocks' tokens (r, top·block), and a mask of those after a row's own."""
     count = rows.stop - rows.start
-    places = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
-    places = places.view(count, -1)
-    own = (arange(picked, count) + (rows.start + start)).unsqueeze(1)
-    return places, places > own
+    tokens = picked.unsqueeze(-1) * block + arange(picked, minimum(block, m))
+    tokens = tokens.view(count, -1)
+    row_tokens = (arange(picked, count) + (rows.start + start)).unsqueeze(1)
+    return tokens, tokens > row_tokens
 
 
 def unpicked(
-    places: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int = 1
+    indices: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int = 1
 ) -> Any:
-    """Return (groups, ·, m) booleans, True at keys that a row did not pick; places (b, n, top).
+    """Return (groups, ·, m) booleans, True at keys that a row did not pick; indices (b, n, top).
 
-    Places are those of tokens, or of blocks; all ``heads`` of a sample share them. Samples,
+    Indices are those of tokens, or of blocks; all ``heads`` of a sample share them. Samples,
     heads and rows are divided, in this order, among ``groups`` of keys.
     """
-    b, n, _ = places.shape
-    hidden = like.new_ones(b, n, ceil_div(m, block), dtype=bool).scatter_(-1, places.long(), 0)
+    b, n, _ = indices.shape
+    hidden = like.new_ones(b, n, ceil_div(m, block), dtype=bool).scatter_(-1, indices.long(), 0)
     if block > 1:
         hidden = copy_in_rows(hidden.unsqueeze(-1).expand(b, n, ceil_div(m, block), block))
         hidden = hidden.view(b, n, -1)[..., :m]
@@ -169,12 +170,12 @@ def define_block_sums(writer: Any, w: Workload, block: int, width: Number) -> No
 
 
 def _block(
-    q: Any, k: Any, v: Any, places: Any, rows: slice, *,
+    q: Any, k: Any, v: Any, indices: Any, rows: slice, *,
     causal: bool, width: Any = None, values: Any = None, block: int = 1, start: Any = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return one sample's rows (g·r, group, d), weights, picked keys, values, and their places."""
+    """Return one sample's rows (g·r, group, d), weights, picked keys, values and indices."""
     h, g, count, hidden = q.shape[0], k.shape[0], rows.stop - rows.start, None
-    chosen = places[rows]
+    chosen = indices[rows]
     if block > 1:
         chosen, hidden = _tokens(chosen, rows, block, k.shape[1], start)
         chosen.clamp_(max=k.shape[1] - 1)
@@ -182,8 +183,8 @@ def _block(
     chosen = chosen.reshape(-1)
     keys = _selected(k, chosen).view(g * count, top, -1)
     mixed = keys[..., :values] if v is None else _selected(v, chosen).view(g * count, top, -1)
-    asked = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
-    weights = asked.bmm(keys.transpose(1, 2))
+    queries = _by_row(q[:, rows], g).div_(square_root(q.shape[-1] if width is None else width))
+    weights = queries.bmm(keys.transpose(1, 2))
     if causal and hidden is None:
         hidden = _later(rows, top, q)
     if hidden is not None:
@@ -191,7 +192,7 @@ def _block(
         weights.view(g, count, exact_div(h, g), top).masked_fill_(hidden, float("-inf"))
         del hidden
     softmax_(weights)
-    return asked, weights, keys, mixed, chosen
+    return queries, weights, keys, mixed, chosen
 
 
 def _keys_of(sample: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -199,12 +200,12 @@ def _keys_of(sample: Any, k: Any, v: Any) -> tuple[Any, Any]:
     return k[sample], None if v is None else v[sample]
 
 
-def _selected(x: Any, places: Any) -> Any:
-    """Return rows (g, r, d) of x (g, m, d) at places (r), head by head: slices are copied whole."""
+def _selected(x: Any, indices: Any) -> Any:
+    """Return rows (g, r, d) of x (g, m, d) at indices (r), head by head: slices copy whole."""
     g, _, d = x.shape
-    out = x.new_empty(g, places.shape[0], d)
+    out = x.new_empty(g, indices.shape[0], d)
     for head in each(x, 0, g):
-        put_rows(out[head], x[head], places)
+        put_rows(out[head], x[head], indices)
     return out
 
 
@@ -226,17 +227,25 @@ def _rows(top: int) -> int:
 
 
 def _attended(
-    q: Any, k: Any, v: Any, places: Any, *, top: int, share: Any = 1, values: Any = None, **how: Any
+    q: Any,
+    k: Any,
+    v: Any,
+    indices: Any,
+    *,
+    top: int,
+    share: Any = 1,
+    values: Any = None,
+    **how: Any,
 ) -> tuple[Any, tuple[Any, ...]]:
     (b, h, n, _), g, how = q.shape, k.shape[1], {"values": values, **how}
     out = q.new_empty(b, h, n, values if v is None else v.shape[-1])
     for sample in each(q, 0, b):
-        heads, of = out[sample].view(g, exact_div(h, g), n, -1), floor_div(sample, share)
+        heads, sequence = out[sample].view(g, exact_div(h, g), n, -1), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
-            parts = _block(q[sample], *_keys_of(of, k, v), places[sample], rows, **how)
+            parts = _block(q[sample], *_keys_of(sequence, k, v), indices[sample], rows, **how)
             heads[:, :, rows] = _by_head(parts[1].bmm(parts[3]), g)
             del parts
-    return out, (q, k, v, places)
+    return out, (q, k, v, indices)
 
 
 def _attended_grads(
@@ -244,23 +253,23 @@ def _attended_grads(
     values: Any = None, **how: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Compute weights again, then five products of gradients."""
-    q, k, v, places = saved
+    q, k, v, indices = saved
     (b, h, n, d), g = q.shape, k.shape[1]
     how = {"width": width, "values": values, **how}
     to_q, to_k = q.new_empty(q.shape), zeros_like(k, in_rows=True)
     to_v = None if v is None else zeros_like(v, in_rows=True)
     for sample in each(q, 0, b):
-        heads, of = to_q[sample].view(g, exact_div(h, g), n, d), floor_div(sample, share)
+        heads, sequence = to_q[sample].view(g, exact_div(h, g), n, d), floor_div(sample, share)
         for rows in in_blocks(q, n, _rows(top)):
             queries, weights, keys, mixed, chosen = _block(
-                q[sample], *_keys_of(of, k, v), places[sample], rows, **how
+                q[sample], *_keys_of(sequence, k, v), indices[sample], rows, **how
             )
             above = _by_row(grad[sample][:, rows], g)
             scores = above.bmm(mixed.transpose(1, 2))
             del mixed
             if to_v is not None:
                 of_values = weights.transpose(1, 2).bmm(above)
-                to_v[of].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
+                to_v[sequence].index_add_(1, chosen, of_values.view(g, -1, v.shape[-1]))
                 del of_values
             softmax_grad_(scores, weights)
             heads[:, :, rows] = _by_head(scores.bmm(keys), g)
@@ -268,15 +277,15 @@ def _attended_grads(
             if to_v is None:
                 add_product(of_keys[..., :values], weights.transpose(1, 2), above)
             del queries, weights, keys, above, scores
-            to_k[of].index_add_(1, chosen, of_keys.view(g, -1, d))
+            to_k[sequence].index_add_(1, chosen, of_keys.view(g, -1, d))
             del of_keys, chosen
     return to_q.div_(square_root(d if width is None else width)), to_k, to_v, None
 
 
-#: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at places (b, n, top).
+#: Softmax attention of q (b, h, n, d) over k (b, g, m, d), v (b, g, m, dv) at indices (b, n, top).
 #:
 #: → (b, h, n, dv), scaled by the root of d, or of ``width``. Without v the first ``values`` entries
-#: of a key are its value. Places are those of :func:`picks`, the same for all heads; or those of
+#: of a key are its value. Indices are those of :func:`picks`, the same for all heads; or those of
 #: :func:`block_picks`, blocks of ``block`` tokens, with each head a sample and ``share`` of them on
 #: the same keys. A block of rows copies the keys and values that it picked, and computes weights
 #: again for gradients: memory is linear.
@@ -284,10 +293,10 @@ picked_attention = Function(_attended, _attended_grads)
 
 
 def over_picks(
-    q: Any, k: Any, v: Any, places: Any, *, gathered: bool, top: int, causal: bool,
+    q: Any, k: Any, v: Any, indices: Any, *, gathered: bool, top: int, causal: bool,
     block: int = 1, start: Any = 0, share: Any = 1, width: Any = None, values: Any = None,
 ) -> Any:  # fmt: skip
-    """Return rows (b, h, n, dv) of softmax attention at places (b, n, top), of tokens or blocks.
+    """Return rows (b, h, n, dv) of softmax attention at indices (b, n, top), of tokens or blocks.
 
     Operands are those of :data:`picked_attention`, which computes it if ``gathered``; otherwise the
     products of all keys are masked. If ``values`` is given, v are the first so many entries of k.
@@ -295,10 +304,10 @@ def over_picks(
     if gathered:
         v = v if values is None else None
         return picked_attention(
-            q, k, v, places, top=top * block, causal=causal, width=width, values=values,
+            q, k, v, indices, top=top * block, causal=causal, width=width, values=values,
             block=block, start=start, share=share,
         )  # fmt: skip
     (b, h, n, d), (samples, g, m, _) = q.shape, k.shape
-    hidden = unpicked(places, h, m, q, causal=causal, groups=samples * g, block=block)
+    hidden = unpicked(indices, h, m, q, causal=causal, groups=samples * g, block=block)
     out = weighted_values(q.reshape(samples * g, -1, d), flat(k), flat(v), hidden, width=width)
     return out.view(b, h, n, -1)

@@ -202,10 +202,10 @@ def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, l
     part, (to_q, to_k, to_v, to_g, to_beta) = to
     factors = c.factors()
     keys_seen = c.keys_seen(factors)
-    updates, system, known, missed = c.v, None, None, None
+    updates, system, key_products, missed = c.v, None, None, None
     if c.beta is not None:
-        known = c.products(c.k, factors, keys_seen)
-        system = known * c.beta
+        key_products = c.products(c.k, factors, keys_seen)
+        system = key_products * c.beta
         missed = c.missed(state)
         updates = missed * c.beta
         solve_unit_lower_(system, updates)
@@ -222,11 +222,11 @@ def _chunk_grads(c: Chunk, grad: Any, state: Any, later: Any, to: tuple[slice, l
         known_grad = v_grad.bmm(updates.transpose(1, 2)).tril_(-1).neg_()
         if to_beta is not None:
             beta_grad = (v_grad * missed).sum(-1, keepdim=True)
-            to_beta[:, part] = beta_grad.add_((known_grad * known).sum(-1, keepdim=True))
+            to_beta[:, part] = beta_grad.add_((known_grad * key_products).sum(-1, keepdim=True))
             del beta_grad
         v_grad.mul_(c.beta)
         known_grad.mul_(c.beta)
-    del known, missed
+    del key_products, missed
     to_v[:, part] = v_grad
     q_grad, left, right = _pair_grads(c, weights_grad, known_grad, factors, keys_seen)
     del weights_grad, known_grad, factors, keys_seen
@@ -257,34 +257,34 @@ def _to_start(c: Chunk, later: Any, grad: Any, v_grad: Any) -> None:
 
 
 def _pair_grads(
-    c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
+    c: Chunk, weights: Any, key_grad: Any, factors: Any, keys_seen: Any
 ) -> tuple[Any, Any, Any]:
     """Return gradients of queries, of keys k_i that read the state, and of keys k_j that it holds.
 
     Gradients of pairs are (batch, c, c), zero where j > i; they are overwritten.
     """
     if c.by_channel:
-        return _channel_grads(c, weights, known, factors, keys_seen)
+        return _channel_grads(c, weights, key_grad, factors, keys_seen)
     if factors is not None:
         weights.mul_(factors)
     q_grad, right, left = weights.bmm(c.k), weights.transpose(1, 2).bmm(c.q), None
-    if known is not None:
+    if key_grad is not None:
         if factors is not None:
-            known.mul_(factors)
-        left = known.bmm(c.k)
-        add_product(right, known.transpose(1, 2), c.k)
+            key_grad.mul_(factors)
+        left = key_grad.bmm(c.k)
+        add_product(right, key_grad.transpose(1, 2), c.k)
     return q_grad, left, right
 
 
 def _channel_grads(
-    c: Chunk, weights: Any, known: Any, factors: Any, keys_seen: Any
+    c: Chunk, weights: Any, key_grad: Any, factors: Any, keys_seen: Any
 ) -> tuple[Any, Any, Any]:
     b, n, d = c.k.shape
     q_grad, left = weights.view(b * n, 1, n).bmm(keys_seen).view(b, n, d), None
     reads = weights.view(b * n, n, 1).bmm(c.q.reshape(b * n, 1, d))
-    if known is not None:
-        left = known.view(b * n, 1, n).bmm(keys_seen).view(b, n, d)
-        add_product(reads, known.view(b * n, n, 1), c.k.reshape(b * n, 1, d))
+    if key_grad is not None:
+        left = key_grad.view(b * n, 1, n).bmm(keys_seen).view(b, n, d)
+        add_product(reads, key_grad.view(b * n, n, 1), c.k.reshape(b * n, 1, d))
     right = reads.view(b, n, n, d).mul_(factors).sum(1)
     return q_grad, left, right
 
@@ -324,10 +324,10 @@ recurrence = Function(_forward, _grads)
 
 
 def _unit(x: Any, *, epsilon: float = EPSILON) -> tuple[Any, tuple[Any, ...]]:
-    given = wide(x)
-    factor = (given * given).sum(-1, keepdim=True).add_(epsilon).sqrt_().reciprocal_()
+    rows = wide(x)
+    factor = (rows * rows).sum(-1, keepdim=True).add_(epsilon).sqrt_().reciprocal_()
     out = x.new_empty(x.shape)
-    out.copy_(given * factor)
+    out.copy_(rows * factor)
     return out, (out, factor)
 
 

@@ -117,17 +117,17 @@ def _attended(
     b, h, n, _ = q.shape
     m = k.shape[2]
     out = _by_token(v, n) if by_token else functional.empty_like(q)
-    held = q.new_empty(b * h * n * m if keep else _room(q, m))
+    all_weights = q.new_empty(b * h * n * m if keep else _room(q, m))
     queries, keys, values, into = _fewer_first(q, k, v, out)
     for i in each(q, 0, queries.shape[0]):
         for rows, place, shape in _blocks(queries, m, i, keep):
-            weights = held[place].view(shape)
+            weights = all_weights[place].view(shape)
             functional.put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
             if mask is not None:
                 weights.masked_fill_(mask[rows], float("-inf"))
             functional.softmax_(weights)
             functional.put_product(into[i][:, rows], weights, values[i])
-    return out, (q, k, v, mask, held)
+    return out, (q, k, v, mask, all_weights)
 
 
 def _by_token(v: Any, n: Any) -> Any:
@@ -139,7 +139,7 @@ def _by_token(v: Any, n: Any) -> Any:
 def _attended_grads(
     saved: tuple[Any, ...], grad: Any, *, by_token: bool = False
 ) -> tuple[Any, ...]:
-    q, k, v, _mask, held = saved
+    q, k, v, _mask, all_weights = saved
     to_q, to_k = functional.empty_like(q), functional.zeros_like(k)
     to_v = _by_token(v, v.shape[2]).zero_() if by_token else functional.zeros_like(v)
     grads = to_q, to_k, to_v, None
@@ -147,7 +147,7 @@ def _attended_grads(
     q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, to_q, to_k, to_v)
     for i in each(q, 0, q.shape[0]):
         for rows, place, shape in _blocks(q, k.shape[2], i, keep=True):
-            weights, above = held[place].view(shape), grad[i][:, rows]
+            weights, above = all_weights[place].view(shape), grad[i][:, rows]
             scores = buffer[: place.stop - place.start].view(shape)
             functional.add_product(to_v[i], weights.transpose(1, 2), above)
             functional.put_product(scores, above, v[i].transpose(1, 2))

@@ -140,11 +140,11 @@ class Boxed:
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
         """Add the product of keys and values to the sums, by way of new memory."""
-        state.add_(self.of(x, doubled).transpose(1, 2).bmm(v))
+        state.add_(self.features(x, doubled).transpose(1, 2).bmm(v))
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
         """Return the rows' sums, by one product with the state."""
-        return self.of(x, doubled).bmm(state)
+        return self.features(x, doubled).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
         """Return the box's gradient, and that of the entries."""
@@ -153,7 +153,7 @@ class Boxed:
         middle = grad[..., square:-1]
         return out.add_(middle * 2 if doubled else middle)
 
-    def of(self, x: Any, doubled: bool) -> Any:
+    def features(self, x: Any, doubled: bool) -> Any:
         """Return the features, filled in place."""
         b, c, d = x.shape
         features = x.new_empty(b, c, self.width(d))
@@ -178,18 +178,18 @@ class Symmetric:
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
         """Add the keys' product with the values to the state, as it is computed."""
-        add_product(state, self.of(_columns(x), x.shape[-1], doubled), v)
+        add_product(state, self.features(_columns(x), x.shape[-1], doubled), v)
 
     def read(self, x: Any, state: Any, doubled: bool) -> Any:
         """Return the rows' sums, by one product with the state."""
-        return self.of(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
+        return self.features(_columns(x), x.shape[-1], doubled).transpose(1, 2).bmm(state)
 
     def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
         """Compute the state's product, then the gradient shift by shift."""
         grad = state.bmm(v.transpose(1, 2))
         return _entries_grad(grad, _columns(x), x.shape[-1], doubled).transpose(1, 2)
 
-    def of(self, x: Any, d: Any, doubled: bool) -> Any:
+    def features(self, x: Any, d: Any, doubled: bool) -> Any:
         """Return the features of :func:`_columns`."""
         b, _, c = x.shape
         shifts, half = _shifts(d)

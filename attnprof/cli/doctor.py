@@ -99,8 +99,10 @@ def _cuda() -> tuple[str, str]:
         built = torch.version.cuda
         why = f"torch is built for CUDA {built}" if built else "torch is a CPU build"
         return f"no device; {why}; measurements run on the CPU", "none"
-    seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    names = [f"cuda:{i} {it.name}, {it.total_memory / 2**30:.1f} GiB" for i, it in enumerate(seen)]
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    names = [
+        f"cuda:{i} {it.name}, {it.total_memory / 2**30:.1f} GiB" for i, it in enumerate(devices)
+    ]
     return f"CUDA {torch.version.cuda}: {'; '.join(names)}", "ok"
 
 
@@ -131,10 +133,11 @@ def _cpu_memory() -> tuple[str, str]:
 
     from attnprof.measure.memory import quiet_stderr
 
-    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        held = torch.empty(SIZE, 1024)
-    sizes: list[Any] = [event.cpu_memory_usage for event in seen.events()]
-    return _count_result(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
+    cpu = [ProfilerActivity.CPU]
+    with quiet_stderr(), profile(activities=cpu, profile_memory=True) as profiler:
+        tensor = torch.empty(SIZE, 1024)
+    sizes: list[Any] = [event.cpu_memory_usage for event in profiler.events()]
+    return _count_result(max(sizes, default=0), tensor.nbytes, "bytes seen by the profiler")
 
 
 def _count_result(counted: int, expected: int, unit: str) -> tuple[str, str]:

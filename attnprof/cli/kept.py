@@ -58,7 +58,7 @@ class KeptReport:
             kept = {"notes": self.notes, **_dependencies(filter(None, files))}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**kept, "report": report.to_dict()})
-            write_whole(self.path, text, known=True)
+            write_whole(self.path, text, owned=True)
             _remove_oldest(self.path.parent)
 
 

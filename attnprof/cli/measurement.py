@@ -164,10 +164,10 @@ def grid_of(
     from attnprof.measure.sweep import Grid
 
     name_of = name_of or (lambda key: f"{where}: {key}")
-    known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
+    keys = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
-        if key not in known:
-            raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")
+        if key not in keys:
+            raise RequestError(f"{where}: unknown key '{key}': {closest(key, keys)}")
     for key in ("attention", "seq"):
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")

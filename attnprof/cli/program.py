@@ -232,8 +232,8 @@ def foreign_code(command: str, params: Mapping[str, Any]) -> str | None:
         names = names_in(str(value) if isinstance(value, Path) else value for value in values)
     if command == "verify-formula" and params.get("table"):
         names += names_in([params["formula"]])  # the target, where a table has the formulas
-    if places := [name for name in names if ":" in name]:
-        return ", ".join(dict.fromkeys(places))
+    if code_names := [name for name in names if ":" in name]:
+        return ", ".join(dict.fromkeys(code_names))
     if command in ALWAYS_FOREIGN:
         return f"attnprof {command}"
     from attnprof import registry

@@ -265,7 +265,7 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         target = target_of(
             name, modules.args, modules.inputs, None, None, conditions.causal, conditions.dtype
         )
-        targets[name] = replace(target, asked={"args": args, "inputs": inputs})
+        targets[name] = replace(target, typed_texts={"args": args, "inputs": inputs})
         for line in target.notes:
             opt.note(f"{target.name}: {line}")
         if "d" not in target.symbols:

@@ -183,7 +183,7 @@ def _distill(
     with opt.working("distilling") as progress:
         done = 0
 
-        def tell(_step: int, _of: int, text: str) -> None:
+        def tell(_step: int, _total_steps: int, text: str) -> None:
             nonlocal done
             done += 1
             progress.tell(text, done, seeds * scale.total_steps)

@@ -75,8 +75,8 @@ def _compare_several(
         if len(best) == len(rows):
             who, need = "all need", f"the same {what}"
         elif base.mechanism not in best:
-            those = "those" if what.endswith("s") else "that"
-            need += f" ({format_ratio(lowest, getattr(base, name))}× {those} of {base.mechanism})"
+            pronoun = "those" if what.endswith("s") else "that"
+            need += f" ({format_ratio(lowest, getattr(base, name))}× {pronoun} of {base.mechanism})"
         said.setdefault(who, []).append(need)
     return joined(f"{who} {joined(needs)}" for who, needs in said.items())
 
@@ -97,8 +97,8 @@ def heads_answer(
     for name, best in ((one["mechanism"], one["best_divisors"]) for one in some):
         if name not in same:
             needs = f" needs {least} {what}" * (not clauses)
-            those = (f"{plural(h, 'head')} of width {d_model // h:,}" for h in best)
-            clauses.append(f"{name}{needs} with {joined(those, 'or')}")
+            head_counts = (f"{plural(h, 'head')} of width {d_model // h:,}" for h in best)
+            clauses.append(f"{name}{needs} with {joined(head_counts, 'or')}")
     if same:
         need = f"{joined(same)} need{'s' * (len(same) == 1)}"
         clauses.append(f"{need} the same {what} with any number of heads")

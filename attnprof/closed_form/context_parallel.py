@@ -68,16 +68,16 @@ def kept_bytes(mechanism: Mechanism, w: Workload) -> KeptBytes:
     state = mechanism.init_state(sizes, CountedCaches(Counter(w.item_size), w))
     parts = [state] if isinstance(state, Cache | Tensor) else [*vars(state).values()]
     caches = {id(x): x for x in parts if isinstance(x, Cache)}.values()
-    held = sum(x.size_bytes for x in parts if isinstance(x, Tensor))
+    state_bytes = sum(x.size_bytes for x in parts if isinstance(x, Tensor))
     if caches:
         width = sum(cache.batch * cache.width for cache in caches)
         cache = next(iter(caches))
         kept_sums = (x for x in parts if isinstance(x, CountedSums))
         sums = tuple((x.block, x.batch * x.width * w.item_size) for x in kept_sums)
         return KeptBytes(width * w.item_size, cache.first, cache.latest, sums=sums)
-    if isinstance(held, int) and not held:  # the first token makes the caches
+    if isinstance(state_bytes, int) and not state_bytes:  # the first token makes the caches
         return KeptBytes(mechanism.state_entries(w.with_(seq_len=1)) * w.item_size)
-    return KeptBytes(state_bytes=held)
+    return KeptBytes(state_bytes=state_bytes)
 
 
 def transfers(mechanism: Mechanism, w: Workload, ranks: Number) -> Iterator[Transfer | str]:

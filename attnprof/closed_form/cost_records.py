@@ -25,6 +25,7 @@ from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.ops.layout import ViewError
 from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
 from attnprof.workload import SYMBOLS, Published, Workload
@@ -69,8 +70,8 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
     stages = zip(_unique_names(table), table.stages, table.live(), entries.live(), strict=True)
     rows = [
-        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, held, strict=True))}, stage.place)
-        for name, stage, *held in stages
+        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))}, stage.place)
+        for name, stage, *live in stages
     ]
     whole = {
         **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),
@@ -112,11 +113,11 @@ def _unique_names(table: CostTable) -> list[tuple[str, str]]:
 
     ``total`` is taken from the start.
     """
-    seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
+    uses: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
-        seen[part, name] += 1
-        count = seen[part, name]
+        uses[part, name] += 1
+        count = uses[part, name]
         keys.append((part, name if count == 1 else f"{name} ({count})"))
     return keys
 
@@ -138,7 +139,7 @@ def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: 
     """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
-    except (TypeError, ValueError, AttnprofError):
+    except (AttnprofError, TypeError, ViewError):  # TypeError: a comparison of symbols
         return []
 
 

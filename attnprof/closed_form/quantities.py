@@ -192,9 +192,9 @@ def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: st
         for side, form in zip((a, b), printed, strict=True)
     ]
     entry = sizes.with_(dtype="entry")
-    held = [f"{side.name} {expression_text(side.cost(entry, scope).peak())}" for side in (a, b)]
+    peaks = [f"{side.name} {expression_text(side.cost(entry, scope).peak())}" for side in (a, b)]
     return (
         "memory differs because the document adds up the entries of the tensors it names "
         f"({'; '.join(said)}), while running code holds, at its worst moment, what autograd and "
-        f"evaluation order leave alive together ({'; '.join(held)} entries)"
+        f"evaluation order leave alive together ({'; '.join(peaks)} entries)"
     )

@@ -1,4 +1,4 @@
-"""The axis of a crossover: the length, or another size or parameter at a given length.
+"""The axis of a crossover: the length, or another size or parameter at a fixed length.
 
 :class:`CrossoverAxis` says which values a search may try. Formulas may hold only for multiples of a
 block, or up to a length: :class:`Lengths` finds the step between such lengths and the stretches
@@ -50,7 +50,7 @@ class Lengths:
         """Return the first and last length of each stretch; None where no end was found."""
         ended: list[tuple[int, int | None]] = []
         first, before, was_inside = 0, 0, False
-        for place in self._places:
+        for place in self._candidates:
             inside = self._next_that_holds(place) is not None
             if inside and not was_inside:
                 first = self._next_that_holds(self._last_inside(before - 1, place)) or 0
@@ -66,7 +66,7 @@ class Lengths:
 
     def grid(self) -> list[int]:
         """Return lengths to try first, and every end of a stretch."""
-        near = (self._next_that_holds(place) for place in self._places)
+        near = (self._next_that_holds(place) for place in self._candidates)
         ends = (end for stretch in self.stretches for end in stretch)
         return sorted({length for length in (*near, *ends) if length is not None})
 
@@ -81,10 +81,10 @@ class Lengths:
         return filter(self.holds, range(self._next_step(max(low, 1)), high + 1, self.step))
 
     @cached_property
-    def _places(self) -> list[int]:
+    def _candidates(self) -> list[int]:
         """Return multiples of the step of all magnitudes: all below 64, then 8 a doubling."""
-        places = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
-        return sorted({self._next_step(place) for place in places})
+        candidates = (*range(1, DENSE + 1), *_doublings(DENSE), *self._first_lengths)
+        return sorted({self._next_step(place) for place in candidates})
 
     def _next_step(self, length: int) -> int:
         """Return the next candidate: a number that is steps away from the first length."""
@@ -151,13 +151,13 @@ class CrossoverAxis:
     every: int = 1
 
     @property
-    def given(self) -> str:
-        """Return the size that is given for a row: the head width over lengths, else the length."""
+    def fixed_name(self) -> str:
+        """Return which size is fixed in a row: the head width over lengths, else the length."""
         return "head_dim" if self.name == "seq" else "seq_len"
 
     @property
     def letter(self) -> str:
-        """Return the letter of the given size in closed forms."""
+        """Return the letter of the fixed size in closed forms."""
         return "d" if self.name == "seq" else "N"
 
     @property
@@ -187,42 +187,42 @@ class CrossoverAxis:
             )
 
     def placed(
-        self, sides: Sequence[Any], workload: Workload, value: Number, given: Number
+        self, sides: Sequence[Any], workload: Workload, value: Number, fixed_size: Number
     ) -> tuple[list[Any], Workload]:
-        """Return both sides and their workload at a value, with the size that is given."""
+        """Return both sides and their workload at a value and at the fixed size."""
         if self.name == "seq":
-            return list(sides), workload.with_(seq_len=value * self.every, head_dim=given)
+            return list(sides), workload.with_(seq_len=value * self.every, head_dim=fixed_size)
         if self.is_parameter:
             changed = [
                 replace(side, **{self.name: value}) if self.name in parameters(side) else side
                 for side in sides
             ]
-            return changed, workload.with_(seq_len=given)
+            return changed, workload.with_(seq_len=fixed_size)
         more: dict[str, Number] = {SIZES[self.name]: value}
         if self.d_model is not None:
             if isinstance(value, int) and self.d_model % value:
                 raise RequestError(f"{value} heads do not divide d_model {self.d_model}")
             more["head_dim"] = self.d_model // value
-        return list(sides), workload.with_(seq_len=given, **more)
+        return list(sides), workload.with_(seq_len=fixed_size, **more)
 
-    def values(self, workload: Workload, given: int) -> list[int]:
+    def values(self, workload: Workload, fixed_size: int) -> list[int]:
         """Return values to try where both sides round sizes: first all, then 8 a doubling.
 
         Divisors of the length and of the widths are among them: some parameters must divide these.
         """
-        last = self.last or max(USUAL, given)
-        sizes = (given, self.d_model or 1, workload.num_heads, workload.head_dim)
+        last = self.last or max(USUAL, fixed_size)
+        sizes = (fixed_size, self.d_model or 1, workload.num_heads, workload.head_dim)
         divide = (place for size in sizes if isinstance(size, int) for place in divisors(size))
         one_by_one = range(self.first, self.first + ONE_BY_ONE)
         candidates = {*one_by_one, *_doublings(ONE_BY_ONE), *divide, last}
         return sorted(value for value in candidates if self.first <= value <= last)
 
-    def after(self, place: int, workload: Workload, given: int) -> Iterator[int]:
+    def after(self, place: int, workload: Workload, fixed_size: int) -> Iterator[int]:
         """Yield values to try from ``place`` on, first a head width that fills a kernel's tile."""
         step = 8 if place >= 64 else 4 if place >= 16 else 1
-        last = self.last or max(USUAL, given)
+        last = self.last or max(USUAL, fixed_size)
         usual = [-(-place // step) * step] if self.name == "d" else []
-        later = [value for value in self.values(workload, given) if value >= place]
+        later = [value for value in self.values(workload, fixed_size) if value >= place]
         yield from (v for v in dict.fromkeys([*usual, place, *later]) if v <= last)
 
 

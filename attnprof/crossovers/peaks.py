@@ -37,7 +37,7 @@ Both = Callable[[int], tuple[int, int]]
 
 def request_of(side: Any, workload: Workload, scope: str, **more: Any) -> PointRequest:
     """Return a mechanism or a module at a workload as a point to measure."""
-    params = side.params if isinstance(side, Mechanism) else side.asked
+    params = side.params if isinstance(side, Mechanism) else side.typed_texts
     return PointRequest.at(side.name, workload, scope=scope, params=params, **more)
 
 
@@ -147,11 +147,11 @@ def _values_to_try(
     search: OrderSearch, values: Sequence[int], guesses: Sequence[float]
 ) -> Iterator[int]:
     """Yield the first value that runs from each power of two on, and next to every guess."""
-    places = [2**power for power in range(max(values).bit_length() + 1)]
-    places += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
-    for place in sorted(set(places)):
+    marks = [2**power for power in range(max(values).bit_length() + 1)]
+    marks += [near for guess in guesses for near in (int(guess), int(guess) + 1)]
+    for mark in sorted(set(marks)):
         start = time.monotonic()
-        for value in islice((value for value in values if value >= place), FROM_A_PLACE):
+        for value in islice((value for value in values if value >= mark), FROM_A_PLACE):
             yield value
             if value in search.costs:
                 if _too_much(search.costs[value], start):
@@ -169,26 +169,26 @@ class PeakFinder:
     contests: Sequence[Contest] = (Contest("memory", MEASURED),)
     _searches: dict[int, OrderSearch] = field(default_factory=dict)
 
-    def find(self, contest: Contest, given: int) -> Finding:
+    def find(self, contest: Contest, fixed_size: int) -> Finding:
         """Return the crossings at a head width, or over another axis at a length."""
         meeting, axis = self.meeting, self.meeting.axis
 
         def both(value: int) -> tuple[int, int]:
-            sides, sizes = meeting.at(value, given)
+            sides, sizes = meeting.at(value, fixed_size)
             first, second = (peak_of(side, sizes, meeting.scope) for side in sides)
             return first, second
 
         fields: dict[str, Any] = {}
         if axis.name != "seq":
-            values = axis.values(meeting.workload, given)
-            guesses = roots_of_formulas(meeting, "memory", given)
+            values = axis.values(meeting.workload, fixed_size)
+            guesses = roots_of_formulas(meeting, "memory", fixed_size)
             search, step = search_values(both, values, guesses), 1
             fields = {"bound": search.end or None}
         elif meeting.own_modules:
             search, step = search_lengths(both)
         else:  # no more lengths are measured than it takes
-            search, step = search_near(both, self._guess(given)), 0
-        self._searches[given] = search
+            search, step = search_near(both, self._guess(fixed_size)), 0
+        self._searches[fixed_size] = search
         low, high = search.ends
         if step:
             fields |= {"searched": [[low, high]], "searched_step": step}
@@ -198,8 +198,8 @@ class PeakFinder:
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield the peaks that were measured."""
         fields = {"metric": "memory", "unit": "bytes", "kind": MEASURED}
-        for given, search in self._searches.items():
-            yield from searched_curves(self.meeting, given, search.costs, **fields)
+        for fixed_size, search in self._searches.items():
+            yield from searched_curves(self.meeting, fixed_size, search.costs, **fields)
 
     def _guess(self, head_dim: int) -> int:
         """Return the first length from the closed forms' crossing on."""

@@ -37,11 +37,11 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
     }
     shown = (row for row in valid if row.kind == best[row.metric])
     alike: dict[tuple[str, ...], list[CrossoverRecord]] = {}
-    for _, group in groupby(shown, key=lambda row: row.given):
+    for _, group in groupby(shown, key=lambda row: row.fixed_size):
         rows = list(group)
         key = tuple(t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above)))
         alike.setdefault(key, []).extend(rows)
-    sizes = sorted({row.given for row in records})
+    sizes = sorted({row.fixed_size for row in records})
     sentences = [*(_sentence(rows, sizes) for rows in alike.values()), *_contradictions(valid)]
     noise = dict.fromkeys(row.noisy for row in valid if row.noisy)
     return " ".join([*sentences, *(f"This is not certain: {text}." for text in noise)])
@@ -50,9 +50,9 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
 def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
     """Yield a sentence for each prediction that was measured to be otherwise."""
     timed = [row for row in rows if row.metric == "time"]
-    measured = {row.given: row for row in timed if row.kind == "measured"}
+    measured = {row.fixed_size: row for row in timed if row.kind == "measured"}
     for row in timed:
-        measurement = measured.get(row.given)
+        measurement = measured.get(row.fixed_size)
         if row.kind != "predicted" or measurement is None:
             continue
         low, high, at = row.ci_low, row.ci_high, measurement.crossover_value
@@ -71,8 +71,8 @@ def _result(row: CrossoverRecord) -> str:
 
 
 def _sentence(rows: Sequence[CrossoverRecord], all_sizes: Sequence[int]) -> str:
-    """Return a sentence for the given sizes whose rows say the same."""
-    sizes = sorted({row.given for row in rows})
+    """Return a sentence for the fixed sizes whose rows say the same."""
+    sizes = sorted({row.fixed_size for row in rows})
     by_width = rows[0].over == "seq"
     texts = [f"{size}" if by_width else f"{size:,}" for size in sizes]
     between = [size for size in all_sizes if sizes[0] <= size <= sizes[-1]]
@@ -105,7 +105,7 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
 
 
 def _from_where(rows: Sequence[CrossoverRecord]) -> str:
-    """Return the value from which on it holds; of several given sizes, the first and the last."""
+    """Return the value from which on it holds; of several fixed sizes, the first and the last."""
     over = rows[0].over
     if rows[0].verdict in ("always", "never"):
         return everywhere(rows)
@@ -115,14 +115,14 @@ def _from_where(rows: Sequence[CrossoverRecord]) -> str:
     if least.first_value == most.first_value:
         same = least.method == "solved" and least.crossover_value == least.first_value
         return f"beyond {value_text}{several}" if same else f"from {value_text} on{several}"
-    given_texts = list[str]()
+    size_texts = list[str]()
     for end in (least, most):
-        sizes = [row.given for row in rows if row.first_value == end.first_value]
+        sizes = [row.fixed_size for row in rows if row.first_value == end.first_value]
         if over == "seq":
-            given_texts.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
+            size_texts.append(f"(head width{'s' * (len(sizes) > 1)} {joined(map(str, sizes))})")
         else:
-            given_texts.append(f"(at {joined(f'{size:,}' for size in sizes)})")
-    first, last = given_texts
+            size_texts.append(f"(at {joined(f'{size:,}' for size in sizes)})")
+    first, last = size_texts
     return f"from {value_text} {first} to {most.first_value:,} {last} on{several}"
 
 
@@ -142,7 +142,7 @@ VERDICTS = {0: "never", 1: "crosses"}
 
 @dataclass(frozen=True)
 class Finding:
-    """All crossings at a given size, and the sign of A - B below the first and above the last.
+    """All crossings at a fixed size, and the sign of A - B below the first and above the last.
 
     ``first`` is the first whole value from the last crossing on; without a crossing, the first
     value that the answer is for. ``fields`` are further ones of the row.
@@ -161,7 +161,7 @@ class Finder(Protocol):
     def contests(self) -> Sequence[Contest]:
         """Return the pairs of costs that are compared, a row each."""
 
-    def find(self, contest: Contest, given: int) -> Finding:
+    def find(self, contest: Contest, fixed_size: int) -> Finding:
         """Return the crossings; raise a refusal that says why there is no answer."""
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterable[dict[str, Any]]:
@@ -175,11 +175,11 @@ class FormulaFinder:
     meeting: Meeting
     contests: Sequence[Contest]
 
-    def find(self, contest: Contest, given: int) -> Finding:
+    def find(self, contest: Contest, fixed_size: int) -> Finding:
         """Return the crossings, by polynomials or by a search over integers."""
-        solution, form = solved(self.meeting, contest, given)
-        domain = contest.lengths(given, self.meeting.axis)
-        doubts = {cost.doubt for cost in contest.at(given) if cost.doubt}
+        solution, form = solved(self.meeting, contest, fixed_size)
+        domain = contest.lengths(fixed_size, self.meeting.axis)
+        doubts = {cost.doubt for cost in contest.at(fixed_size) if cost.doubt}
         searched, step = [list(stretch) for stretch in domain.stretches], domain.step
         if solution.looked_at:
             searched, step = [list(solution.looked_at)], 1
@@ -202,14 +202,14 @@ class FormulaFinder:
 
 
 def crossover_report(
-    meeting: Meeting, given: Sequence[int], kinds: Sequence[str] = sides.KINDS,
+    meeting: Meeting, fixed_sizes: Sequence[int], kinds: Sequence[str] = sides.KINDS,
     metrics: Sequence[str] = sides.METRICS, *, terms: Any = None, with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """Return the report, with a figure's curves if wanted; raise if every row is refused.
 
-    ``given`` are head widths, or lengths over another axis than the length. ``terms`` are those of
-    times (:class:`attnprof.crossovers.timed.TimeTerms`).
+    ``fixed_sizes`` are head widths, or lengths over another axis than the length. ``terms`` are
+    those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
     """
     rows: list[Any] = []
     curves: list[dict[str, Any]] = []
@@ -217,7 +217,9 @@ def crossover_report(
     made_of, is_sorted = dict[str, str](), False
     for finder in _finders(meeting, kinds, metrics, terms):
         refused = list[AttnprofError]()
-        added = [_row(meeting, finder, one, d, refused) for d in given for one in finder.contests]
+        added = [
+            _row(meeting, finder, one, d, refused) for d in fixed_sizes for one in finder.contests
+        ]
         if not rows and all(row.skipped for row in added):
             raise together(refused)
         rows += added
@@ -228,7 +230,7 @@ def crossover_report(
             made_of = getattr(finder, "made_of", made_of)
     if is_sorted:  # the kinds of one metric next to each other
         metric, kind = sides.ALL_METRICS.index, sides.ALL_KINDS.index
-        rows.sort(key=lambda row: (row.given, metric(row.metric), kind(row.kind)))
+        rows.sort(key=lambda row: (row.fixed_size, metric(row.metric), kind(row.kind)))
     summary |= {"answer": crossover_answer(rows), **made_of}
     if with_curves:
         summary |= {"curves": curves, "ratios": sides.ratios(curves)}
@@ -280,12 +282,16 @@ def _check_times(kinds: Sequence[str], terms: Any) -> None:
 
 # -- rows ------------------------------------------------------------------------------
 def _row(
-    meeting: Meeting, finder: Finder, contest: Contest, given: int, refused: list[AttnprofError]
+    meeting: Meeting,
+    finder: Finder,
+    contest: Contest,
+    fixed_size: int,
+    refused: list[AttnprofError],
 ) -> CrossoverRecord:
     """Return one row; of a refusal a row with the reason, which is also added to ``refused``."""
-    empty = _blank(meeting, contest, given)
+    empty = _blank(meeting, contest, fixed_size)
     try:
-        finding = finder.find(contest, given)
+        finding = finder.find(contest, fixed_size)
     except (RequestError, CannotRunError) as refusal:
         refused.append(refusal)
         return replace(empty, skipped=str(refusal))
@@ -303,11 +309,11 @@ def _row(
     )  # fmt: skip
 
 
-def _blank(meeting: Meeting, contest: Contest, given: int) -> CrossoverRecord:
+def _blank(meeting: Meeting, contest: Contest, fixed_size: int) -> CrossoverRecord:
     """Return a row with the request alone, and no answer."""
     w, axis = meeting.workload, meeting.axis
     sizes = {name: getattr(w, name) for name in ("head_dim", "num_heads", "batch_size")}
-    sizes |= {"seq_len": None, axis.given: given, SIZES.get(axis.name, ""): None}
+    sizes |= {"seq_len": None, axis.fixed_name: fixed_size, SIZES.get(axis.name, ""): None}
     if axis.d_model is not None:
         sizes |= {"head_dim": None, "d_model": axis.d_model}
     sizes = {name: size for name, size in sizes.items() if name in SIZES_OF_ROWS}

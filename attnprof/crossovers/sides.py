@@ -40,7 +40,7 @@ ALL_METRICS = (*METRICS, *OTHERS, TIME)
 class Meeting:
     """Two mechanisms and their workload, in which two sizes are open.
 
-    One is the size of ``axis``. The other is given for a row: the head width if the axis is the
+    One is the size of ``axis``. The other is fixed in a row: the head width if the axis is the
     length, else the length. A side may be a user's module instead, a
     :class:`attnprof.trace.request.target.Target`, which has no closed form of ours and is in no
     document.
@@ -71,15 +71,15 @@ class Meeting:
 
             raise RequestError(f"{self.own_modules[0].name} {NO_STEP}")
 
-    def branches_at(self, sample: tuple[int, int], symbolic_given: bool) -> Branches:
-        """Return variables at a value and a given size; shared for one given size."""
-        branches = self._branches.setdefault((sample[1], symbolic_given), Branches(sample))
+    def branches_at(self, sample: tuple[int, int], symbolic_fixed: bool) -> Branches:
+        """Return variables at a value and a fixed size; shared for one fixed size."""
+        branches = self._branches.setdefault((sample[1], symbolic_fixed), Branches(sample))
         branches.move(sample)
         return branches
 
-    def at(self, value: Number, given: Number) -> tuple[list[Any], Workload]:
+    def at(self, value: Number, fixed_size: Number) -> tuple[list[Any], Workload]:
         """Return both sides and their workload at a value of the axis."""
-        return self.axis.placed((self.a, self.b), self.workload, value, given)
+        return self.axis.placed((self.a, self.b), self.workload, value, fixed_size)
 
 
 #: Sizes in printed formulas; one head and several, as :func:`pairs_for` takes them.
@@ -98,7 +98,7 @@ class CostSource:
     """The cost of one side, and the values at which it is known: all of them for a formula.
 
     ``cost`` takes both sides (the axis may be a parameter of theirs) and the workload. If
-    ``general``, the sizes may be symbols, and the given size another one. ``domain_text`` has the
+    ``general``, the sizes may be symbols, and the fixed size another one. ``domain_text`` has the
     conditions in words, ``doubt`` a note on the values.
     """
 
@@ -127,9 +127,9 @@ class Contest:
         """Return the unit of the metric."""
         return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
 
-    def at(self, given: int) -> tuple[CostSource, ...]:
-        """Return both costs at the given size."""
-        return self.costs if self.derived is None else self.derived(given)
+    def at(self, fixed_size: int) -> tuple[CostSource, ...]:
+        """Return both costs at the fixed size."""
+        return self.costs if self.derived is None else self.derived(fixed_size)
 
     def lengths(self, head_dim: int, axis: CrossoverAxis = SEQ) -> Lengths:
         """Return lengths, or values of the axis, at which both costs are known.
@@ -248,43 +248,43 @@ WITHOUT_CROSSOVER = 1024
 def curves_of(
     meeting: Meeting, compared: Sequence[Contest], records: Sequence[CrossoverRecord]
 ) -> Iterator[dict[str, Any]]:
-    """Yield both costs of each contest at each given size, where both are known."""
+    """Yield both costs of each contest at each fixed size, where both are known."""
     axis = meeting.axis
-    for contest, given in product(compared, dict.fromkeys(r.given for r in records)):
-        rows = [r for r in records if r.given == given]
+    for contest, fixed_size in product(compared, dict.fromkeys(r.fixed_size for r in records)):
+        rows = [r for r in records if r.fixed_size == fixed_size]
         try:
-            domain = contest.lengths(given, axis)
+            domain = contest.lengths(fixed_size, axis)
         except (RequestError, CannotRunError):
             continue  # a row says why
-        places = _lengths([x for r in rows for x in r.all_crossings if x >= 1], domain)
+        values = _lengths([x for r in rows for x in r.all_crossings if x >= 1], domain)
         searched = any(r.method == "searched" and r.kind == contest.kind for r in rows)
         if searched and axis.name != "seq":
-            places = axis.values(meeting.workload, given)
+            values = axis.values(meeting.workload, fixed_size)
         both: list[dict[int, Number]] = [{}, {}]
-        for n, (source, points) in product(places, zip(contest.at(given), both, strict=True)):
+        for n, (source, points) in product(values, zip(contest.at(fixed_size), both, strict=True)):
             with suppress(RequestError):  # a value that the mechanism refuses
-                points[n] = source.cost(*meeting.at(n, given))
+                points[n] = source.cost(*meeting.at(n, fixed_size))
         fields = {"metric": contest.metric, "unit": contest.unit, "kind": contest.kind}
-        yield from side_curves(meeting, given, both, **fields)
+        yield from side_curves(meeting, fixed_size, both, **fields)
 
 
 def side_curves(
-    meeting: Meeting, given: int, both: Sequence[Mapping[int, Any]], **fields: Any
+    meeting: Meeting, fixed_size: int, both: Sequence[Mapping[int, Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield each side's costs at values of the axis as a figure takes them, with ``fields``."""
     x = "seq_len" if meeting.axis.name == "seq" else "at"
     for side, points in zip((meeting.a, meeting.b), both, strict=True):
         if points:
             values = {x: list(points), "value": list(points.values())}
-            yield {**fields, "mechanism": side.name, meeting.axis.given: given, **values}
+            yield {**fields, "mechanism": side.name, meeting.axis.fixed_name: fixed_size, **values}
 
 
 def searched_curves(
-    meeting: Meeting, given: int, costs: Mapping[int, Sequence[Any]], **fields: Any
+    meeting: Meeting, fixed_size: int, costs: Mapping[int, Sequence[Any]], **fields: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield both sides' costs at the places that a search tried."""
     both = [{n: costs[n][side] for n in sorted(costs)} for side in (0, 1)]
-    return side_curves(meeting, given, both, **fields)
+    return side_curves(meeting, fixed_size, both, **fields)
 
 
 def _lengths(marks: Sequence[float], domain: Lengths) -> list[int]:

@@ -235,16 +235,18 @@ AROUND = 32
 
 
 def bisected(
-    difference: Callable[[int], int], domain: Lengths = EVERY, places: Sequence[int] | None = None
+    difference: Callable[[int], int],
+    domain: Lengths = EVERY,
+    candidates: Sequence[int] | None = None,
 ) -> Crossings:
     """Return signs of an integer difference up to 2**40; a crossing is an integer of new sign.
 
-    ``places`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are tried,
-    and a pair of crossings between two neighbours of their grid can be missed. Lengths that a
-    mechanism refuses are left out; if all are, the refusal is raised.
+    ``candidates`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are
+    tried, and a pair of crossings between two neighbours of their grid can be missed. Lengths that
+    a mechanism refuses are left out; if all are, the refusal is raised.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
-    search.try_all(domain.grid() if places is None else places)
+    search.try_all(domain.grid() if candidates is None else candidates)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
@@ -253,7 +255,7 @@ def bisected(
         middle = domain.after(low + max(step, (high - low) // 2)) if high - low > step else None
         if middle is not None and low < middle < high:
             yield middle
-            yield from nearest_to_middle(low, high) if places is not None else ()
+            yield from nearest_to_middle(low, high) if candidates is not None else ()
 
     for bracket in search.brackets():
         low, high = search.halve(*bracket, between)
@@ -263,19 +265,19 @@ def bisected(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
     )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
-    looked_at = None if places is None else search.ends
+    looked_at = None if candidates is None else search.ends
     return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
 
 
 # -- solved ----------------------------------------------------------------------------
-def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, str | None]:
-    """Return all crossings at a given size, and the last one's closed form in it, or None.
+def solved(meeting: Meeting, contest: Contest, fixed_size: int) -> tuple[Crossings, str | None]:
+    """Return all crossings at a fixed size, and the last one's closed form in it, or None.
 
     By polynomials if the costs are any, else by bisection of integers. Only lengths at which both
     costs are known count.
     """
-    axis, (first, second) = meeting.axis, contest.at(given)
-    domain = contest.lengths(given, axis)
+    axis, (first, second) = meeting.axis, contest.at(fixed_size)
+    domain = contest.lengths(fixed_size, axis)
 
     def difference(n: Number, d: Number) -> Number:
         if not isinstance(d, int) and not (first.general and second.general):
@@ -285,7 +287,7 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
 
     @cache
     def at(length: int) -> Number:
-        value = difference(length, given)
+        value = difference(length, fixed_size)
         return int(value) if value == int(value) else value
 
     def integers(n: Number, d: Number) -> Number:
@@ -296,23 +298,23 @@ def solved(meeting: Meeting, contest: Contest, given: int) -> tuple[Crossings, s
     if len(domain.stretches) == 1:
         with suppress(*not_this_way):
             start = domain.stretches[0][0]
-            played = pieces(integers, given, start, meeting.branches_at)
+            played = pieces(integers, fixed_size, start, meeting.branches_at)
             crossings = crossings_of(played, at, domain)
             solvable = crossings.roots and crossings.runs[-1].piece
-            return crossings, _last_form(crossings, given, axis) if solvable else None
-    places = None if axis.name == "seq" else axis.values(meeting.workload, given)
-    return bisected(at, domain, places), None
+            return crossings, _last_form(crossings, fixed_size, axis) if solvable else None
+    candidates = None if axis.name == "seq" else axis.values(meeting.workload, fixed_size)
+    return bisected(at, domain, candidates), None
 
 
-def _last_form(crossings: Crossings, given: int, axis: CrossoverAxis) -> str | None:
+def _last_form(crossings: Crossings, fixed_size: int, axis: CrossoverAxis) -> str | None:
     """Return a closed form of the last crossing, from a polynomial that vanishes there, or None."""
     root = crossings.roots[-1]
     for run in reversed(crossings.runs[-2:]):
         if run.piece and run.piece.general:
             for terms in _factors(run.piece.terms, axis):
-                roots = positive_roots(at_width(terms, given))
+                roots = positive_roots(at_width(terms, fixed_size))
                 vanishes = any(abs(zero.at - root.at) <= SAME for zero in roots)
-                if vanishes and (form := closed_form(terms, given, root)):
+                if vanishes and (form := closed_form(terms, fixed_size, root)):
                     return form.replace("d", axis.letter)
     return None
 
@@ -331,12 +333,12 @@ def _factors(terms: Polynomial, axis: CrossoverAxis) -> list[Polynomial]:
     return [terms, *(dict(part.as_poly(x, y).terms()) for part, _ in factor_list(whole, x, y)[1])]
 
 
-def roots_of_formulas(meeting: Meeting, metric: str, given: int) -> list[float]:
+def roots_of_formulas(meeting: Meeting, metric: str, fixed_size: int) -> list[float]:
     """Return where our closed forms of a metric cross; [] if a side has none."""
     if meeting.own_modules:
         return []
     try:
         (contest,) = contests(meeting, ("formula",), (metric,))
-        return [float(root.at) for root in solved(meeting, contest, given)[0].roots]
+        return [float(root.at) for root in solved(meeting, contest, fixed_size)[0].roots]
     except (CannotRunError, RequestError):
         return []

@@ -48,12 +48,12 @@ def expected_s(length: float, longest_s: Sequence[tuple[int, float]]) -> float:
 
 
 def search_s(
-    longest_s: Sequence[tuple[int, float]], places: Sequence[int], crossings: Sequence[float],
+    longest_s: Sequence[tuple[int, float]], lengths: Sequence[int], crossings: Sequence[float],
     most_s: float, close_ones: int = CLOSE_ONES,
 ) -> float:  # fmt: skip
     """Return seconds that a search should still take.
 
-    ``places`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
+    ``lengths`` are lengths still to be tried, until a call takes more than ``most_s`` seconds;
     around each of ``crossings`` some are timed closely, around the first one ``close_ones``.
     """
 
@@ -63,8 +63,8 @@ def search_s(
         return BUILD_S + pair_s + max(timed_s, budget.least * pair_s)
 
     seconds = 0.0
-    for place in places:
-        call_s = expected_s(place, longest_s)
+    for length in lengths:
+        call_s = expected_s(length, longest_s)
         if call_s > most_s:
             break
         seconds += look_s(call_s, LOOK)
@@ -122,7 +122,7 @@ class TimeSearch:
     shortest: int = SHORTEST
     text: Callable[[int], str] = "{:,} tokens".format
     title: str = "both"
-    seen: dict[int, PairedTimes] = field(default_factory=dict)
+    times: dict[int, PairedTimes] = field(default_factory=dict)
     crossings: list[TimeCrossing] = field(default_factory=list)
     end: str = ""
     timed_calls: int = 0
@@ -144,13 +144,13 @@ class TimeSearch:
 
     def _look(self, length: int, budget: Budget) -> PairedTimes:
         """Return the times at a length, measured once, or again closely after a quick look."""
-        if length not in self.seen or (budget is CLOSE and length not in self._closely):
+        if length not in self.times or (budget is CLOSE and length not in self._closely):
             tell(
                 f"timing {self.title} at {self.text(length)}{self._so_far()}", left_s=self._left_s()
             )
             self._time(length, budget)
         self._closely |= {length} if budget is CLOSE else set()
-        return self.seen[length]
+        return self.times[length]
 
     def _time(self, length: int, budget: Budget) -> None:
         """Time a length, again and again while other programs disturb too many of its calls."""
@@ -158,18 +158,18 @@ class TimeSearch:
         for _ in range(1 + TIMED_AGAIN):
             for times, more in zip(pairs, self.compare(length, budget), strict=True):
                 times.extend(more)
-            self.seen[length] = PairedTimes(length, *pairs)
+            self.times[length] = PairedTimes(length, *pairs)
             if not self._is_disturbed(length, budget.least):
                 break
         self.timed_calls += 2 * len(pairs[0])
 
     def _is_disturbed(self, length: int, least: int) -> bool:
         """Return whether a length has too few pairs that no other program disturbed."""
-        times = self.seen[length]
-        shorter = max((n for n in self.seen if n < length), default=None)
+        times = self.times[length]
+        shorter = max((n for n in self.times if n < length), default=None)
         if shorter is not None:
             growth = (length / shorter) ** GROWTHS[1]
-            usual_s = max(TELLING_S, growth * self.seen[shorter].longest_s)
+            usual_s = max(TELLING_S, growth * self.times[shorter].longest_s)
             if times.longest_s > UNEXPECTED * usual_s:
                 return True
         return len(times.undisturbed) < least
@@ -177,9 +177,9 @@ class TimeSearch:
     @property
     def noise(self) -> str | None:
         """Return a sentence if other programs disturbed the calls, else None."""
-        count = sum(len(times.a_s) for times in self.seen.values())
-        disturbed = count - sum(len(times.undisturbed) for times in self.seen.values())
-        lengths = [n for n in sorted(self.seen) if self._is_disturbed(n, LEAST_PAIRS)]
+        count = sum(len(times.a_s) for times in self.times.values())
+        disturbed = count - sum(len(times.undisturbed) for times in self.times.values())
+        lengths = [n for n in sorted(self.times) if self._is_disturbed(n, LEAST_PAIRS)]
         if not lengths and disturbed <= BUSY * count:
             return None
         where = f", nearly all at {joined([self.text(n) for n in lengths])}" if lengths else ""
@@ -203,7 +203,7 @@ class TimeSearch:
         middles = [sqrt(low * high) for low, high in self._brackets()]
         if self._bracket is None:
             last = timed[-1][0]
-            later = [place for place in self._places() if place > last]
+            later = [place for place in self._spread_lengths() if place > last]
             roots = middles or [*self.guesses[:1]] or [float(last)]
             return search_s(timed, later, roots, self.most_s)
         low, high = self._bracket
@@ -215,30 +215,30 @@ class TimeSearch:
     def _outwards(self) -> None:
         """Try lengths a factor apart around the guesses, until a call takes too long."""
         first: AttnprofError | None = None
-        for place in self._places():
+        for place in self._spread_lengths():
             length = self.runnable(place)
             if length is None:
-                self.end = f"none beyond {self.text(max(self.seen))} runs" if self.seen else ""
+                self.end = f"none beyond {self.text(max(self.times))} runs" if self.times else ""
                 break
             if length > self.longest:
                 self.end = f"{self.text(self.longest)} are the most that is looked at"
                 break
-            if length in self.seen:
+            if length in self.times:
                 continue
             if self._is_slow(length):
                 self.end = f"a call at {self.text(length)} should take more than {self.most_s:g} s"
                 break
             try:
-                seen = self._look(length, LOOK)
+                times = self._look(length, LOOK)
             except AttnprofError as refusal:
                 first = first or refusal
-                if self.seen:
+                if self.times:
                     self.end = str(refusal)
                     break
                 continue
-            if not seen.sign:
+            if not times.sign:
                 self._look(length, CLOSE)
-        if not self.seen:
+        if not self.times:
             raise first or CannotRunError("both run at no length that can be timed")
 
     def _look_around_guesses(self) -> None:
@@ -249,28 +249,28 @@ class TimeSearch:
         """
         brackets, guesses = self._brackets(), sorted(self.guesses)
         alone = [x for x in guesses if not any(low <= x <= high for low, high in brackets)]
-        places = [x * factor for x in alone for factor in (1 / AROUND_GUESS, AROUND_GUESS)]
-        for place in (*places, *(sqrt(a * b) for a, b in pairwise(guesses))):
-            length = self.runnable(max(self.shortest, round(place)))
+        values = [x * factor for x in alone for factor in (1 / AROUND_GUESS, AROUND_GUESS)]
+        for value in (*values, *(sqrt(a * b) for a, b in pairwise(guesses))):
+            length = self.runnable(max(self.shortest, round(value)))
             if length is not None and length <= self.longest and not self._is_slow(length):
                 with suppress(AttnprofError):  # it may not run there
                     self._look(length, LOOK)
 
-    def _places(self) -> Iterator[int]:
+    def _spread_lengths(self) -> Iterator[int]:
         """Yield lengths from the shortest on; every guess is in the middle of two of them."""
         guesses = sorted(g for g in self.guesses if self.shortest < g < self.longest)
         centre = guesses[0] if guesses else self.shortest * sqrt(APART)
-        place = centre / sqrt(APART)
-        while place > self.shortest:
-            place /= APART
-        places = [max(self.shortest, round(place))]
-        while places[-1] < self.longest:
-            place *= APART
-            places.append(round(place))
+        length = centre / sqrt(APART)
+        while length > self.shortest:
+            length /= APART
+        lengths = [max(self.shortest, round(length))]
+        while lengths[-1] < self.longest:
+            length *= APART
+            lengths.append(round(length))
         for guess in guesses[1:]:  # between lengths that are there, only far from them
             near = (guess / sqrt(APART), guess * sqrt(APART))
-            places += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in places)]
-        yield from sorted(set(places))
+            lengths += [round(x) for x in near if all(abs(log(x / y)) > 0.5 for y in lengths)]
+        yield from sorted(set(lengths))
 
     def _is_slow(self, length: int) -> bool:
         """Return whether a call should take too long, by the calls timed so far."""
@@ -281,12 +281,12 @@ class TimeSearch:
 
     def _longest_calls(self) -> list[tuple[int, float]]:
         """Return all lengths timed so far, with seconds of the longer call."""
-        return [(n, self.seen[n].longest_s) for n in sorted(self.seen)]
+        return [(n, self.times[n].longest_s) for n in sorted(self.times)]
 
     def _brackets(self) -> list[tuple[int, int]]:
         """Return neighbours of different sign; lengths that do not tell lie between."""
-        decided = [n for n in sorted(self.seen) if self.seen[n].sign]
-        return [(a, b) for a, b in pairwise(decided) if self.seen[a].sign != self.seen[b].sign]
+        decided = [n for n in sorted(self.times) if self.times[n].sign]
+        return [(a, b) for a, b in pairwise(decided) if self.times[a].sign != self.times[b].sign]
 
     # -- one crossing ------------------------------------------------------------------
     def _crossing(self, low: int, high: int) -> TimeCrossing | None:
@@ -300,13 +300,13 @@ class TimeSearch:
             self._bracket = low, high
             if high / low <= NARROW:
                 break
-            a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
+            a, b = self.times[low].log_ratio, self.times[high].log_ratio
             share = min(0.85, max(0.15, a / (a - b)))
             middle = self.runnable(round(low * (high / low) ** share))
             if middle is None or not low < middle < high:
                 break
             one = self._look(middle, LOOK)
-            if (one.log_ratio > 0) == (self.seen[low].sign > 0):
+            if (one.log_ratio > 0) == (self.times[low].sign > 0):
                 low = middle
             else:
                 high = middle
@@ -328,12 +328,12 @@ class TimeSearch:
         The interval ends, at most, at the next lengths on either side whose calls tell the order.
         """
         low, high = ends
-        places = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
-        near = sorted({length for x in places if (length := self.runnable(round(x)))} | {*ends})
+        points = (low * (high / low) ** (n / (ALONG - 1)) for n in range(ALONG))
+        near = sorted({length for x in points if (length := self.runnable(round(x)))} | {*ends})
         crossing = self._line(near)
-        signs = self.seen[low].sign, self.seen[high].sign
-        before = [n for n in near if n <= crossing.at and self.seen[n].sign == signs[0] != 0]
-        after = [n for n in near if n >= crossing.at and self.seen[n].sign == signs[1] != 0]
+        signs = self.times[low].sign, self.times[high].sign
+        before = [n for n in near if n <= crossing.at and self.times[n].sign == signs[0] != 0]
+        after = [n for n in near if n >= crossing.at and self.times[n].sign == signs[1] != 0]
         first, last = max(before, default=low), min(after, default=high)
         return TimeCrossing(crossing.at, crossing.low or float(first), crossing.high or float(last))
 
@@ -349,7 +349,7 @@ class TimeSearch:
 
     def _interpolated(self, low: int, high: int) -> float:
         """Return the zero of a line between two lengths, over their logarithms."""
-        a, b = self.seen[low].log_ratio, self.seen[high].log_ratio
+        a, b = self.times[low].log_ratio, self.times[high].log_ratio
         return float(low * (high / low) ** (a / (a - b) if a != b else 0.5))
 
     def _line_near(self, root: float, ends: tuple[int, int]) -> TimeCrossing:

@@ -1,4 +1,4 @@
-"""Times of two mechanisms over an axis, at one given size: predicted and measured crossings.
+"""Times of two mechanisms over an axis, at one fixed size: predicted and measured crossings.
 
 Predicted ones are searched by :mod:`attnprof.crossovers.predicted_search`, measured ones by
 :mod:`attnprof.crossovers.time_search`.
@@ -76,21 +76,21 @@ class TimeFinder:
         request = request_of(self.meeting.a, self.meeting.workload, **self.options)
         self.environment = point_environment(request)
 
-    def find(self, contest: Contest, given: int) -> Finding:
-        """Return the predicted or the measured crossings at a size given."""
-        if given not in self._pairs:
-            self._pairs[given] = TimedPair(
-                self.meeting, given, self.options, self.environment, self.terms
+    def find(self, contest: Contest, fixed_size: int) -> Finding:
+        """Return the predicted or the measured crossings at a fixed size."""
+        if fixed_size not in self._pairs:
+            self._pairs[fixed_size] = TimedPair(
+                self.meeting, fixed_size, self.options, self.environment, self.terms
             )
-        pair = self._pairs[given]
+        pair = self._pairs[fixed_size]
         return pair.predicted() if contest.kind == PREDICTED else pair.measured()
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield both times at the values that were looked at."""
         fields = {"metric": TIME, "unit": "s"}
-        for given, pair in self._pairs.items():
+        for fixed_size, pair in self._pairs.items():
             for kind, times in pair.times.items():
-                yield from searched_curves(self.meeting, given, times, **fields, kind=kind)
+                yield from searched_curves(self.meeting, fixed_size, times, **fields, kind=kind)
 
     @property
     def made_of(self) -> dict[str, str]:
@@ -102,10 +102,10 @@ class TimeFinder:
 
 @dataclass
 class TimedPair:
-    """Both sides at one given size, and their times over the meeting's axis so far."""
+    """Both sides at one fixed size, and their times over the meeting's axis so far."""
 
     meeting: Meeting
-    given: int
+    fixed_size: int
     options: Mapping[str, Any]
     environment: Mapping[str, Any]
     terms: TimeTerms
@@ -123,7 +123,7 @@ class TimedPair:
 
     def requests(self, value: int) -> list[PointRequest]:
         """Return both sides at a value; :class:`CannotRunError` if memory is too small."""
-        sides, sizes = self.meeting.at(value, self.given)
+        sides, sizes = self.meeting.at(value, self.fixed_size)
         requests = [request_of(side, sizes, **self.options) for side in sides]
         for request in requests:
             with refusing(request):
@@ -138,7 +138,7 @@ class TimedPair:
             lengths = (-(-place // step) * step for step in steps)
             values: Iterator[int] = takewhile(lambda length: length <= 2 * place + 64, lengths)
         else:
-            values = self.axis.after(place, self.meeting.workload, self.given)
+            values = self.axis.after(place, self.meeting.workload, self.fixed_size)
         return next(filter(self._is_taken, values), None)
 
     def _is_taken(self, value: int) -> bool:
@@ -157,7 +157,7 @@ class TimedPair:
         """Return the first and last value for a search; {} over lengths, where it has its own."""
         if self.axis.name == "seq":
             return {}
-        values = self.axis.values(self.meeting.workload, self.given)
+        values = self.axis.values(self.meeting.workload, self.fixed_size)
         return {"shortest": values[0], "longest": values[-1]}
 
     @property
@@ -210,13 +210,13 @@ class TimedPair:
                 title=self._names, **self._ends(),
             )  # fmt: skip
             search.run()
-        seen = {n: (median(one.a_s), median(one.b_s)) for n, one in search.seen.items()}
-        self.times[MEASURED] = seen
-        signs = [sign for n in sorted(search.seen) if (sign := search.seen[n].sign)] or [0]
+        times = {n: (median(one.a_s), median(one.b_s)) for n, one in search.times.items()}
+        self.times[MEASURED] = times
+        signs = [sign for n in sorted(search.times) if (sign := search.times[n].sign)] or [0]
         end, outer = search.end, (signs[0], signs[-1])
-        if far := [guess for guess in guesses if guess > max(seen)]:
+        if far := [guess for guess in guesses if guess > max(times)]:
             end += f"; the crossing is expected at {self.text(round(far[0]))}"
-        finding = self._finding(search.crossings, outer, seen, search.timed_calls, end)
+        finding = self._finding(search.crossings, outer, times, search.timed_calls, end)
         noise = search.noise
         if noise and self.options["device"] == "cpu" and self.options["threads"] != 1:
             noise += ", or with --threads 1, which counts processor time"
@@ -227,7 +227,7 @@ class TimedPair:
         try:
             return [one.at for one in self.prediction.time_crossings]
         except (CannotRunError, RequestError):
-            return roots_of_formulas(self.meeting, "flops", self.given)
+            return roots_of_formulas(self.meeting, "flops", self.fixed_size)
 
     def _compare(self, value: int, budget: Budget) -> tuple[list[float], list[float]]:
         """Return seconds of calls of both sides in turns."""
@@ -280,18 +280,18 @@ class TimedPair:
         requests = [request.to_dict() for request in self.requests(first)]
         sides = [{k: v for k, v in x.items() if k not in ("seq_len", "budget")} for x in requests]
         identity = [sides, self.environment.get("device_name")]
-        identity += [] if over == "seq" else [over, self.given]
+        identity += [] if over == "seq" else [over, self.fixed_size]
         return json.dumps(identity, sort_keys=True, default=str)
 
     def _finding(
-        self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], seen: Mapping[int, Any],
+        self, crossings: Sequence[TimeCrossing], outer: tuple[int, int], times: Mapping[int, Any],
         timed_calls: int, end: str,
     ) -> Finding:  # fmt: skip
         """Return the finding of a search, with the fields of its row."""
         last = crossings[-1] if crossings else None
-        low, high = min(seen), max(seen)
+        low, high = min(times), max(times)
         return Finding([one.at for one in crossings], outer, ceil(last.at) if last else low, {
             "ci_low": last and last.low, "ci_high": last and last.high, "bound": end or None,
             "searched": [[low, high]], "searched_step": 1, "timed_calls": timed_calls,
-            "lengths": sorted(seen),
+            "lengths": sorted(times),
         })  # fmt: skip

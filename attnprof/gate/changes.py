@@ -49,7 +49,7 @@ class Change(Work):
     upcast: str = ""
 
     @property
-    def held(self) -> int:
+    def extra_bytes(self) -> int:
         """Return how many more bytes its results have than before; 0 for a view."""
         return _bytes(self.gained) - _bytes(self.lost) if self.bytes_moved else 0
 
@@ -232,7 +232,7 @@ def _results_text(results: Mapping[Result, int], sizes: Mapping[str, int]) -> st
 #: How much a change adds to a metric. FLOPs by kind (additions …) are not known by operation.
 AMOUNTS: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
-    "peak_bytes": lambda change: change.held,
+    "peak_bytes": lambda change: change.extra_bytes,
     "parameters": lambda _: 0,
     "dispatched_operations": lambda change: change.times,
     "uncounted_operations": lambda change: change.times if not change.flops else 0,

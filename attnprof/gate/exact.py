@@ -35,12 +35,12 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     differences = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
     records = [_metric_record(case, name, baseline, current, differences) for name in names]
-    places = {f"formula:{record.metric}": record.place for record in records}
+    lines = {f"formula:{record.metric}": record.place for record in records}
     with_formulas = all(side.formulas or side.no_formula for side in (baseline, current))
     for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if with_formulas else ():
         record = _formula_record(case, name, baseline, current)
         changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and differences
-        place = (places.get(record.metric) or differences[0].line) if changed else ""
+        place = (lines.get(record.metric) or differences[0].line) if changed else ""
         records.append(replace(record, place=place))
     return records
 
@@ -99,7 +99,7 @@ def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mappin
         return f"as many, but others: {named}" if name == "dispatched_operations" and named else ""
     if name == "parameters":
         return f"{format_count(abs(amount))} {'more' if amount > 0 else 'fewer'}"
-    if name == "peak_bytes" and not any(change.held * amount > 0 for change in causes):
+    if name == "peak_bytes" and not any(change.extra_bytes * amount > 0 for change in causes):
         longer = "longer" if amount > 0 else "shorter"
         return f"results are held {longer}" + (f"; changed: {named}" if named else "")
     return named
@@ -190,22 +190,22 @@ def _formula_record(case: str, name: str, baseline: Counted, current: Counted) -
         verdict, why = rules.NEW, "the baseline has no closed form of it"
     elif before != now:
         was, is_ = baseline.metrics.get(name), current.metrics.get(name)
-        here = None if was is None or is_ is None else (is_ > was) - (is_ < was)
+        at_shape = None if was is None or is_ is None else (is_ > was) - (is_ < was)
         sizes, unit = current.sizes or baseline.sizes, UNITS.get(name, name)
-        verdict, why = difference(before, now, sizes, here, unit)
+        verdict, why = difference(before, now, sizes, at_shape, unit)
     return CheckRecord(
         case=case, metric=f"formula:{name}", baseline=before, current=now, verdict=verdict, why=why
     )
 
 
 def difference(
-    before: str, now: str, sizes: Mapping[str, int], here: int | None, unit: str
+    before: str, now: str, sizes: Mapping[str, int], at_shape: int | None, unit: str
 ) -> tuple[str, str]:
     """Return the verdict on two formulas and their difference: ``+ 2·B·N²·h additions``.
 
-    ``here`` is the sign of the change that a run counted at these sizes, if any. The new formula is
-    worse if it is more at these sizes or for longer sequences; if these are equal, if it is more
-    for larger sizes.
+    ``at_shape`` is the sign of the change that a run counted at these sizes, if any. The new
+    formula is worse if it is more at these sizes or for longer sequences; if these are equal, if it
+    is more for larger sizes.
     """
     import sympy
 
@@ -224,18 +224,18 @@ def difference(
     if old == new or (apart == 0 and not branch):
         return rules.OK, ""
     grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
-    here = _sign_of_change(old, new, at) if here is None else here
+    at_shape = _sign_of_change(old, new, at) if at_shape is None else at_shape
     long = _sign_of_change(old, new, {**at, "N": at.get("N", 1) * _LONG})
     large = _sign_of_change(old, new, grown)
     where = " in the branch of this shape" if branch else ""
     text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
-    if here == long == large == 0:
+    if at_shape == long == large == 0:
         text += ": the same at this shape and for larger sizes"
-    elif here == long == 0:
+    elif at_shape == long == 0:
         text += f": the same at this shape, {_WORDS[large]} for larger sizes"
-    elif here != long:
-        text += f": {_WORDS[here]} at this shape, {_WORDS[long]} for longer sequences"
-    sign = 1 if 1 in (here, long) else min(here, long) or large
+    elif at_shape != long:
+        text += f": {_WORDS[at_shape]} at this shape, {_WORDS[long]} for longer sequences"
+    sign = 1 if 1 in (at_shape, long) else min(at_shape, long) or large
     return {1: rules.REGRESSED, -1: rules.IMPROVED, 0: rules.OK}[sign], text
 
 

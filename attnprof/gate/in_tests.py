@@ -171,7 +171,7 @@ def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
     for name in COUNTING:  # once here, not in every fork
         import_module(name)
     answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
-    if answer.given:
+    if answer.has_value:
         outcome = Counted.from_dict(answer.value)
         if _NO_FORK not in (outcome.error or outcome.no_formula):
             return outcome

@@ -179,12 +179,12 @@ def sentence(record: CheckRecord) -> str:
 
 def without_repeats(records: Sequence[CheckRecord]) -> list[CheckRecord]:
     """Return the records, each repeated reason replaced by "as above"."""
-    seen: set[str] = set()
+    reasons: set[str] = set()
     result = []
     for record in records:
-        again = record.why in seen and record.why != ""
+        again = record.why in reasons and record.why != ""
         result.append(replace(record, why="as above", place="") if again else record)
-        seen.add(record.why)
+        reasons.add(record.why)
     return result
 
 

@@ -305,8 +305,10 @@ def power_text(case: Case, raced: Race) -> list[str]:
     chance = power(judgement, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
-    seen = f"a slowdown of {_percent(SLOWDOWN)} is seen with a probability of {_percent(chance)}"
-    start = f"{case.name}: at this noise {seen}"
+    start = (
+        f"{case.name}: at this noise a slowdown of {_percent(SLOWDOWN)} is seen with a probability "
+        f"of {_percent(chance)}"
+    )
     needed = processes_for(judgement, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]

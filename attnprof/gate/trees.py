@@ -39,15 +39,15 @@ class Checkout:
     submodules: Mapping[str, str] = field(default_factory=dict)
 
 
-def checked_out(here: Path, commit: str, place: Path, label: str) -> Checkout:
+def checked_out(folder: Path, commit: str, place: Path, label: str) -> Checkout:
     """Write a commit's files, submodules included, into a new folder.
 
     The index is a temporary one, and no hook runs. A filter (``git lfs``) runs where attributes of
     the repository name it.
     """
     try:
-        top = Path(git(here, "rev-parse", "--show-toplevel"))
-        directory = Path(git(here, "rev-parse", "--absolute-git-dir"))
+        top = Path(git(folder, "rev-parse", "--show-toplevel"))
+        directory = Path(git(folder, "rev-parse", "--absolute-git-dir"))
         _write_files(directory, commit, place, place.with_name("index"))
         submodules = dict(_submodules(top, directory, commit, place, place.with_name("index")))
     except subprocess.SubprocessError as error:
@@ -190,28 +190,28 @@ def _git_output(owner: Path, *arguments: str) -> str | None:
 
 @contextmanager
 def tree_of(
-    text: str, here: Path | None = None, limit_s: float | None = None
+    text: str, base: Path | None = None, limit_s: float | None = None
 ) -> "Iterator[RunningTree]":
-    """Yield the folder that ``text`` names or, for a revision at ``here``, its files."""
-    here = here or Path.cwd()
-    if (folder := here / text).is_dir():
+    """Yield the folder that ``text`` names or, for a revision at ``base``, its files."""
+    base = base or Path.cwd()
+    if (folder := base / text).is_dir():
         yield RunningTree(folder.resolve(), text, limit_s)
         return
     problem = f"--against {text}: no such folder"
-    commit = _commit_of(text, here, problem)
-    inside = git(here, "rev-parse", "--show-prefix")
+    commit = _commit_of(text, base, problem)
+    inside = git(base, "rev-parse", "--show-prefix")
     with temporary_folder() as temporary:
         place = temporary / "tree"
-        checkout = checked_out(here, commit, place, text)
+        checkout = checked_out(base, commit, place, text)
         if not (place / inside).is_dir():
             raise RequestError(f"{text} has no folder {inside}: run this where it has one")
         yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s, checkout)
 
 
-def _commit_of(text: str, here: Path, problem: str) -> str:
+def _commit_of(text: str, folder: Path, problem: str) -> str:
     """Return the commit that a revision names; ``problem`` begins the error message."""
     try:
-        git(here, "rev-parse", "--git-dir")
+        git(folder, "rev-parse", "--git-dir")
     except OSError as error:
         raise CannotRunError(
             f"{problem}, and git cannot be run here to look for a revision: {why_of(error)}; "
@@ -219,10 +219,10 @@ def _commit_of(text: str, here: Path, problem: str) -> str:
         ) from error
     except subprocess.SubprocessError as error:
         if "not a git repository" in (why := reason_of(error)):
-            raise RequestError(f"{problem}, and {here} is not in a git repository") from error
-        raise CannotRunError(f"{problem}, and git fails in {here}: {why}") from error
+            raise RequestError(f"{problem}, and {folder} is not in a git repository") from error
+        raise CannotRunError(f"{problem}, and git fails in {folder}: {why}") from error
     try:
-        return git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
+        return git(folder, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
     except subprocess.SubprocessError as error:
         raise RequestError(
             f"{problem} and no git revision; a shallow clone lacks older ones "
@@ -230,11 +230,11 @@ def _commit_of(text: str, here: Path, problem: str) -> str:
         ) from error
 
 
-def current_tree(here: Path | None = None, limit_s: float | None = None) -> "RunningTree":
+def current_tree(folder: Path | None = None, limit_s: float | None = None) -> "RunningTree":
     """Return the working folder, labelled with its commit if it has one."""
-    here = here or Path.cwd()
-    state = git_state.__wrapped__(here)  # as it is now
-    return RunningTree(here, f"working folder ({state})" if state else "working folder", limit_s)
+    folder = folder or Path.cwd()
+    state = git_state.__wrapped__(folder)  # as it is now
+    return RunningTree(folder, f"working folder ({state})" if state else "working folder", limit_s)
 
 
 #: Seconds after which one order is given up: building, counting or a block of calls.

@@ -301,11 +301,11 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
         names = [f"aten::{base}", f"aten::{base}_"] if base in _SEEN_AS else []
         if "attention" in operation:
             names = ["aten::scaled_dot_product_attention"]
-        seen = next((name for name in names if fvcore.uncounted[name]), None)
-        if seen and flops:
+        unknown = next((name for name in names if fvcore.uncounted[name]), None)
+        if unknown and flops:
             rows.append(
-                f"fvcore does not know {seen.removeprefix('aten::')} "
-                f"×{fvcore.uncounted[seen]}: {flops:,} FLOPs missing"
+                f"fvcore does not know {unknown.removeprefix('aten::')} "
+                f"×{fvcore.uncounted[unknown]}: {flops:,} FLOPs missing"
             )
             gap -= flops
     for name, macs in sorted(fvcore.macs.items()):
@@ -350,8 +350,8 @@ def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> l
     if peak.kernel and 0 < gap <= peak.workspace:
         exact = _same_peak(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
-        held = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
-        return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{held}"]
+        remainder = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
+        return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{remainder}"]
     causes = f"{_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory"
     causes_text = f" ({causes})" if peak.source.startswith("CUDA") else ""
     return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{causes_text}"]

@@ -82,9 +82,9 @@ def _cuda_peak(subject: Subject, torch: Any) -> Peak:
     reserved = after["reserved_bytes.all.peak"] - before["reserved_bytes.all.current"]
     libraries = None  # what giving cuBLAS's workspaces back frees; the next product takes them
     if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):  # noqa: SLF001 - no public way
-        held = _allocated(torch)
+        allocated = _allocated(torch)
         clear()
-        libraries = held - _allocated(torch)
+        libraries = allocated - _allocated(torch)
     return Peak(
         peak, without_workspace=peak, source=f"CUDA allocator, {kind}",
         reserved=int(reserved), libraries=libraries,
@@ -101,9 +101,9 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
     if device.startswith("cuda"):
         before = _allocated(torch)
         kept = make()
-        held = _allocated(torch) - before
+        allocated = _allocated(torch) - before
         del kept
-        return held
+        return allocated
     return sum(event.size for event in _profiled_events(make, torch) if event.name == "[memory]")
 
 
@@ -231,9 +231,11 @@ def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict
     if phase != "decode":
         sizes["gradients_bytes"] = _tensor_bytes(leaf.grad for leaf in subject.leaves)
     else:
-        held = list(parts(subject.state))
-        sizes["kv_cache_bytes"] = _tensor_bytes(x.rows for x in held if isinstance(x, TokenCache))
-        sizes["state_bytes"] = _tensor_bytes(held)
+        state_parts = list(parts(subject.state))
+        sizes["kv_cache_bytes"] = _tensor_bytes(
+            x.rows for x in state_parts if isinstance(x, TokenCache)
+        )
+        sizes["state_bytes"] = _tensor_bytes(state_parts)
     subject.reset()
     return sizes
 

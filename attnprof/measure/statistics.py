@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """A median and its interval in seconds, of ``count`` samples or (``of``) processes.
+    """A median and its interval in seconds, of ``count`` samples or processes (``sample_kind``).
 
     ``coverage`` is the probability that the interval holds the true median.
     """
@@ -23,7 +23,7 @@ class MedianEstimate:
     high_s: float
     coverage: float
     count: int
-    of: str = "samples"
+    sample_kind: str = "samples"
 
     @property
     def half_width(self) -> float:
@@ -42,10 +42,10 @@ class MedianEstimate:
             )
         if half <= NOISY_SHARE:
             return None
-        flags = "--samples and --max-time" if self.of == "samples" else "--processes"
+        flags = "--samples and --max-time" if self.sample_kind == "samples" else "--processes"
         return (
-            f"noisy: the median of {self.count} {self.of} is known to ±{half:.0%} only; raise "
-            f"{flags}, or use a quieter machine"
+            f"noisy: the median of {self.count} {self.sample_kind} is known to ±{half:.0%} only; "
+            f"raise {flags}, or use a quieter machine"
         )
 
 
@@ -107,7 +107,7 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimat
     medians = [estimate_median(times) for times in times_s]
     count = len(medians)
     if count == 1:
-        return replace(medians[0], coverage=CONFIDENCE, count=1, of="processes")
+        return replace(medians[0], coverage=CONFIDENCE, count=1, sample_kind="processes")
     logs = [log(max(m.median_s, 1e-12)) for m in medians]
     centre = fmean(logs)
     half = student_quantile(count - 1) * stdev(logs) / sqrt(count)

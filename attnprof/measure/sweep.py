@@ -132,7 +132,7 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
             return True, type(error).__name__, str(error)
 
     outcome = run_apart(ask, LIMIT_S if limit_s is None else limit_s)
-    module, error, message = outcome.value if outcome.given else (True, "", "")
+    module, error, message = outcome.value if outcome.has_value else (True, "", "")
     if error:
         raise NotFoundError(message) if error == NotFoundError.__name__ else RequestError(message)
     return bool(module)
@@ -279,13 +279,13 @@ def load_results(path: Path) -> Report:
 def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Report:
     """Return a journal's entries as a report, points in order; ``name`` is for messages."""
     groups: dict[str, list[ProfileRecord]] = {}
-    places: dict[str, dict[str, Any]] = {}
+    environments: dict[str, dict[str, Any]] = {}
     for number, entry in enumerate(entries, 1):
         line = f"{name} line {number}"
         record = restored(ProfileRecord, entry.get("record"), f"{line}: record")
         groups.setdefault(entry["key"].rpartition("/")[0], []).append(record)
         where = object_in(entry, "environment", line)
-        places.setdefault(repr(where), where)
+        environments.setdefault(repr(where), where)
     records = [joined(group) for group in groups.values()]
     done = sum(record.skipped is None for record in records)
     points = f"{done} point{'s' * (done != 1)} measured, {len(records) - done} skipped"
@@ -293,9 +293,9 @@ def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Repor
         "answer": ". ".join(filter(None, (points, answer(records).removesuffix(".")))) + ".",
         "measured": done, "skipped": len(records) - done,
         "processes": max((len(group) for group in groups.values()), default=0),
-        "environments": list(places.values()), "time": time_spent(records),
+        "environments": list(environments.values()), "time": time_spent(records),
     }  # fmt: skip
-    return Report("sweep", records, summary, next(iter(places.values()), {}))
+    return Report("sweep", records, summary, next(iter(environments.values()), {}))
 
 
 #: Fields that a point's wall time is split into.

@@ -184,7 +184,7 @@ class Recurrence(Mechanism):
     # -- the definition ----------------------------------------------------------------------
     def define_inputs(self, writer: Definition, workload: Workload) -> None:
         """Define projections, gates and convolutions."""
-        sizes, tokens = LayerSizes.of(workload), workload.batch_size * rows(workload)
+        sizes, tokens = LayerSizes.from_workload(workload), workload.batch_size * rows(workload)
         writer.maps(self.layer_maps(sizes), tokens)
         for width in self.convolved(sizes).values():
             entries = tokens * width

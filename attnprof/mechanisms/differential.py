@@ -102,7 +102,7 @@ class Differential(Sdpa):
         scores, outputs = heads * pairs(w), heads * rows(w)
         for name, width in zip(("first", "second"), self.parts(w.head_dim), strict=True):
             writer.dots(f"{name} scores", scores, scores * width)
-            writer.softmax(scores, outputs, of=f"{name} ")
+            writer.softmax(scores, outputs, prefix=f"{name} ")
         writer.stage("difference", Cost(multiplications=1, additions=1) * scores, scores)
         values = outputs * w.value_width
         writer.dots("weighted values", values, scores * w.value_width)

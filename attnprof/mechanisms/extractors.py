@@ -166,11 +166,11 @@ class Extractor(Mechanism):
         """Compute the extraction, (b, n, d) → (b, n, d)."""
         n = x.shape[1]
         direct = self.chosen(n)
-        ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
+        flags = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
         # if symbols decide, a length short enough for direct sums fits one block
         block = costs.minimum(BLOCK, n) if costs.is_plain(direct) else n
         return causal_convolution(
-            x, weight.view(n, -1), ways=ways, block=block, length=padded_length(n)
+            x, weight.view(n, -1), flags=flags, block=block, length=padded_length(n)
         )
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
@@ -205,13 +205,13 @@ class Extractor(Mechanism):
         """Define direct sums over t tokens for row t (002, Tables 3 to 6)."""
         w, d = workload, workload.d_model
         tokens = w.batch_size * rows(w)
-        seen = w.batch_size * (
+        pairs = w.batch_size * (
             w.seq_len if w.phase == "decode" else costs.exact_div(w.seq_len * (w.seq_len + 1), 2)
         )
         results = tokens * d
         if "in_proj" in self.maps:
             writer.dots("input", results, results * d)
-        writer.dots("extraction", results, seen * (d * d if self.weights == "matrix" else d))
+        writer.dots("extraction", results, pairs * (d * d if self.weights == "matrix" else d))
         if "adj_proj" in self.maps:
             writer.dots("adjustment", results, results * d)
             writer.stage("adjusted", costs.Cost(multiplications=results), tokens, d)

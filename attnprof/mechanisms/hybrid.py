@@ -123,11 +123,11 @@ class Hybrid(Mechanism):
         In training autograd saves the places, so they count to the end.
         """
         freed: list[Number] = [0] * len(self.layers)
-        held: Number = 0
+        lent_bytes: Number = 0
         for place, part in enumerate(self.layers):
-            held = held if part.continues else part.lent_bytes(w)
+            lent_bytes = lent_bytes if part.continues else part.lent_bytes(w)
             if not any(after.continues for after in self.layers[place + 1 : place + 2]):
-                freed[place] = held
+                freed[place] = lent_bytes
         return freed
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:

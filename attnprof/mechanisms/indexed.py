@@ -18,7 +18,7 @@ from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
 from attnprof.mechanisms.latent import Latent
-from attnprof.ops.caches import given_places
+from attnprof.ops.caches import lent_indices
 from attnprof.ops.functional import join, wide_positions
 from attnprof.ops.layer import (
     Definition,
@@ -95,10 +95,10 @@ class Indexed:
     def _run(self: Any, layer: Any, x: Any, causal: bool, state: Any = None) -> Any:
         """Pick tokens for each row of a prompt, or for a step's one row, then attend to them."""
         source, start = self._source(layer, x), 0 if state is None else state.keys.length
-        places = self._places(layer, x, source, causal, start, state)
+        indices = self._indices(layer, x, source, causal, start, state)
         heads: tuple[Any, Any, Any] = self.operands(layer, x, source, state)
         y = over_picks(
-            *heads, places, gathered=self.impl == "gathered", top=self.picked_blocks,
+            *heads, indices, gathered=self.impl == "gathered", top=self.picked_blocks,
             block=self.index_block, causal=causal, start=start, **self.scaling(layer.sizes),
         )  # fmt: skip
         del heads
@@ -112,32 +112,34 @@ class Indexed:
         """Return settings of :func:`over_picks` for keys that contain their values."""
         return {}
 
-    def _places(self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any) -> Any:
-        """Return places (b, n, picked) for rows from ``start`` on; ``source`` gives the queries."""
+    def _indices(
+        self, layer: Any, x: Any, source: Any, causal: bool, start: Any, state: Any
+    ) -> Any:
+        """Return indices (b, n, picked) for rows from ``start`` on; ``source`` gives queries."""
         b, n, _ = x.shape
         if self.continues:
-            return self._lent_places(layer, x, n + start)
+            return self._indices_before(layer, x, n + start)
         keys = self.index_keys(layer, x).detach()
         if state is not None:
             keys = state.indexed.append(keys)
         elif self.index_block > 1:
             keys = block_sums(keys, self.index_block)
         q = layer.index_q(source).view(b, n, self.index_heads, self.index_dim)
-        places = picks(
+        indices = picks(
             q.detach(), keys, layer.index_shares(x).detach(), top=self.picked_blocks,
             causal=causal, block=self.index_block, start=start,
         )  # fmt: skip
         if self.index == "lent":
-            layer.handed = places
-        return places
+            layer.handed = indices
+        return indices
 
-    def _lent_places(self, layer: Any, x: Any, tokens: Any) -> Any:
-        """Return the places that the layer before picked; RequestError if there is none."""
-        if (places := getattr(layer, "handed", None)) is not None:
-            return places
+    def _indices_before(self, layer: Any, x: Any, tokens: Any) -> Any:
+        """Return the indices that the layer before picked; RequestError if there is none."""
+        if (indices := getattr(layer, "handed", None)) is not None:
+            return indices
         few = minimum(self.picked_blocks, ceil_div(tokens, self.index_block))
-        if (places := given_places(x, *x.shape[:2], few)) is not None:
-            return places
+        if (indices := lent_indices(x, *x.shape[:2], few)) is not None:
+            return indices
         raise RequestError(
             "a layer with index=shared runs after one that lends it its places: for example "
             "dsa@index=lent+dsa@index=shared@3"
@@ -169,8 +171,8 @@ class Indexed:
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of a step: the rows that it picks, and the whole cache of the indexer."""
         w = workload
-        seen = self.index_pairs(w.with_(phase="decode"))
-        return w.item_size * (w.batch_size * seen * self.row_width(w) + self.index_entries(w))
+        pairs = self.index_pairs(w.with_(phase="decode"))
+        return w.item_size * (w.batch_size * pairs * self.row_width(w) + self.index_entries(w))
 
     def lent_bytes(self, w: Workload) -> Number:
         """Return bytes of the places that later layers reuse; 0 unless ``index=lent``."""
@@ -242,7 +244,7 @@ class TopK(Indexed, Mechanism):
         heads = zip(maps, (layer.sizes.num_heads, g, g), strict=True)
         q, k, v = (split_heads(each(x), count, in_rows=True, group=2) for each, count in heads)
         if state is not None:
-            k, v = (seen.view(x.shape[0], g, -1, seen.shape[-1]) for seen in state.append(k, v))
+            k, v = (rows.view(x.shape[0], g, -1, rows.shape[-1]) for rows in state.append(k, v))
         return q, k, v
 
     def _outputs(self, layer: Any, mixed: Any) -> Any:
@@ -259,7 +261,7 @@ class TopK(Indexed, Mechanism):
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define maps, the indexer's scores of all pairs, softmax attention over picked pairs."""
         w = workload
-        writer.maps(self.layer_maps(LayerSizes.of(w)), w.batch_size * rows(w))
+        writer.maps(self.layer_maps(LayerSizes.from_workload(w)), w.batch_size * rows(w))
         self.define_index(writer, w)
         writer.softmax_attention(w, self.index_pairs(w), rows(w))
         writer.projections("o", w)

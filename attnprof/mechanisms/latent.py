@@ -182,8 +182,8 @@ class Latent(Mechanism):
         b, h, n, width = key.shape
         c, _, value = self.widths(layer.sizes.head_dim)
         up = layer.up.view(h, width + value, c)
-        asked = key.transpose(0, 1).reshape(h, b * n, width).bmm(up[:, :width])
-        return _joined(asked.view(h, b, n, c).transpose(0, 1), shared)
+        queries = key.transpose(0, 1).reshape(h, b * n, width).bmm(up[:, :width])
+        return _joined(queries.view(h, b, n, c).transpose(0, 1), shared)
 
     def _outputs(self, layer: Any, mixed: Any) -> Any:
         """Return the heads' outputs (b, n, h · value) from mixed latents (b, h, n, c)."""
@@ -253,7 +253,7 @@ class Latent(Mechanism):
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Define maps, norms, rotations, every token's keys and values once, softmax attention."""
         w = workload
-        sizes = LayerSizes.of(w)
+        sizes = LayerSizes.from_workload(w)
         new = self.step_tokens if w.phase == "decode" else rows(w)
         tokens, (c, key, value) = w.batch_size * new, self.widths(w.head_dim)
         maps = self.layer_maps(sizes)

@@ -67,7 +67,7 @@ class LowRank(Mechanism):
         for name, n, sums in (("key", w.keys, r), ("query", w.seq_len, w.seq_len)):
             entries = heads * n * r
             writer.dots(f"{name} factor", entries, entries * w.head_dim)
-            writer.softmax(entries, heads * sums, of=f"{name} ", sums="sums")
+            writer.softmax(entries, heads * sums, prefix=f"{name} ", sums="sums")
         context, rows = heads * r * w.head_dim, heads * w.seq_len * w.head_dim
         writer.dots("context", context, context * w.keys)
         writer.dots("weighted context", rows, rows * r)
@@ -165,7 +165,7 @@ class Nystromformer(Mechanism):
         for name, rows, columns in (("left", n, m), ("inner", m, m), ("right", m, n)):
             entries = heads * rows * columns
             writer.dots(f"{name} scores", entries, entries * d)
-            writer.softmax(entries, heads * rows, of=f"{name} ")
+            writer.softmax(entries, heads * rows, prefix=f"{name} ")
         square, step = heads * m * m, self.iterations
         writer.sums("column sums", heads * m, square)
         writer.stage("start", Cost(divisions=square), square)

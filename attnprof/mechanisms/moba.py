@@ -91,8 +91,8 @@ class BlockMixture(Mechanism):
 
     def rows_read(self, w: Workload) -> Number:
         """Return rows of keys that a sequence's heads pick, at most all of them."""
-        seen = self.pairs(w.with_(phase="decode"))
-        return minimum(w.num_heads * seen, w.kv_heads * w.seq_len)
+        pairs = self.pairs(w.with_(phase="decode"))
+        return minimum(w.num_heads * pairs, w.kv_heads * w.seq_len)
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of the rows that a step reads, and of all sums."""

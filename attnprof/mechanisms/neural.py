@@ -145,14 +145,14 @@ class Neural(Mechanism):
         """Attend from the new token to every token so far; both forms decode without C."""
         queries, keys = self._down("query", flat(q), weights), self._down("key", flat(k), weights)
         row, key = hidden_terms(queries, keys, weights.hidden_weight, weights.hidden_bias)
-        seen = state.append(join([key, flat(v)], -1))
+        cache = state.append(join([key, flat(v)], -1))
         last, width = (weights.score_weight / square_root(q.shape[-1])).t(), row.shape[-1]
-        x = (row + seen[..., :width]).relu_().view(-1, width)
+        x = (row + cache[..., :width]).relu_().view(-1, width)
         if self.depth == 2:
             x = linear(x, weights.second_weight, weights.second_bias).relu_()
-        x = x.mm(last).view(seen.shape[0], 1, -1)
+        x = x.mm(last).view(cache.shape[0], 1, -1)
         x = x.softmax(-1)
-        return x.bmm(seen[..., width:]).view(q.shape), state
+        return x.bmm(cache[..., width:]).view(q.shape), state
 
     # -- the definition ------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:
@@ -210,8 +210,8 @@ def _stretch_grads(
 ) -> tuple[Any]:
     """Return the sum; over one entry a copy, so that C's gradient dies here for every length."""
     many = costs.more_than_one(times)
-    ways = (lambda: grad.sum(dim)), (lambda: copy_in_rows(grad.select(dim, 0)))
-    return (either(grad, (many, 1 - many), *ways),)
+    branches = (lambda: grad.sum(dim)), (lambda: copy_in_rows(grad.select(dim, 0)))
+    return (either(grad, (many, 1 - many), *branches),)
 
 
 #: X (b·h, n, d) repeated along a new dimension, without memory.

@@ -88,13 +88,13 @@ class NativeSparse(BlockMixture):
         causal: bool, start: Any = 0,
     ) -> Any:  # fmt: skip
         """Return the gated sum (b, h, n, dv) of windows, picked blocks and ``latest`` tokens."""
-        asked, tokens = q.reshape(k.shape[0], -1, *q.shape[2:]), k.shape[1]
+        queries, tokens = q.reshape(k.shape[0], -1, *q.shape[2:]), k.shape[1]
         pooled = {"pool": self.pool, "stride": self.stride}
         means, picked = window_attention(
-            asked, *(window_means(x, tokens, **pooled) for x in sums), tokens=tokens,
+            queries, *(window_means(x, tokens, **pooled) for x in sums), tokens=tokens,
             top=self.top, block=self.block, start=start, **pooled,
         )  # fmt: skip
-        among = self.over_blocks(asked, k, v, picked.detach(), causal=causal, start=start)
+        among = self.over_blocks(queries, k, v, picked.detach(), causal=causal, start=start)
         branches = [means.view(latest.shape), among.view(latest.shape), latest]
         if gates is not None:
             shares = gates.sigmoid().chunk(3, -1)
@@ -123,8 +123,8 @@ class NativeSparse(BlockMixture):
 
     def rows_read(self, w: Workload) -> Number:
         """Return rows of a sequence that are picked or among the latest, at most all of them."""
-        t, seen = w.seq_len, self.pairs(w.with_(phase="decode"))
-        return w.kv_heads * minimum(seen + minimum(self.window, t), t)
+        t, pairs = w.seq_len, self.pairs(w.with_(phase="decode"))
+        return w.kv_heads * minimum(pairs + minimum(self.window, t), t)
 
     # -- the definition ------------------------------------------------------------------
     def define_inputs(self, writer: Definition, workload: Workload) -> None:
@@ -142,9 +142,9 @@ class NativeSparse(BlockMixture):
         means = made * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
         writer.sums("means", means, means * self.pool)
         writer.stage("means: division", Cost(divisions=means), means)
-        seen, seeing = window_pairs(w, self.pool, self.stride)
-        writer.softmax_attention(w, seen, seeing)
-        shares = heads * seen * (self.pool // self.stride)
+        pairs, seeing_rows = window_pairs(w, self.pool, self.stride)
+        writer.softmax_attention(w, pairs, seeing_rows)
+        shares = heads * pairs * (self.pool // self.stride)
         writer.stage("shares of blocks", Cost(additions=shares), shares)
         writer.softmax_attention(w, self.pairs(w), rows(w))
         writer.softmax_attention(w, self.latest.pairs(w.with_(causal=True)), rows(w))

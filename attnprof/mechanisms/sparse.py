@@ -80,7 +80,7 @@ class Sparse(Mechanism):
             near, far = before * stride, stride - 1
         return join([rows[:, _spaced(far, before, stride)], rows[:, near:]], 1)
 
-    def seen(self, t: costs.Number, stride: costs.Number) -> costs.Number:
+    def tokens_in_sight(self, t: costs.Number, stride: costs.Number) -> costs.Number:
         """Return the tokens that the new token number t sees, at a stride."""
         before = costs.floor_div(t - 1, stride)
         if self.pattern == "fixed":
@@ -93,7 +93,7 @@ class Sparse(Mechanism):
         n = w.seq_len
         stride = self.stride_for(n)
         if w.phase == "decode":
-            return self.seen(n, stride)
+            return self.tokens_in_sight(n, stride)
         full = costs.floor_div(n, stride)
         last = n - full * stride
         if self.pattern == "fixed" and w.causal:
@@ -134,8 +134,8 @@ def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Itera
     """Yield a band nearer than a stride, then every residue class with itself."""
     n, (near, far) = q.shape[1], masks
     later = 1 if causal else 0
-    for rows, seen, columns in in_band(q, n, stride, stride - 1, 0 if causal else stride - 1):
-        yield Block(rows, (seen,), near[: rows.stop - rows.start, columns])
+    for rows, near_keys, columns in in_band(q, n, stride, stride - 1, 0 if causal else stride - 1):
+        yield Block(rows, (near_keys,), near[: rows.stop - rows.start, columns])
     for first, tokens in turns(q, _classes(n, stride), _classes_alike(n, stride)):
         count = tokens - later
         keys, rows = _spaced(first, count, stride), _spaced(first + later * stride, count, stride)

@@ -92,7 +92,7 @@ class TaylorState:
     def built(self, size: int) -> Any:
         """Return the sums (b·h, features, d + 1); built once from the caches, which are let go."""
         if self.sums is None and self.keys is not None:
-            self.sums = built_state(self.keys.seen, self.values.seen, size, self.features)
+            self.sums = built_state(self.keys.filled, self.values.filled, size, self.features)
         elif self.sums is None:
             h, d = self.sizes.num_heads, self.sizes.head_dim
             self.sums = self.caches.zeros(h, self.features.width(d), d + 1)
@@ -264,11 +264,11 @@ class TaylorEfficient(Taylor):
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
     ) -> tuple[Any, TaylorState]:
         """Add the new token to the sums and read them: O(d³), whatever the length."""
-        held = state.built(self.chunk)
+        sums = state.built(self.chunk)
         state.length += 1
         queries, keys = normalised(q, k, weights)
-        self.features.absorb(held, keys, taylor.with_ones(flat(v)))
-        y = self.features.read(queries, held, True)
+        self.features.absorb(sums, keys, taylor.with_ones(flat(v)))
+        y = self.features.read(queries, sums, True)
         scale = square_root(q.shape[-1], over=state.length)
         return taylor.ratio(y[..., 1:], y[..., :1], scale).view(q.shape), state
 

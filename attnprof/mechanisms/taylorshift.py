@@ -106,10 +106,10 @@ class TaylorShift(Taylor):
         left = self.direct_chosen(before) * (1 if costs.is_symbolic(n) else costs.more_than_one(n))
         counter = Counter(w.item_size)
         shape = (w.batch_size * w.num_heads, n - 1, w.head_dim)
-        rows = Tensor.given(counter, shape)
-        held = built_state(rows, rows, self.chunk, self.features)
+        rows = Tensor.external(counter, shape)
+        sums = built_state(rows, rows, self.chunk, self.features)
         built = tuple(times(stage, left) for stage in counter.stages)
-        del held  # after its stages are taken: the decoder keeps it
+        del sums  # after its stages are taken: the decoder keeps it
         built = tuple(replace(stage, name=f"build {stage.name}") for stage in built)
         return replace(table, stages=(*built, *table.stages))
 

@@ -93,21 +93,21 @@ class Neighbours(Mechanism):
         elif front:
             yield Block(front[0], (slice(0, n),))
         rows, after = block_rows(self.reach), self._after(causal)
-        for block, seen, columns in in_band(q, self._others(n), rows, self.reach, after, g):
+        for block, near_keys, columns in in_band(q, self._others(n), rows, self.reach, after, g):
             mask = masks[-1][: block.stop - block.start, columns]
-            yield Block(block, (*front, seen), mask, g)
+            yield Block(block, (*front, near_keys), mask, g)
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
         """Return the mask of the document's listing (n, n): True where a row must not look."""
-        window, g, seen = self.reach, self.first, minimum(self.first, n)
+        window, g, first = self.reach, self.first, minimum(self.first, n)
         mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
         mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
         if g:
-            mask[:seen] = False
-            mask[:, :seen] = False
+            mask[:first] = False
+            mask[:, :first] = False
         if g and causal:
-            mask[:seen, :seen] = causal_mask(g, like)[:seen, :seen]
-            mask[:seen, seen:] = True
+            mask[:first, :first] = causal_mask(g, like)[:first, :first]
+            mask[:first, first:] = True
         return mask
 
     # -- decoding ------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Neighbours(Mechanism):
         rows = q.reshape(heads, -1, d)
         return weighted_values(rows, keys, values, sink=sink).view(b, h, 1, -1), state
 
-    def seen(self, t: Number) -> Number:
+    def tokens_in_sight(self, t: Number) -> Number:
         """Return how many tokens the new token number t sees: global ones, and its window."""
         return in_sight(t, self.first, self.reach + 1)
 
@@ -134,7 +134,7 @@ class Neighbours(Mechanism):
     def pairs(self, w: Workload) -> Number:
         """Return query-key pairs of the definition: band, global columns, global rows."""
         if w.phase == "decode":
-            return self.seen(w.seq_len)
+            return self.tokens_in_sight(w.seq_len)
         g = minimum(self.first, w.seq_len)
         n, reach = w.seq_len - g, minimum(self.reach, maximum(0, w.seq_len - g - 1))
         side = n * reach - exact_div(reach * (reach + 1), 2)
@@ -247,7 +247,7 @@ class SlidingWindow(Neighbours):
         super().define_core(writer, w)
         if self.sink:
             more: Number = w.batch_size * w.num_heads * rows(w)
-            writer.softmax(more, 0, of="sink: ")
+            writer.softmax(more, 0, prefix="sink: ")
 
 
 MECHANISMS = (Longformer, SlidingWindow)

@@ -131,7 +131,9 @@ def run_by_few(
     lengths = {stack.path: _run_length(stack, samples.lengths[-1][stack.path]) for stack in stacks}
     if all(lengths[stack.path] == len(stack) for stack in stacks):
         return None
-    trace, ran = counted(shortened(subject, lengths).target(phase), sizes, phase, held=False)
+    trace, ran = counted(
+        shortened(subject, lengths).target(phase), sizes, phase, compare_real=False
+    )
     at = _layers_of_calls(trace.calls, where, stacks, lengths)
     calls = _all_calls(trace.calls, at, lengths)
     if calls is None:

@@ -210,7 +210,7 @@ class Repeated:
 
     def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
         """Return a run with so many layers at sizes."""
-        return counted(self._target(lengths, phase), sizes, phase, held=False)[0]
+        return counted(self._target(lengths, phase), sizes, phase, compare_real=False)[0]
 
 
 def repeated(

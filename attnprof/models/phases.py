@@ -123,7 +123,7 @@ def run_of(
     try:
         with patience(_LONG_S):
             run = run_by_few(subject, phase, numbers, other_phase) if other_phase else None
-            run = run or counted(target, numbers, phase, held=False)
+            run = run or counted(target, numbers, phase, compare_real=False)
             return PhaseRun(phase, *run, name=name)
     except TooLongError:
         pass
@@ -134,7 +134,9 @@ def run_of(
     limit_s = max(limit_s, _LONGEST_S)
     try:
         with patience(limit_s):
-            run = run_by_few(subject, phase, numbers) or counted(target, numbers, phase, held=False)
+            run = run_by_few(subject, phase, numbers) or counted(
+                target, numbers, phase, compare_real=False
+            )
     except TooLongError as error:
         raise CannotRunError(
             f"a run of {subject.name} at {sizes_text(numbers)} takes more than {limit_s:g} s of "
@@ -199,7 +201,7 @@ def _derived(
         forms, near, run_near = derived_near(run.ran, run.ran, phase, numbers)
 
         def agrees(sizes: Sizes) -> bool:
-            counted = totals(count(target, sizes, phase, held=False), phase)
+            counted = totals(count(target, sizes, phase, compare_real=False), phase)
             closed = {x: formula.expression for x, formula in forms.formulas.items()}
             return all(evaluate(x, sizes) == counted[q] for q, x in closed.items() if x is not None)
 

@@ -342,10 +342,10 @@ def fused_attention(name: str, q: T, k: T, v: T, causal: bool) -> T:
         out = saved[3]
         cost = RECOMPUTED * scores + dots(0, scores * (3 * d + 2 * dv))
         cost = cost + Cost(multiplications=out.count, additions=out.count)
-        of = zip("qkv", saved[:3], (cost, Cost(), Cost()), ([grad, *saved], [], []), strict=True)
+        parts = zip("qkv", saved[:3], (cost, Cost(), Cost()), ([grad, *saved], [], []), strict=True)
         return [
             grad.result(f"{name}: grad {letter}", x.shape, cost, read, layout=_by_token(x.shape))
-            for letter, x, cost, read in of
+            for letter, x, cost, read in parts
         ]
 
     cost = (SOFTMAX + Cost(multiplications=1)) * scores

@@ -83,8 +83,8 @@ def play(root: Node, grad: "Base") -> None:
     count = 0
 
     def shared(part: "Base") -> bool:
-        held = chain([grad], passed, *(grads.values() for grads in arrived.values()))
-        return any(other is part for other in held)
+        live_grads = chain([grad], passed, *(grads.values() for grads in arrived.values()))
+        return any(other is part for other in live_grads)
 
     while ready:
         node = heapq.heappop(ready)[2]
@@ -132,14 +132,14 @@ def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
 class Base:
     """A tensor's shape over its memory, which is free once Python drops the last tensor on it.
 
-    ``held`` are the storages it lies in, each with a weight: 1, or the condition under which it
-    lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
+    It lies in ``storages``, each with a weight: 1, or the condition under which it lies there.
+    ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
     """
 
     counter: Counter
     shape: Shape
     layout: Layout
-    held: Sequence[tuple[Storage, Number]]
+    storages: Sequence[tuple[Storage, Number]]
     item_size: int
     label: str = ""  #: the stage that made its entries
     borrows: bool = False  #: whether it looks at memory that another tensor was made with
@@ -148,11 +148,11 @@ class Base:
     place: int = 0  #: which of its node's results it is
 
     def __post_init__(self) -> None:
-        for storage, weight in self.held:
+        for storage, weight in self.storages:
             storage.holders.append(weight)
 
     def __del__(self) -> None:
-        for storage, weight in self.held:
+        for storage, weight in self.storages:
             self.counter.release(storage, weight)
 
     # -- constructors ----------------------------------------------------------------------
@@ -162,19 +162,19 @@ class Base:
     ) -> Self:
         """Return a tensor in memory of its own, row by row unless a layout says otherwise."""
         size = item_size or counter.item_size
-        held = ((Storage(product(shape) * size * counter.present), 1),)
-        return cls(counter, shape, layout or Layout.rows(shape), held, size)
+        storages = ((Storage(product(shape) * size * counter.present), 1),)
+        return cls(counter, shape, layout or Layout.rows(shape), storages, size)
 
     @classmethod
-    def given(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
+    def external(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
         """Return a tensor the caller already holds: no memory of the call, no gradient."""
-        held = ((Storage(0, external=True), 1),)
-        return cls(counter, shape, layout or Layout.rows(shape), held, counter.item_size)
+        storages = ((Storage(0, external=True), 1),)
+        return cls(counter, shape, layout or Layout.rows(shape), storages, counter.item_size)
 
     @classmethod
     def leaf(cls, counter: Counter, *shape: Number) -> Self:
         """Return an input or a weight: given, and with a gradient where autograd records."""
-        tensor = cls.given(counter, shape)
+        tensor = cls.external(counter, shape)
         if counter.grad:
             tensor.node = Leaf(tensor)
         return tensor
@@ -198,7 +198,7 @@ class Base:
     @property
     def alone(self) -> bool:
         """Whether its memory was made with it, in the call, and no other tensor lies there."""
-        kept = (len(s.holders) == 1 and not s.external for s, _ in self.held)
+        kept = (len(s.holders) == 1 and not s.external for s, _ in self.storages)
         return not self.borrows and all(kept)
 
     def dim(self) -> int:
@@ -254,11 +254,13 @@ class Base:
 
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
         """Return another tensor on the same memory."""
-        return self._sharing(shape, layout, self.held, backward)
+        return self._sharing(shape, layout, self.storages, backward)
 
-    def _sharing(self, shape: Shape, layout: Layout, held: Any, backward: Backward | None) -> Self:
+    def _sharing(
+        self, shape: Shape, layout: Layout, storages: Any, backward: Backward | None
+    ) -> Self:
         key = self.label, True, self.whole
-        out = type(self)(self.counter, shape, layout, held, self.item_size, *key)
+        out = type(self)(self.counter, shape, layout, storages, self.item_size, *key)
         if self.counter.grad and backward and self.requires_grad:
             out.attach([self], backward)
         return out
@@ -276,14 +278,14 @@ class Base:
         The result has the given shape and layout, of as many entries if it stays in this memory.
         """
         self.counter.operations += 1
-        held, size = self.held, product(shape) * self.item_size * flag
+        storages, size = self.storages, product(shape) * self.item_size * flag
         if not is_literally(flag, 0):
             cost = (cost or Cost(bytes_moved=2 * self.size_bytes)) * flag
             self.counter.record(name, shape, cost, size)
-            shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in held]
+            shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in storages]
             copy = Storage(size * self.counter.present)
-            held = ((copy, 1), *([] if is_literally(flag, 1) else shared))
-        return self._sharing(shape, layout, held, backward)
+            storages = ((copy, 1), *([] if is_literally(flag, 1) else shared))
+        return self._sharing(shape, layout, storages, backward)
 
     def backward(self) -> None:
         """Play the backward pass from a gradient of ones that the caller holds."""
@@ -291,7 +293,7 @@ class Base:
         counter.grad, counter.part = False, "backward"
         root, self.node = self.node, None
         if root is not None:
-            play(root, self.given(counter, self.shape, self.layout))
+            play(root, self.external(counter, self.shape, self.layout))
 
 
 def _holding(_number: Base, backward: Backward, grad: Any) -> Any:

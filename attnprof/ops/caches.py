@@ -26,8 +26,8 @@ class Cache:
         self.counter.operations += 1
         self.counter.record("append to cache", row.shape, moved)
         self.length = self.length + row.shape[1]
-        seen = in_sight(self.length, self.first, self.latest)
-        return Tensor.given(self.counter, (self.batch, seen, self.width))
+        rows = in_sight(self.length, self.first, self.latest)
+        return Tensor.external(self.counter, (self.batch, rows, self.width))
 
 
 @dataclass
@@ -46,18 +46,18 @@ class CountedSums:
         self.counter.operations += 1
         self.counter.record("add to block", row.shape, cost)
         self.length = self.length + row.shape[1]
-        return Tensor.given(
+        return Tensor.external(
             self.counter, (self.batch, ceil_div(self.length, self.block), self.width)
         )
 
 
-def given_places(like: Any, *shape: Any) -> Tensor | None:
-    """Return picked places, 4 bytes each, that a layer before holds; None for torch's tensors."""
+def lent_indices(like: Any, *shape: Any) -> Tensor | None:
+    """Return picked indices, 4 bytes each, that a layer before holds; None for torch's tensors."""
     if not isinstance(like, Tensor):
         return None
-    held = Tensor.given(like.counter, shape)
-    held.item_size, held.whole = like.counter.bytes_of(4), True
-    return held
+    picks = Tensor.external(like.counter, shape)
+    picks.item_size, picks.whole = like.counter.bytes_of(4), True
+    return picks
 
 
 def in_sight(tokens: Number, first: Number, latest: Number | None) -> Number:
@@ -106,16 +106,16 @@ class CountedCaches:
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Return sums over all tokens, in float32 at least if ``wide``."""
         size = self.counter.item_size
-        held = Tensor.given(self.counter, (self.batch_size * heads, *shape))
-        held.item_size = 4 if wide and size == 2 else size
-        self.entries.append(held.count)
-        self.bytes.append(2 * held.size_bytes)
-        return held
+        sums = Tensor.external(self.counter, (self.batch_size * heads, *shape))
+        sums.item_size = 4 if wide and size == 2 else size
+        self.entries.append(sums.count)
+        self.bytes.append(2 * sums.size_bytes)
+        return sums
 
     lowest = zeros
 
     def counts(self, heads: Number) -> Tensor:
         """Return a whole number a head."""
-        held = self.zeros(heads)
-        held.item_size, held.whole = self.counter.bytes_of(8), True
-        return held
+        numbers = self.zeros(heads)
+        numbers.item_size, numbers.whole = self.counter.bytes_of(8), True
+        return numbers

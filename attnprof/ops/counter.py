@@ -96,7 +96,7 @@ class Counter:
         counts = self.stages and not storage.external
         before = storage.alive if counts else 0
         holders = storage.holders
-        del holders[next(place for place, held in enumerate(holders) if held is weight)]
+        del holders[next(place for place, holder in enumerate(holders) if holder is weight)]
         if not counts:
             return
         died = as_flag(before - storage.alive)

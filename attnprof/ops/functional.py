@@ -142,13 +142,13 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
         _put(to, operation, a, b)
 
 
-def put_rows(to: Any, x: Any, places: Any) -> None:
-    """Write the rows of x (m, d) at ``places`` (r) to ``to`` (r, d); only these are read."""
+def put_rows(to: Any, x: Any, index: Any) -> None:
+    """Write the rows of x (m, d) at ``index`` (r) to ``to`` (r, d); only these are read."""
     if isinstance(to, Tensor):
         read = Cost(bytes_moved=to.size_bytes)
-        to.result(variable("rows"), to.shape, read, [places], into=to)
+        to.result(variable("rows"), to.shape, read, [index], into=to)
     else:
-        _put(to, "index_select", x, dim=0, index=places)
+        _put(to, "index_select", x, dim=0, index=index)
 
 
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
@@ -351,7 +351,7 @@ def rfft(x: Any) -> Any:
         *before, points = x.shape
         shape, cost = (*before, exact_div(points, 2) + 1), _cost(product(before), points)
         out = x.result(variable("FFT"), shape, cost, [x], item_size=2 * x.item_size)
-        return Spectrum(x.counter, shape, out.layout, out.held, out.item_size)
+        return Spectrum(x.counter, shape, out.layout, out.storages, out.item_size)
     return _torch().fft.rfft(x)
 
 
@@ -361,7 +361,7 @@ def irfft(x: Any, points: Any) -> Any:
         shape = (*x.shape[:-1], points)
         cost, size = _cost(product(shape[:-1]), points), x.item_size // 2
         out = x.result(variable("inverse FFT"), shape, cost, [x], item_size=size)
-        return Tensor(x.counter, shape, out.layout, out.held, size)
+        return Tensor(x.counter, shape, out.layout, out.storages, size)
     return _torch().fft.irfft(x, n=points)
 
 

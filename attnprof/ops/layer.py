@@ -38,7 +38,7 @@ class LayerSizes:
     width: Number | None = None
 
     @classmethod
-    def of(cls, w: Workload) -> "LayerSizes":
+    def from_workload(cls, w: Workload) -> "LayerSizes":
         """Return the sizes of a workload, the length among them."""
         return cls(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len, w.width)
 
@@ -118,18 +118,18 @@ class Definition:
         self.stage(name, Cost(additions=terms, reduction_outputs=outputs), outputs)
 
     def softmax(
-        self, scores: Number, outputs: Number, *, of: str = "", sums: str = "row sums"
+        self, scores: Number, outputs: Number, *, prefix: str = "", sums: str = "row sums"
     ) -> None:
-        """Add scaling by a division, exp, sums and division; ``of`` is in the stages' names."""
-        self.stage(f"{of}scaling", Cost(divisions=scores), scores)
-        self.stage(f"{of}exponentials", Cost(exponentials=scores), scores)
-        self.sums(f"{of}{sums}", outputs, scores)
-        self.stage(f"{of}normalisation", Cost(divisions=scores), scores)
+        """Add scaling by a division, exp, sums and division; ``prefix`` is in the stages' names."""
+        self.stage(f"{prefix}scaling", Cost(divisions=scores), scores)
+        self.stage(f"{prefix}exponentials", Cost(exponentials=scores), scores)
+        self.sums(f"{prefix}{sums}", outputs, scores)
+        self.stage(f"{prefix}normalisation", Cost(divisions=scores), scores)
 
     def projections(self, which: str, workload: Workload) -> None:
         """Count the linear maps named by ``which``, letters of q, k, v, o, without bias."""
         w = workload
-        sizes = LayerSizes.of(w)
+        sizes = LayerSizes.from_workload(w)
         for name, (inner, outer) in sizes.maps(which).items():
             length = w.keys if MAPS[name] in ("keys", "values") else w.seq_len
             rows = w.batch_size * (1 if w.phase == "decode" else length)
@@ -259,7 +259,7 @@ class Weights:
     def add(self, *shape: Number, drawn: bool = False) -> Tensor:
         """Add a parameter, or a buffer that is ``drawn``."""
         if drawn:
-            return Tensor.given(self.counter, shape)
+            return Tensor.external(self.counter, shape)
         self.count = self.count + product(shape)
         return Tensor.leaf(self.counter, *shape)
 
@@ -267,7 +267,7 @@ class Weights:
 def kept(spec: "Mechanism", w: Workload, scope: str) -> CountedCaches:
     """Return the maker of a decoding state, which lists entries and bytes of its parts."""
     caches = CountedCaches(Counter(w.item_size), w)
-    _first_state(spec, LayerSizes.of(w), caches, scope)
+    _first_state(spec, LayerSizes.from_workload(w), caches, scope)
     return caches
 
 
@@ -306,7 +306,7 @@ def _sharing_heads() -> Any:
 def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """Return a core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
-    sizes = LayerSizes.of(w)
+    sizes = LayerSizes.from_workload(w)
     has_layer = spec.has_own_layer()
     host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes

@@ -17,6 +17,10 @@ from attnprof.costs import Number, factors_of, is_plain, is_symbolic, more_than_
 Shape = tuple[Number, ...]
 
 
+class ViewError(ValueError):
+    """A shape that cannot be viewed as another: of symbols, as far as can be told from them."""
+
+
 def product(shape: Iterable[Number]) -> Number:
     """Return the number of entries of a shape."""
     count: Number = 1
@@ -44,11 +48,11 @@ def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
         entries *= shape[place]
         if place and (shape[place - 1] == 1 or strides[place - 1] == entries * step):
             continue
-        seen = 1
-        while sizes and (seen < entries or sizes[-1] == 1):
-            strided.append(seen * step)
-            seen *= sizes.pop()
-        if seen != entries:
+        covered = 1
+        while sizes and (covered < entries or sizes[-1] == 1):
+            strided.append(covered * step)
+            covered *= sizes.pop()
+        if covered != entries:
             return None
         step, entries = strides[place - 1] if place else 1, 1
     return tuple(reversed(strided))
@@ -63,10 +67,10 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
     """Return pairs of dimensions of both shapes with equal products, as few as possible a pair."""
     pairs: list[tuple[list[_Piece], list[int]]] = []
     rest: list[_Piece] = [(size, place, 1) for place, size in enumerate(old)]
-    places = list(range(len(new)))
-    while rest or places:
-        left, right = rest[:1], places[:1]
-        rest, places = rest[1:], places[1:]
+    dims = list(range(len(new)))
+    while rest or dims:
+        left, right = rest[:1], dims[:1]
+        rest, dims = rest[1:], dims[1:]
         a, b = product(size for size, _, _ in left), product(new[p] for p in right)
         while not same_size(a, b):
             inner = _inner(a, b, left)
@@ -74,12 +78,12 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
                 size, place, step = left.pop()
                 left.append((size / inner, place, step * inner))
                 rest, a = [(inner, place, step), *rest], b
-            elif rest and (_is_part(a, b) or not places):
+            elif rest and (_is_part(a, b) or not dims):
                 left, rest, a = [*left, rest[0]], rest[1:], a * rest[0][0]
-            elif places:
-                right, places, b = [*right, places[0]], places[1:], b * new[places[0]]
+            elif dims:
+                right, dims, b = [*right, dims[0]], dims[1:], b * new[dims[0]]
             else:
-                raise ValueError(f"{old} cannot be viewed as {new}")
+                raise ViewError(f"{old} cannot be viewed as {new}")
         pairs.append((left, right))
     return pairs
 

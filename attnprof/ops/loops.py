@@ -48,7 +48,7 @@ def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) ->
 def _counted(counter: Any, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
     counter.operations += 1
     for name, times, turn in alike:
-        half = {"of": 2} if name in _HALVES else {}
+        half = {"recorded_turns": 2} if name in _HALVES else {}
         if not (is_literally(times, 0) or _is_none(times)):
             with counter.repeat(times, name, **half):
                 yield turn
@@ -93,8 +93,8 @@ _HALVES = ("first of whole blocks", "last of whole blocks")
 
 def _whole_blocks(full: Any, rows: Any, first: Any, last: Any) -> tuple[Any, ...]:
     return tuple(
-        (name, full, (slice(0, rows), seen))
-        for name, seen in zip(_HALVES, (first, last), strict=True)
+        (name, full, (slice(0, rows), columns))
+        for name, columns in zip(_HALVES, (first, last), strict=True)
     )
 
 
@@ -157,17 +157,17 @@ def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
 
 
 def other_blocks(
-    like: Any, count: Any, rows: Any, here: slice, *, than: str = "last"
+    like: Any, count: Any, rows: Any, block: slice, *, than: str = "last"
 ) -> Iterator[None]:
     """Yield once within a turn over :func:`in_blocks`, except in the last block (or the first)."""
     counter = _counter_of(like)
     del like
     if counter is None:
-        if here.start > 0 if than == "first" else here.stop < count:
+        if block.start > 0 if than == "first" else block.stop < count:
             yield
         return
     full = floor_div(count, rows)
-    whole, several = here.stop is rows, at_least_one(full)
+    whole, several = block.stop is rows, at_least_one(full)
     if than == "last":  # which may be a whole block
         times: Any = ceil_div(count, rows) - 1 if whole else 0
     else:
@@ -205,4 +205,4 @@ def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Ca
 
 
 def _joint(a: Any, b: Any) -> Any:
-    return a and Tensor(a.counter, a.shape, a.layout, (*a.held, *b.held), a.item_size)
+    return a and Tensor(a.counter, a.shape, a.layout, (*a.storages, *b.storages), a.item_size)

@@ -148,20 +148,20 @@ class Shaped(Base):
         """Return a dimension cut into ``parts`` equal parts."""
         return self.split([exact_div(self.shape[dim], parts)] * parts, dim)
 
-    def __getitem__(self, places: Any) -> Self:
+    def __getitem__(self, index: Any) -> Self:
         """Return part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
-        given = list(places) if isinstance(places, tuple) else [places]
-        for at in [at for at, part in enumerate(given) if part is Ellipsis]:
-            given[at : at + 1] = [slice(None)] * (self.dim() - len(given) + 1)
+        parts = list(index) if isinstance(index, tuple) else [index]
+        for at in [at for at, part in enumerate(parts) if part is Ellipsis]:
+            parts[at : at + 1] = [slice(None)] * (self.dim() - len(parts) + 1)
         out, place = self, 0
-        for part in given:
+        for part in parts:
             out = shapes.cut_at(out, place, part)
             place += isinstance(part, slice)
         return out
 
-    def __setitem__(self, places: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Any) -> None:
         """Write entries, or one number, to a part."""
-        part = self[places]
+        part = self[index]
         if isinstance(value, Base):
             part.result(variable("put"), part.shape, Cost(), [value], into=part)
         else:  # a tensor of one entry to torch
@@ -226,7 +226,7 @@ class Shaped(Base):
             name, self.shape, Cost(), [self], layout=self.layout, item_size=size, whole=True
         )
 
-    def _places(self, name: str, shape: Any, workspace: Any = 0) -> Self:
+    def _positions(self, name: str, shape: Any, workspace: Any = 0) -> Self:
         size = self.counter.bytes_of(PLACE)
         return self.result(name, shape, Cost(), [], item_size=size, whole=True, workspace=workspace)
 
@@ -235,14 +235,14 @@ class Shaped(Base):
         line = self.shape[dim] * self.counter.bytes_of(PLACE)
         name = variable("sort")
         values = self.result(name, self.shape, Cost(), [self])
-        return Ordered(values, self._places(f"{name}: places", self.shape, line))
+        return Ordered(values, self._positions(f"{name}: places", self.shape, line))
 
     def max(self, dim: int, keepdim: bool = False) -> Ordered:
         """Return the largest entry along an axis, and where it stands."""
         dim, name = dim % self.dim(), variable("largest")
         shape = (*self.shape[:dim], *[1] * keepdim, *self.shape[dim + 1 :])
         values = self.result(name, shape, Cost(other=self.count), [self])
-        return Ordered(values, self._places(f"{name}: places", shape))
+        return Ordered(values, self._positions(f"{name}: places", shape))
 
     def gather(self, dim: int, index: Self) -> Self:
         """Return an entry for each place of ``index`` along an axis."""

@@ -246,6 +246,6 @@ def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any])
     for name, value in values.items():
         whole = {"environment": environment, "value": value}
         path = folder / f"{name}.json"
-        write_whole(path, json.dumps(whole, indent=1, allow_nan=False) + "\n", known=True)
+        write_whole(path, json.dumps(whole, indent=1, allow_nan=False) + "\n", owned=True)
         written.append(str(path))
     return written

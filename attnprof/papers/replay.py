@@ -50,7 +50,7 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
             whole, stream = {**committed(number), **new}, io.StringIO()
             rows = [(claim, whole[claim]) for claim in claims() if claim in whole]
             csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
-            write_whole(source.path / FILE, stream.getvalue(), known=True)
+            write_whole(source.path / FILE, stream.getvalue(), owned=True)
             written.append(str(source.path / FILE))
     return written
 

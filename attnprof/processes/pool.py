@@ -34,11 +34,11 @@ _LONGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a process and, if ``given``, the value of its work."""
+    """The end of a process and, if ``has_value``, the value of its work."""
 
     ended: Ended
     value: Any = None
-    given: bool = False
+    has_value: bool = False
 
 
 def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
@@ -188,13 +188,13 @@ class Pool:
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
-        here = Path(__file__).resolve().parent
-        usual = [str(Path.cwd()), str(here.parents[1])]
+        folder = Path(__file__).resolve().parent
+        usual = [str(Path.cwd()), str(folder.parents[1])]
         first = usual if self._first is None else [*self._first]
         setup = {"parent": os.getpid(), "worker": self._worker, "first": first}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-            [sys.executable, str(here / "server.py"), json.dumps(setup)],
+            [sys.executable, str(folder / "server.py"), json.dumps(setup)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             cwd=self._folder, start_new_session=True, bufsize=0, env={**os.environ, **self._env},
         )  # fmt: skip

@@ -23,14 +23,14 @@ _Line = dict[str, Any]
 
 def main() -> None:
     """Serve orders until stdin ends."""
-    setup, here = json.loads(sys.argv[1]), Path(__file__).resolve().parent
-    forks = _from_file("attnprof_forks", here / "forks.py")
+    setup, folder = json.loads(sys.argv[1]), Path(__file__).resolve().parent
+    forks = _from_file("attnprof_forks", folder / "forks.py")
     forks.die_with_parent(setup["parent"])
     forks.ignore_signals()
     forks.adopt_orphans()
-    places = [*setup["first"], *(place for place in sys.path if place != str(here))]
-    home = str(here.parents[1])
-    sys.path[:] = places if home in places else [*places, home]
+    paths = [*setup["first"], *(path for path in sys.path if path != str(folder))]
+    home = str(folder.parents[1])
+    sys.path[:] = paths if home in paths else [*paths, home]
     orders, answers = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # prints of user code are no answer

@@ -63,7 +63,7 @@ class CrossoverRecord(Record, commands=("crossover",)):
     skipped: str | None = column("skipped")
 
     @property
-    def given(self) -> int:
+    def fixed_size(self) -> int:
         """Return the size that is fixed in a row: head width over lengths, else length."""
         return (self.head_dim if self.over == "seq" else self.seq_len) or 0
 

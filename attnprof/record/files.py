@@ -210,11 +210,11 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
 PATIENCE_S = 5.0
 
 
-def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) -> None:
+def write_whole(path: str | Path, content: str | bytes, *, owned: bool = False) -> None:
     """Write a file so that it is whole or not there; :class:`RequestError` if it cannot be.
 
     Links are followed, modes kept; a device or pipe is written to, never replaced. Within a command
-    only a file of attnprof is overwritten, unless ``known`` says that the caller owns it.
+    only a file of attnprof is overwritten, unless ``owned`` says that the caller owns it.
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
@@ -222,7 +222,7 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
             _write_stream(Path(path), data)
             return
         target = Path(os.path.realpath(path))
-        if not known:
+        if not owned:
             check_unlost(target)
         if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told below

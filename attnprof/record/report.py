@@ -272,24 +272,27 @@ def records_html(command: str, records: Sequence[Record]) -> str:
     return html_table(columns, zip(*kept, strict=True), title, filter(None, notes))
 
 
-def stage_row(stage: Any, held: Any) -> dict[str, Any]:
+def stage_row(stage: Any, live_bytes: Any) -> dict[str, Any]:
     """Return a stage of a cost table as one row."""
     counts = {name: getattr(stage.cost, name) for name in (*stage.cost.__slots__, "flops")}
     columns = ("name", "part", "shape", "allocates", "frees", "workspace")
-    return {**{name: getattr(stage, name) for name in columns}, **counts, "held": held}
+    return {**{name: getattr(stage, name) for name in columns}, **counts, "held": live_bytes}
 
 
 def stages_html(table: Any) -> str:
     """Return a cost table by stage, with its total; formulas where sizes are symbols."""
-    rows = [(s.name, s.shape, s.cost, held) for s, held in zip(table, table.live(), strict=True)]
+    rows = [
+        (s.name, s.shape, s.cost, live_bytes)
+        for s, live_bytes in zip(table, table.live(), strict=True)
+    ]
     rows.append(("total", (), table.total, table.peak()))
     plain = isinstance(rows[-1][2].flops + rows[-1][3], int | float)
     count, size = ("count", "bytes") if plain else ("code", "code")
     columns = [("stage", "text"), ("shape", "text"), ("FLOPs", count), ("bytes moved", size),
                ("bytes held", size)]  # fmt: skip
     cells = (
-        (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, held)
-        for name, shape, cost, held in rows
+        (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, live_bytes)
+        for name, shape, cost, live_bytes in rows
     )
     caption = f"{table.parameters:,} parameters; the total's bytes held are the peak"
     return html_table(columns, cells, "Cost by stage", [caption, *table.notes])

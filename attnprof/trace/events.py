@@ -170,14 +170,14 @@ def flops_of(calls: Iterable[Call]) -> Size:
 
 def peak(trace: Trace, phase: str) -> Size:
     """Return the most bytes held at once; backward begins with all that forward left alive."""
-    held: list[Size] = []
+    before: list[Size] = []
     steps: list[tuple[Size, Size, Size]] = []
     for call in trace.calls:
         if phase == "backward" and call.part == "forward":
-            held += [call.takes, -call.gives]
+            before += [call.takes, -call.gives]
             continue
         steps += [(-call.gives, 0, 0), (call.takes, call.workspace, 0)]
-    start = added(held)
+    start = added(before)
     if not all(isinstance(x, int) for x in chain([start], *steps)):
         return running_maximum(start, steps)
     now, most = start, 0 if steps else start  # the first step frees what died before it

@@ -95,13 +95,13 @@ def names_in(expression: Any) -> set[str]:
     return {str(symbol.name) for symbol in expression.free_symbols}
 
 
-def check_names(expression: Any, known: Sequence[str], text: str) -> None:
+def check_names(expression: Any, meanings: Sequence[str], text: str) -> None:
     """Raise RequestError, with a list of known names, for a name without a meaning."""
-    for name in sorted(names_in(expression) - set(known)):
-        near = closest(name, list(known)) if known else "there are none here"
+    for name in sorted(names_in(expression) - set(meanings)):
+        near = closest(name, list(meanings)) if meanings else "there are none here"
         raise RequestError(
             f"formula '{short(text)}': nothing here is called {name}: {near}; say what it stands "
-            f"for with --where {name}=…, in {', '.join(known) or 'numbers'}"
+            f"for with --where {name}=…, in {', '.join(meanings) or 'numbers'}"
         )
 
 

@@ -166,7 +166,7 @@ def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
     """A module of somebody's own as a side."""
     given = list(inputs)
-    return replace(target_of(name, None, given or None), asked={"args": [], "inputs": given})
+    return replace(target_of(name, None, given or None), typed_texts={"args": [], "inputs": given})
 
 
 def _row(case: Case, terms: TimeTerms, kind: str) -> Any:

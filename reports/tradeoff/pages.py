@@ -146,8 +146,8 @@ def _cell(row: TradeoffRecord, field: str) -> str:
 def write(part: str) -> None:
     """A part's files."""
     report = made(part)
-    write_whole(FOLDER / f"{part}.csv", render(report, "csv"), known=True)
-    write_whole(FOLDER / f"{part}.md", page(part, report), known=True)
+    write_whole(FOLDER / f"{part}.csv", render(report, "csv"), owned=True)
+    write_whole(FOLDER / f"{part}.md", page(part, report), owned=True)
     plot_report(report, FOLDER / f"{part}.png")
     if part in COLUMNS:
         plot_report(report, FOLDER / f"{part}-column.png", COLUMNS[part])

@@ -55,7 +55,7 @@ def test_the_crossing_is_found_with_few_lengths(crossing, guessed):
     search = searched(clock(*quadratic(crossing), noise=0.01), guesses=guesses)
     (root,) = search.crossings
     assert root.at == pytest.approx(crossing, rel=0.05)
-    assert len(search.seen) <= 17
+    assert len(search.times) <= 17
 
 
 def test_the_interval_has_the_crossing_as_often_as_it_says():
@@ -70,7 +70,7 @@ def test_the_interval_has_the_crossing_as_often_as_it_says():
 def test_one_that_is_faster_at_every_length_never_crosses(faster, sign):
     search = searched(clock(lambda n: faster * 1e-6 * n, lambda n: 1e-6 * n))
     assert search.crossings == []
-    assert {search.seen[n].sign for n in search.seen} == {sign}
+    assert {search.times[n].sign for n in search.times} == {sign}
 
 
 def test_times_that_cannot_be_told_apart_do_not_cross():
@@ -144,7 +144,7 @@ def test_lengths_that_do_not_run_are_passed_over_and_an_end_is_told():
     compare = clock(*quadratic(1000), refused=lambda n: n < 50 or n > 3000)
     search = searched(compare, guesses=[900])
     assert search.crossings[0].at == pytest.approx(1000, rel=0.1)
-    assert max(search.seen) <= 3000
+    assert max(search.times) <= 3000
     assert search.end.startswith("no ")
 
 
@@ -157,12 +157,12 @@ def test_all_calls_are_counted_also_of_lengths_looked_at_twice():
 
     search = searched(clock(cost, lambda n: 1.5e-7 * n + 1e-4, noise=0.1), guesses=[150])
     assert search.timed_calls == 2 * len(calls)
-    assert len(calls) > sum(len(one.a_s) for one in search.seen.values())
+    assert len(calls) > sum(len(one.a_s) for one in search.times.values())
 
 
 def test_only_lengths_that_both_take_are_timed():
     search = searched(clock(*quadratic(1000)), step=64, guesses=[1000])
-    assert all(n % 64 == 0 for n in search.seen)
+    assert all(n % 64 == 0 for n in search.times)
     assert search.crossings[0].at == pytest.approx(1000, rel=0.1)
 
 
@@ -195,8 +195,8 @@ def test_a_crossing_lies_between_lengths_that_differ_however_flat_the_curves(see
 
     search = searched(clock(slower, lambda _: 1e-4, noise=0.02, seed=seed))
     for one in search.crossings:
-        before = {search.seen[n].sign for n in search.seen if n <= one.at}
-        after = {search.seen[n].sign for n in search.seen if n >= one.at}
+        before = {search.times[n].sign for n in search.times if n <= one.at}
+        after = {search.times[n].sign for n in search.times if n >= one.at}
         assert {1, -1} <= before | after
         assert before - {0}
         assert after - {0}

@@ -97,7 +97,7 @@ def test_a_filled_cache_is_the_one_that_real_steps_build():
     stepped = module.init_state(2)
     for _ in range(19):
         _, stepped = module.step(torch.randn(2, 1, 32), stepped)
-    assert filled.keys.seen.shape == stepped.keys.seen.shape
+    assert filled.keys.filled.shape == stepped.keys.filled.shape
     assert filled.values.rows.shape == stepped.values.rows.shape
 
 

@@ -201,7 +201,7 @@ def test_decoding_changes_form_once_and_counts_it(d, chunk):
             check_executed(table, counts, t)
             built += [t] if any(s.name == "build state" and s.allocates for s in table) else []
             kept = registry.get("taylorshift", chunk=chunk).state_entries(w)
-            held = [state.sums] if state.keys is None else [state.keys.seen, state.values.seen]
+            held = [state.sums] if state.keys is None else [state.keys.filled, state.values.filled]
             assert kept == sum(part.numel() for part in held)
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=1e-4, atol=1e-4)
     assert len(built) == 1

@@ -98,7 +98,7 @@ def subject_of(model_type):
 def engine_run(model_type, phase, batch, tokens) -> Trace:
     subject = subject_of(model_type)
     assert subject.view == "engine"
-    return counted(subject.target(phase), {"B": batch, "N": tokens}, phase, held=False)[0]
+    return counted(subject.target(phase), {"B": batch, "N": tokens}, phase, compare_real=False)[0]
 
 
 def products(calls):
@@ -146,7 +146,9 @@ def test_a_decoded_token_reads_the_cache_once_and_writes_one_row(model_type, tok
 def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, tokens):
     layers = real(model_type, 2, tokens, decodes=False)[2].layers
     held = sum(x.numel() * 4 for layer in layers for x in (layer.keys, layer.values))
-    trace = counted(subject_of(model_type).cache(), {"B": 2, "N": tokens}, "forward", held=False)[0]
+    trace = counted(
+        subject_of(model_type).cache(), {"B": 2, "N": tokens}, "forward", compare_real=False
+    )[0]
     floats = [call.takes for call in trace.calls if call.dtype == "float32"]
     assert sum(floats) == held
 
@@ -186,7 +188,7 @@ def traced(model_type, view, phase, tokens):
     subject = subject if view == "torch" else engine_subject(subject, view)
     assert subject.view == view
     sizes = {"B": 2, "N": tokens}
-    return subject, counted(subject.target(phase), sizes, phase, held=False)[0]
+    return subject, counted(subject.target(phase), sizes, phase, compare_real=False)[0]
 
 
 def compared(model_type, view, other, phase, tokens):

@@ -197,7 +197,9 @@ def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
     subject = engine_subject(
         hub_subject({**TINY, **CASES["mamba2"], "model_type": "mamba2"}, "tiny")
     )
-    calls = counted(subject.target("decode"), {"B": 2, "N": 40}, "decode", held=False)[0].calls
+    calls = counted(subject.target("decode"), {"B": 2, "N": 40}, "decode", compare_real=False)[
+        0
+    ].calls
     steps = [call for call in calls if call.op.endswith("mixer_step")]
     state, rows = 8 * 8 * 6, 8 * 8 + 8 + 8 * 8 + 2 * 2 * 6  # values, steps, results, b and c
     assert [call.bytes_moved for call in steps] == [4 * (2 * (2 * state + rows) + 2 * 8)] * 3
@@ -230,7 +232,7 @@ def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
     usual = hub_subject(fields, "tiny", "eager")
     held = []
     for subject in (usual, engine_subject(usual)):
-        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", held=False)[0]
+        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", compare_real=False)[0]
         held.append(sum(call.takes for call in trace.calls if call.dtype == "float32"))
     assert held[0] == held[1] > 0
 

@@ -47,7 +47,7 @@ def by_parts(subject, trace, phase):
 )  # fmt: skip
 def test_a_few_layers_stand_for_all_in_every_call(name, phase):
     subject = hub_subject(MODELS[name], name)
-    whole, _ = counted(subject.target(phase), AT, phase, held=False)
+    whole, _ = counted(subject.target(phase), AT, phase, compare_real=False)
     few, _ = run_by_few(subject, phase, AT)
     assert totals(few, phase) == totals(whole, phase)
     assert by_parts(subject, few, phase) == by_parts(subject, whole, phase)
@@ -60,7 +60,7 @@ def test_a_few_layers_of_our_own_models_stand_for_all():
         attention=("linear", "standard"),
     )  # fmt: skip
     subject = config_subject("small", config)
-    whole, _ = counted(subject.target("train"), AT, "train", held=False)
+    whole, _ = counted(subject.target("train"), AT, "train", compare_real=False)
     few, _ = run_by_few(subject, "train", AT)
     assert totals(few, "train") == totals(whole, "train")
 

@@ -417,6 +417,6 @@ def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
     target, sizes = made.target("train"), {"B": 2, "N": 210}
     every = record(target, sizes, training=True)
     monkeypatch.setattr("attnprof.trace.solve.count._TURNS", 100)
-    once, _ = counted(target, sizes, "train", held=False)
+    once, _ = counted(target, sizes, "train", compare_real=False)
     assert len(once.calls) < len(every.calls)
     assert totals(once, "train") == totals(every, "train")

@@ -30,12 +30,14 @@ def dispatched(call, *args, **inputs):
 
 def products(subject, sizes, phase="forward"):
     """The FLOPs of products that we count in a phase of a model."""
-    return totals(count(subject.target(phase), sizes, phase, held=False), phase)["matmul_flops"]
+    return totals(count(subject.target(phase), sizes, phase, compare_real=False), phase)[
+        "matmul_flops"
+    ]
 
 
 def check_formulas(report, subject, sizes, phase="forward", without=(), **layers):
     """Hold formulas of the whole in a report against all that is counted in a phase at sizes."""
-    ours = totals(count(subject.target(phase), sizes, phase, held=False), phase)
+    ours = totals(count(subject.target(phase), sizes, phase, compare_real=False), phase)
     at = {name: sympy.Integer(size) for name, size in {**sizes, **layers}.items()}
     for row in report.records:
         if (row.part, row.phase) == ("total", phase) and row.quantity in ours.keys() - {*without}:

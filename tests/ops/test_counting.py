@@ -73,7 +73,7 @@ def test_a_tensor_used_twice_gets_its_gradients_added():
 
 def test_no_gradient_is_computed_for_what_needs_none():
     counter = Counter(1, grad=True)
-    a, b = Tensor.leaf(counter, 1, 2, 3), Tensor.given(counter, (1, 3, 4))
+    a, b = Tensor.leaf(counter, 1, 2, 3), Tensor.external(counter, (1, 3, 4))
     product = a.bmm(b)
     product.backward()
     assert [stage.name for stage in counter.stages] == ["product", "product: grad of the first"]
@@ -167,7 +167,7 @@ def test_the_counter_gets_the_blocks_that_run_each_kind_once(rows, before, after
     for n in [1, rows - 1, rows, rows + 1, 2 * rows, 3 * rows, 3 * rows + 7, 4 * rows, 1000]:
         runs = [lengths(*part) for part in in_band(torch.empty(0), n, rows, before, after)]
         counter, sizes = Counter(4), Multiset()
-        like = Tensor.given(counter, (1,))
+        like = Tensor.external(counter, (1,))
         for block, keys, columns in in_band(like, n, rows, before, after):
             like.new_zeros(1)
             times = counter.stages[-1].cost.bytes_moved // 4

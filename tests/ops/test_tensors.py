@@ -67,7 +67,7 @@ def test_reshapes_copy_where_torch_copies(text, symbolic):
         expected = text(real, *sizes)
         asked = NAMES if symbolic else sizes
         counter = Counter(4)
-        tensor = Tensor.given(counter, (asked[0], asked[1], asked[2] * asked[3]))
+        tensor = Tensor.external(counter, (asked[0], asked[1], asked[2] * asked[3]))
         got = text(tensor, *asked)
         value = Evaluator(dict(zip(NAMES, sizes, strict=True)))
         copied = sum(value(stage.allocates) for stage in counter.stages) > 0
@@ -80,7 +80,7 @@ def test_random_permutations_and_reshapes_lie_as_torch_lays_them():
     chance = random.Random(3)
     for _ in range(300):
         sizes = [chance.choice((1, 2, 3, 4, 6)) for _ in range(4)]
-        real, mine = torch.zeros(sizes), Tensor.given(Counter(4), tuple(sizes))
+        real, mine = torch.zeros(sizes), Tensor.external(Counter(4), tuple(sizes))
         for _ in range(3):
             order = chance.sample(range(real.dim()), real.dim())
             real, mine = real.permute(order), mine.permute(*order)
@@ -104,7 +104,7 @@ def shapes_of(count):
 
 def test_memory_dies_with_the_last_tensor_on_it():
     counter = Counter(4)
-    first = Tensor.given(counter, (2, 3)) / 2
+    first = Tensor.external(counter, (2, 3)) / 2
     view = first.view(6)
     del first
     assert counter.stages[-1].frees == 0
@@ -118,6 +118,6 @@ def test_a_stage_is_called_as_the_variable_or_the_function():
         return halves / 2
 
     counter = Counter(4)
-    kept = scaled_rows(Tensor.given(counter, (2, 3)))
+    kept = scaled_rows(Tensor.external(counter, (2, 3)))
     assert [stage.name for stage in counter.stages] == ["halves", "scaled rows"]
     assert not is_symbolic(kept.count)

@@ -58,7 +58,7 @@ def closes():
 ])  # fmt: skip
 def test_work_that_ends_its_process_has_no_answer_but_a_reason(work, how):
     answer = run_apart(work, 20)
-    assert not answer.given
+    assert not answer.has_value
     assert how in answer.ended.how
 
 
@@ -69,7 +69,7 @@ def test_signals_to_the_parent_do_not_reach_the_answer(number):
         return {"a": [1, None]}
 
     assert run_apart(work, 20).value == {"a": [1, None]}
-    assert run_apart(lambda: None).given
+    assert run_apart(lambda: None).has_value
 
 
 def test_the_last_line_of_stderr_is_told():

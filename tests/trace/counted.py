@@ -52,7 +52,7 @@ def evaluate_at(expression, sizes):
 def _trace(run, shapes, dtype, backward):
     tensors = [None if shape is None else torch.zeros(shape, dtype=dtype) for shape in shapes]
     recorder = Recorder()
-    recorder.given(tensors)
+    recorder.follow(tensors)
     if not backward:
         with torch.no_grad(), recorder:
             run(*tensors)

@@ -349,8 +349,8 @@ def test_smaller_sizes_are_tried_with_another_far_larger():
 
     target = SimpleNamespace(symbols=("N", "h", "d"))
     hints, blocks = {"N": 421, "h": 6, "d": 32}, {"N": 1, "h": 1}
-    unseen = {"seen": lambda *_, **__: None}
-    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **unseen)
+    no_run = {"run_of_whole_blocks": lambda *_, **__: None}
+    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **no_run)
     forms, least, ends = {"train": {"peak_bytes": 4 * d * N}}, {"N": 5, "h": 2}, {"N": 64, "h": 64}
     formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
     formulas.fits = lambda *_: True

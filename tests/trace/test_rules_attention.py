@@ -152,7 +152,7 @@ def _layer_counts(layer, shape, *, fast, **options):
             subject = layer().eval()
             x = torch.zeros(shape)
             recorder = Recorder()
-            recorder.given([x, *subject.parameters()])
+            recorder.follow([x, *subject.parameters()])
             with recorder:
                 subject(x, **options)
     finally:

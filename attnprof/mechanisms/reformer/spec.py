@@ -137,10 +137,10 @@ class Reformer(Mechanism):
         rank = state.counts.index_select(0, bucket)
         state.counts.index_copy_(0, bucket, rank + 1)
         self._write(state, query, flat(v), bucket, rank)
-        seen = state.rows.index_select(0, bucket).view(query.shape[0], -1, 2 * d)
-        scores = query.bmm(seen[..., :d].transpose(1, 2))
+        bucket_rows = state.rows.index_select(0, bucket).view(query.shape[0], -1, 2 * d)
+        scores = query.bmm(bucket_rows[..., :d].transpose(1, 2))
         self._hide(scores.view(rank.shape[0], -1), rank.unsqueeze(1))
-        return scores.softmax(-1).bmm(seen[..., d:]).view(q.shape), state
+        return scores.softmax(-1).bmm(bucket_rows[..., d:]).view(q.shape), state
 
     def _bucket(self, query: Any, rotations: Any) -> Any:
         """Return the place of the token's bucket in the state, (b·rounds)."""
@@ -184,17 +184,17 @@ class Reformer(Mechanism):
         longer = n - full * buckets
         parts = ((longer, full + 1), (buckets - longer, full))
         if w.causal:
-            seen = sum(times * seen_until(tokens, size) for times, tokens in parts)
-            return seen + (n if self.self_attention else costs.minimum(n, buckets))
-        seen = sum(times * seen_in_bucket(tokens, size) for times, tokens in parts)
+            pairs = sum(times * seen_until(tokens, size) for times, tokens in parts)
+            return pairs + (n if self.self_attention else costs.minimum(n, buckets))
+        pairs = sum(times * seen_in_bucket(tokens, size) for times, tokens in parts)
         if self.self_attention:
-            return seen
+            return pairs
         # a token alone in its bucket sees itself
         alone = sum(
             times * (costs.at_least_one(tokens) - costs.at_least_one(costs.maximum(0, tokens - 1)))
             for times, tokens in parts
         )
-        return seen - n + alone
+        return pairs - n + alone
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define norms, hashes, one softmax over the pairs of all rounds."""

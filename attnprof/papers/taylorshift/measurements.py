@@ -86,10 +86,10 @@ def crossings(
         guesses = [at] if at else guesses
         of_setting = {
             column: at, f"{column}_low": low, f"{column}_high": high,
-            "longest": max(search.seen), "calls": search.timed_calls, "end": search.end,
+            "longest": max(search.times), "calls": search.timed_calls, "end": search.end,
         }  # fmt: skip
         fields |= {f"{name}{ENDINGS[setting]}": value for name, value in of_setting.items()}
-        for length, seen in sorted(search.seen.items()):
+        for length, seen in sorted(search.times.items()):
             for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
                 row = {"allocator": setting, "form": name, "seq_len": length, **_clocked(sample)}
                 rows.append(row)

@@ -82,7 +82,7 @@ def draw_crossover(report: Report) -> style.Figure:
             [c for c in each if (c["metric"], c["unit"], fixed_size_of(c)) == place]
             for each in (curves, report.summary.get("ratios", ()))
         )
-        panel_records = [r for r in records if (r.metric, r.unit, r.given) == place]
+        panel_records = [r for r in records if (r.metric, r.unit, r.fixed_size) == place]
         _draw_curves(strip, ratios, {})
         _draw_curves(main, panel_curves, looks)
         _mark_crossings((main, strip), panel_curves, panel_records)

@@ -93,7 +93,7 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 def _cells(row: CrossoverRecord) -> list[str]:
     """Return the cells of a row of the table."""
     unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
-    given = str(row.given) if row.over == "seq" else format_count(row.given)
+    given = str(row.fixed_size) if row.over == "seq" else format_count(row.fixed_size)
     if row.skipped:
         return [given, unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
@@ -126,8 +126,8 @@ def _form_rows(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
     for row in rows:
         if row.closed_form:
             form = (row.metric, row.kind, row.closed_form)
-            widths.setdefault(form, []).append(str(row.given))
-    count = len({row.given for row in rows})
+            widths.setdefault(form, []).append(str(row.fixed_size))
+    count = len({row.fixed_size for row in rows})
     letter = "d" if rows[0].over == "seq" else "N"
     return [
         [_metric_label(metric, kind)
@@ -181,7 +181,7 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     remarks, ranges = [], dict[str, list[str]]()
     for row in rows:
         letter = "d" if row.over == "seq" else "N"
-        name = f"{letter}={row.given} {_metric_label(row.metric, row.kind)}"
+        name = f"{letter}={row.fixed_size} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""

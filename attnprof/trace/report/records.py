@@ -24,11 +24,11 @@ def report_of(
     environment: Mapping[str, Any] | None = None,
     in_steps: bool = False,
     with_curves: bool = False,
-    **asked: Any,
+    **request: Any,
 ) -> Report:
     """Return records of the quantities by phase; the summary has the rest.
 
-    ``asked`` are fields of the request that the summary repeats; ``in_steps`` adds every operation,
+    ``request`` are further fields of the summary; ``in_steps`` adds every operation,
     ``with_curves`` what a figure draws.
     """
     records = [
@@ -59,7 +59,7 @@ def report_of(
         "at": dict(derivation.asked),
         "inputs": list(derivation.inputs),
         "dtype": derivation.dtype,
-        **asked,
+        **request,
         "notes": list(derivation.notes),
         "phases": phases,
         **({"curves": curves_of(derivation)} if with_curves else {}),
@@ -226,10 +226,10 @@ def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
 
 def peak_moment(trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
     """Return during which operation the most is held at a shape, and how many bytes."""
-    held, most, during = 0, -1, None
+    live_bytes, most, during = 0, -1, None
     for call in trace.calls:
-        held += evaluate(call.takes, at) - evaluate(call.gives, at)
-        now = held + evaluate(call.workspace, at)
+        live_bytes += evaluate(call.takes, at) - evaluate(call.gives, at)
+        now = live_bytes + evaluate(call.workspace, at)
         if now > most and (phase != "backward" or call.part == "backward"):
             most, during = now, call
     if during is None:

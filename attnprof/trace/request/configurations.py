@@ -211,7 +211,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     return f"(B, N, {head}), (B, N, {head})"
 
 
-def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+def guessed_fields(fields: Parameters, config: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Return guesses for fields that are sizes or have no default.
 
     Fields that are None by default are left to the class. Raises :class:`RequestError` for a
@@ -222,7 +222,7 @@ def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> d
         size, required = REQUIRED.get(name.lower()), is_required(item)
         number = type(item.default) is int
         is_few = size == FEW and number and item.default <= int(FEW)
-        if name in given or is_few or not (required or (size and number)):
+        if name in config or is_few or not (required or (size and number)):
             continue
         if size and (required or size not in ("N", "1000")):
             guesses[name] = as_size(size)
@@ -234,20 +234,20 @@ def guessed_fields(fields: Parameters, given: Mapping[str, Any], what: str) -> d
                     "(a size like h*d, or a value)"
                 )
             guesses[name] = plain[0]
-    return guesses | _state_space_sizes(fields, given)
+    return guesses | _state_space_sizes(fields, config)
 
 
-def _state_space_sizes(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+def _state_space_sizes(fields: Parameters, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes of a state-space layer: one group of h heads, ``expand`` times the width."""
     sizes = dict[str, Any]()
     for kind in ("", "mamba_"):
         wider = fields.get(f"{kind}expand")
         widths = [n for n in (f"{kind}head_dim", f"{kind}d_head") if n in fields]
         heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
-        if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
+        if wider is not None and widths and heads and not {*widths, *heads} & {*config}:
             sizes |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
             extra = {f"{kind}n_groups": 1, f"{kind}d_ssm": as_size(f"{wider.default}*h*d")}
-            sizes |= {name: extra[name] for name in extra if name in {*fields} - {*given}}
+            sizes |= {name: extra[name] for name in extra if name in {*fields} - {*config}}
     return sizes
 
 

@@ -158,5 +158,5 @@ def _empty_cache(module: Any, scope: Mapping[str, Any], *, states: bool) -> Any:
 
 
 def _device(module: Any) -> str:
-    held = next(iter(module.parameters()), None)
-    return "meta" if held is not None and held.is_meta else "cpu"
+    parameter = next(iter(module.parameters()), None)
+    return "meta" if parameter is not None and parameter.is_meta else "cpu"

@@ -103,7 +103,7 @@ class Failed:
         return {name: EVEN.get(name, 16) for name in (*self.target.symbols, *"BNhd")}
 
     @property
-    def seen(self) -> set[Any]:
+    def input_sizes(self) -> set[Any]:
         """The sizes of inputs in the run that fails, as numbers."""
         return {at(dim, self.sizes) for item in self.target.inputs for dim in item.dims}
 

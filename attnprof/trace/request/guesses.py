@@ -151,17 +151,17 @@ class Request:
 
     def _configured(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
         """Return the typed arguments, with a configuration of typed and guessed fields."""
-        given, file = dict(self.args), {}
-        if isinstance(given.get("config"), str):
-            file = read_file(given.pop("config"))
-        given = folded(given)
+        arguments, file = dict(self.args), {}
+        if isinstance(arguments.get("config"), str):
+            file = read_file(arguments.pop("config"))
+        arguments = folded(arguments)
         parameter = config_parameter(owner, parameters)
         if parameter is None:
-            return file | given
+            return file | arguments
         name, kind = parameter
-        config = given.get(name, {})
+        config = arguments.get(name, {})
         if not isinstance(config, dict):
-            return given  # a configuration object, passed from Python
+            return arguments  # a configuration object, passed from Python
         config = file | config
         more = {} if file else guessed_fields(fields_of(kind, owner, name), config, name)
         self.guess({f"{name}.{field}": value for field, value in more.items()})
@@ -171,7 +171,7 @@ class Request:
                 f"attention is eager, its products and softmax in torch; --arg {name}."
                 "attn_implementation=sdpa asks for torch's fused attention"
             )
-        return given | {name: Configuration(kind, config | more)}
+        return arguments | {name: Configuration(kind, config | more)}
 
     def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Record values of arguments as guessed, and return them."""
@@ -186,19 +186,20 @@ class Request:
         """
         if not signatures.takes_any(parameters):
             signatures.checked_names(self.inputs, parameters, "--input", what)
-        given: dict[str, dict[str, Input]] = {}
+        by_argument: dict[str, dict[str, Input]] = {}
         for name, tensor in self.inputs.items():
-            given.setdefault(base_of(name), {})[name] = tensor
+            by_argument.setdefault(base_of(name), {})[name] = tensor
         needed = {name for name, item in parameters.items() if signatures.is_required(item)} or {
-            *[name for name in FIRST if name in parameters and not given][:1]
+            *[name for name in FIRST if name in parameters and not by_argument][:1]
         }
-        if sizes and any(input_text(name, "", "").startswith("=") for name in needed - {*given}):
+        guessed = needed - {*by_argument}
+        if sizes and any(input_text(name, "", "").startswith("=") for name in guessed):
             sizes = {"tokens": "H*W", **sizes}
         inputs: dict[str, Input] = {}
         unknown = []
         for name, item in parameters.items():
-            if name in given or name in needed or name in NEEDED:
-                made = given.get(name) or self._guessed_input(item, sizes)
+            if name in by_argument or name in needed or name in NEEDED:
+                made = by_argument.get(name) or self._guessed_input(item, sizes)
                 inputs |= made
                 unknown += [] if made else [name]
         if unknown:
@@ -326,12 +327,12 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
     request.place_causal({}, forward)
     widths = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    seen = next((str(size) for size in (*widths, *maps) if isinstance(size, int)), "h*d")
-    if seen == "h*d" and not request.inputs:
+    width_text = next((str(size) for size in (*widths, *maps) if isinstance(size, int)), "h*d")
+    if width_text == "h*d" and not request.inputs:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
         )
-    sizes = {"width": seen, "head": "d"}
+    sizes = {"width": width_text, "head": "d"}
     return request.target(lambda _sizes: faked(module, current_mode()), what, forward, {}, sizes)
 
 

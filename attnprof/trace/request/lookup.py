@@ -246,7 +246,7 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
         return replace(repaired, notes=(*repaired.notes, note))
     if used := _as_model_calls_it(build, request, subject, symbols, have_all=False):
         return used
-    return replace(target, advice=advice(subject, request, target, tries.seen, error))
+    return replace(target, advice=advice(subject, request, target, tries.changes, error))
 
 
 def failure(target: Target, *, longer: bool = False) -> Exception | None:

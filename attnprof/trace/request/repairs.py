@@ -215,7 +215,7 @@ def _pictures(failed: Failed) -> Iterator[Repair]:
 def _channels_said(failed: Failed) -> Iterator[Repair]:
     """Yield images with as many channels as the message says."""
     many, floats = re.search(r"to have (\d+) channels", failed.text), failed.floats
-    if many and int(many[1]) not in failed.seen and floats:
+    if many and int(many[1]) not in failed.input_sizes and floats:
         sides = "M, H, W" if len(floats[0].dims) == 5 else "H, W"
         yield Repair(inputs={floats[0].name: f"B, {many[1]}, {sides}"})
 
@@ -271,9 +271,9 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with a number of the message for the length or the width."""
     bodies = {name: item.spelled.partition(": ")[2]
               for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
-    width, seen = at(as_size(failed.width), failed.sizes), failed.seen
+    width, input_sizes = at(as_size(failed.width), failed.sizes), failed.input_sizes
     numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
-    for number in [n for n in numbers if 4 < n < 5000 and n not in seen][:4]:
+    for number in [n for n in numbers if 4 < n < 5000 and n not in input_sizes][:4]:
         of_width = in_widths(number, failed.width, width)
         for old, news in ("N", [str(number)]), (failed.width, of_width):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
@@ -323,7 +323,7 @@ def repairs_of(failed: Failed) -> Iterator[Repair]:
 
 @dataclass
 class Tries:
-    """Changes of a request's guesses, tried until one target does not fail; ``seen`` has them.
+    """Changes of a request's guesses, tried until one target does not fail; ``changes`` has them.
 
     ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
     ``seconds`` of processor time.
@@ -335,7 +335,7 @@ class Tries:
     fails: Callable[[Target], Exception | None]
     most: int
     seconds: float
-    seen: list[Repair] = field(default_factory=list)
+    changes: list[Repair] = field(default_factory=list)
 
     def until_one_runs(self, first: Target, error: Exception) -> Target | None:
         """Return the first target that runs, or None; ``first`` fails with ``error``.
@@ -347,13 +347,13 @@ class Tries:
         root = Failed(self.subject, self.request, first, error, first)
         waiting = [(root, repairs_of(root))]
         end = time.process_time() + self.seconds
-        while waiting and len(self.seen) < self.most and time.process_time() < end:
+        while waiting and len(self.changes) < self.most and time.process_time() < end:
             failed, repairs = waiting[0]
             repair = next(repairs, None)
             if repair is None:
                 waiting.pop(0)
-            elif (change := failed.change | repair) not in self.seen:
-                self.seen.append(change)
+            elif (change := failed.change | repair) not in self.changes:
+                self.changes.append(change)
                 more = self._run(change, first)
                 if isinstance(more, Target):
                     return more

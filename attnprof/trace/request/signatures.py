@@ -273,12 +273,12 @@ def only_named(parameters: Parameters) -> set[str]:
     return named if takes_any(parameters) else set()
 
 
-def checked_names(given: Mapping[str, Any], parameters: Parameters, flag: str, what: str) -> None:
+def checked_names(values: Mapping[str, Any], parameters: Parameters, flag: str, what: str) -> None:
     """Raise :class:`RequestError` for a name that the callable does not take."""
     if any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values()):
         return
     takes = [name for name, item in parameters.items() if item.kind not in _VARIADIC]
-    for name in map(base_of, given):
+    for name in map(base_of, values):
         if name not in takes:
             hint = closest(name, takes) if takes else "it takes nothing"
             raise RequestError(f"{flag} {name}: {what} has no '{name}'; {hint}")

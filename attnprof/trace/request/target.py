@@ -136,17 +136,17 @@ def parsed(text: str, where: str) -> Expression:
     return Expression(text.strip())
 
 
-def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
+def hints_for(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return a number for every symbol: as asked, or one that no other symbol has."""
     others = iter(_OTHERS)
-    return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
+    return {name: sizes.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
 
-def divided_hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
+def divided_hints_for(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return numbers that blocks and windows of 7 pixels divide, for code that needs it."""
     others = iter(_OTHERS)
     usual = {name: ANCHOR.get(name) or 112 * next(others, 37) for name in sorted(names)}
-    return {**usual, **asked}
+    return {**usual, **sizes}
 
 
 def largest(name: str, hint: int) -> int:
@@ -243,7 +243,7 @@ class Target:
     """Code to derive: ``make`` builds the module (or gives the function) that takes ``inputs``.
 
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
-    inputs and parameters. ``notes`` say what was guessed, ``asked`` are the arguments and inputs
+    inputs and parameters. ``notes`` say what was guessed, ``typed_texts`` the arguments and inputs
     that were typed; ``advice`` ends the message if the code does not run. ``step`` is what phase
     ``decode`` runs, if anything; ``numbers`` stand for sizes that are no symbols.
     """
@@ -257,7 +257,7 @@ class Target:
     notes: tuple[str, ...] = ()
     step: Self | None = None
     mode: RunMode = RunMode()
-    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    typed_texts: Mapping[str, Any] = field(default_factory=dict, compare=False)
     numbers: Mapping[str, int] = field(default_factory=dict, hash=False)
     advice: str = "give what it needs with --arg and --input"
 
@@ -304,9 +304,9 @@ def _either(exact: Callable[..., Any], symbolic: Callable[..., Any], *args: Any)
 
 def _power(base: Any, exponent: Any) -> Any:
     """Return a power, if its value at the hints is short enough to compute."""
-    seen = [value.node.hint if hasattr(value, "node") else value for value in (base, exponent)]
-    if all(isinstance(value, int) for value in seen):
-        check_power(bits_of(seen[0]), seen[1])
+    numbers = [value.node.hint if hasattr(value, "node") else value for value in (base, exponent)]
+    if all(isinstance(value, int) for value in numbers):
+        check_power(bits_of(numbers[0]), numbers[1])
     return base**exponent
 
 

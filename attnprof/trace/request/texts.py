@@ -55,14 +55,14 @@ class Named(Sized):
         return loaded(self.text)
 
 
-def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
+def parse_arguments(texts: Texts, size_names: set[str]) -> dict[str, Any]:
     """Return ``name=value`` texts (or a mapping from Python) as expressions and plain values.
 
-    One word is a size if ``known`` has it or it is one letter, else text. Raises
+    One word is a size if ``size_names`` has it or it is one letter, else text. Raises
     :class:`RequestError` for texts that are neither.
     """
     how = "--arg {}: type a name, '=' and a value, like d_model=h*d"
-    return {name: _value(name, value, known) for name, value in _pairs(texts, "=", how)}
+    return {name: _value(name, value, size_names) for name, value in _pairs(texts, "=", how)}
 
 
 def _pairs(texts: Texts, sign: str, how: str) -> Iterator[tuple[str, Any]]:
@@ -88,7 +88,7 @@ def _path(text: str) -> str:
 _NUMBERED = re.compile(r"\.\d+|\[\d+\]")
 
 
-def _value(name: str, value: Any, known: set[str]) -> Any:
+def _value(name: str, value: Any, size_names: set[str]) -> Any:
     """Return a typed value as an expression, a Python literal, a class, or text (a bare word)."""
     if not isinstance(value, str):
         return value
@@ -101,7 +101,7 @@ def _value(name: str, value: Any, known: set[str]) -> Any:
         loaded(text)  # says what is wrong with it
         return Named(text)
     if name_of(text):
-        return Expression(text) if name_of(text) in known or len(text) == 1 else text
+        return Expression(text) if name_of(text) in size_names or len(text) == 1 else text
     try:
         return parsed(text, f"--arg {name}")
     except RequestError as error:

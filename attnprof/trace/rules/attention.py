@@ -51,25 +51,25 @@ def pairs(q: Any, k: Any, causal: bool, corner: str = TOP_LEFT) -> Size:
     return product(q.shape[:-2]) * (triangle(n, m, corner) if causal else n * m)
 
 
-def forward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Count a forward pass on ``seen`` pairs: scaled scores, softmax, and two products.
+def forward_counts(pair_count: Size, q: Any, v: Any, call: Any) -> Counts:
+    """Count a forward pass on ``pair_count`` pairs: scaled scores, softmax, and two products.
 
     A pair's score is scaled, compared, shifted, exponentiated, summed and divided; a mask of
     numbers and dropout add to that.
     """
     each = M + OTHER + 2 * A + E + D + _extras(call, 1)
-    return each * seen + MAC * (seen * size_of(q.shape[-1] + v.shape[-1]))
+    return each * pair_count + MAC * (pair_count * size_of(q.shape[-1] + v.shape[-1]))
 
 
-def backward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Count a backward pass on ``seen`` pairs: weights computed again, and five products.
+def backward_counts(pair_count: Size, q: Any, v: Any, call: Any) -> Counts:
+    """Count a backward pass on ``pair_count`` pairs: weights computed again, and five products.
 
     Of each row the output's gradient times the output is summed.
     """
     grad = call.grad_out if hasattr(call, "grad_out") else call.grad_out_
     each = 3 * M + 2 * A + E + _extras(call, 2)
-    five = MAC * (seen * size_of(3 * q.shape[-1] + 2 * v.shape[-1]))
-    return each * seen + five + (M + A) * numel(grad)
+    five = MAC * (pair_count * size_of(3 * q.shape[-1] + 2 * v.shape[-1]))
+    return each * pair_count + five + (M + A) * numel(grad)
 
 
 def _extras(call: Any, dropped: int) -> Counts:
@@ -83,8 +83,8 @@ def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRu
     """Return a rule for kernels on (batch, heads, tokens, width)."""
 
     def counts(_out: Any, call: Any) -> Counts:
-        seen = pairs(call.query, call.key, call.is_causal, corner)
-        return count(seen, call.query, call.value, call)
+        pair_count = pairs(call.query, call.key, call.is_causal, corner)
+        return count(pair_count, call.query, call.value, call)
 
     return counts
 
@@ -310,13 +310,13 @@ def _score_mod_counts(score_mod: Any) -> Counts:
 def _flex_cost(args: Sequence[Any], out: Any) -> tuple[Counts | None, Size]:
     """Return the kernel's counts (None if ``score_mod`` needs values) and the bytes it moves."""
     query, _, value, score_mod = args[:4]
-    seen = _mask_pairs(args)
+    pair_count = _mask_pairs(args)
     moved = sum((nbytes(x) for x in [*tensors_in(args[:3]), out[0], out[1]]), start=0)
     try:
-        counts = _score_mod_counts(score_mod) * seen
+        counts = _score_mod_counts(score_mod) * pair_count
     except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
         return None, moved
-    return counts + forward_counts(seen, query, value, SimpleNamespace(dropout_p=0)), moved
+    return counts + forward_counts(pair_count, query, value, SimpleNamespace(dropout_p=0)), moved
 
 
 HIGHER["higher_order.flex_attention"] = _flex_cost

@@ -241,8 +241,8 @@ def _backward(out: Any, call: Any) -> Size:
         again = _pixels(call.grad_output)
         copies += nbytes(call.grad_output) if again is None else again
         sums = nbytes(weight) + (4 * conv.results if mask[2] else 0)
-        known = mask[1] and not by_taps
-        return _by_pixel(conv, copies, kernels=sums if known else None)
+        with_kernels = mask[1] and not by_taps
+        return _by_pixel(conv, copies, kernels=sums if with_kernels else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not conv.in_onednn:
         taken = _one_group(conv, _columns(conv) if mask[1] else 0, a, call.grad_output)
@@ -295,10 +295,10 @@ def _columns_team(conv: Convolution) -> int:
     """Return how many threads make columns; of a dense kernel each has samples of its own."""
     if conv.by_channel:
         return _team()
-    places = prod(conv.result.shape[2:])
-    if not conv.strided and not _at_least(places, 2):
+    pixels = prod(conv.result.shape[2:])
+    if not conv.strided and not _at_least(pixels, 2):
         raise UnknownWorkspaceError(copied(conv.a, conv.result))
-    if _team() == 1 or not _at_least(conv.a.shape[0], 2) or _at_least(places, _MANY * _team()):
+    if _team() == 1 or not _at_least(conv.a.shape[0], 2) or _at_least(pixels, _MANY * _team()):
         return 1
     return _team()
 

@@ -103,15 +103,15 @@ def _of_view(
     """
     width, n, m, start = _sizes(call)
     heads = product(call.query.shape[:2])
-    pairs, seen = heads * n * m, heads * pairs_seen(call.kind, width, n, m, start)
-    counts = count(seen, call.query, call.value, call) + cap * bool(call.softcap) * seen
+    all_pairs, pairs = heads * n * m, heads * pairs_seen(call.kind, width, n, m, start)
+    counts = count(pairs, call.query, call.value, call) + cap * bool(call.softcap) * pairs
     counts = counts + sink * (call.sinks is not None) * numel(call.query[..., 0])
-    counts = counts + (-1 * again * seen if call.definition else {})
-    if not isinstance(seen, int) or not isinstance(pairs, int) or not seen:
+    counts = counts + (-1 * again * pairs if call.definition else {})
+    if not isinstance(pairs, int) or not isinstance(all_pairs, int) or not pairs:
         return counts
-    flops, other = flops_in(counts), flops_in(again * seen)
+    flops, other = flops_in(counts), flops_in(again * pairs)
     plain = call.kind == "causal" or (call.kind == "window" and call.width >= m)
-    dense = flops * (pairs - seen) // seen
+    dense = flops * (all_pairs - pairs) // pairs
     copied = nbytes(call.key) + nbytes(call.value) if n == 1 else 0
     return counts + {
         DENSE_CAUSAL if plain else DENSE: dense,
@@ -154,10 +154,10 @@ def played(
     else:
         rows = 1 if mixer.in_chunks else tokens
     operands = [
-        Tensor.leaf(counter, *shape) if need else Tensor.given(counter, shape)
+        Tensor.leaf(counter, *shape) if need else Tensor.external(counter, shape)
         for shape, need in zip(shapes, needs or [False] * len(shapes), strict=True)
     ]
-    state = Tensor.given(counter, mixer.state(operands))
+    state = Tensor.external(counter, mixer.state(operands))
     out = mixer.text(*operands, state, rows=rows, form=form)
     if needs:
         out.backward()

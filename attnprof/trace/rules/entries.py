@@ -93,17 +93,17 @@ def _power(out: Any, call: Any) -> Counts | None:
         return products(out) * (times - 1) * numel(out)
     if out.is_complex():
         return None
-    known = {0: NOTHING, -1: D, -2: M + D, -0.5: OTHER + D}
-    return (OTHER if symbolic else known.get(exponent, OTHER)) * numel(out)
+    by_exponent = {0: NOTHING, -1: D, -2: M + D, -0.5: OTHER + D}
+    return (OTHER if symbolic else by_exponent.get(exponent, OTHER)) * numel(out)
 
 
 def _weighted(call: Any) -> Counts:
     return M * (call.weight is not None)
 
 
-def _reduced(of: Any, call: Any) -> Counts:
+def _reduced(losses: Any, call: Any) -> Counts:
     """Count the sum of losses, and the division by their number for a mean."""
-    return A * numel(of) * (call.reduction != _NONE) + D * (call.reduction == _MEAN)
+    return A * numel(losses) * (call.reduction != _NONE) + D * (call.reduction == _MEAN)
 
 
 rules(

@@ -64,13 +64,13 @@ def _trilinear(out: Any, call: Any) -> Counts:
     """Count two products: the first with the second, summed over dimensions the third lacks."""
     one, two, three = map(list, (call.i1.shape, call.i2.shape, call.i3.shape))
     expanded = (call.expand1, call.expand2, call.expand3)
-    for sizes, places in zip((one, two, three), expanded, strict=True):
-        for place in sorted(places):
-            sizes.insert(place, None)
+    for sizes, dims in zip((one, two, three), expanded, strict=True):
+        for dim in sorted(dims):
+            sizes.insert(dim, None)
     both = [b if a is None else a for a, b in zip(one, two, strict=True)]
     kept = [
-        c if place in call.sumdim and c is None else (c if a is None else a)
-        for place, (a, c) in enumerate(zip(both, three, strict=True))
+        c if dim in call.sumdim and c is None else (c if a is None else a)
+        for dim, (a, c) in enumerate(zip(both, three, strict=True))
     ]
     pairs, results = (product(1 if n is None else n for n in sizes) for sizes in (both, kept))
     counts = macs(out) * pairs + macs(out) * results

@@ -98,17 +98,17 @@ def _lstm_scratch(call: Any, *, backward: bool) -> Size:
         )
     weights = 4 * (inputs + width) * _line(gates)
     scratch = 2 * _pages(batch * _line(width)) + _pages(gates) + 568
-    held = scratch + _pages(steps * batch * _line(gates))
+    total = scratch + _pages(steps * batch * _line(gates))
     if not call.has_biases:
-        raise UnknownWorkspaceError(size_of(held))
-    held += 4 * gates + weights
+        raise UnknownWorkspaceError(size_of(total))
+    total += 4 * gates + weights
     if not backward:
-        return size_of(held)
-    held += 8 * batch * width
+        return size_of(total)
+    total += 8 * batch * width
     for wide in (inputs, width):
         more = _line(wide)
-        held += _least(more - wide, 1) * 4 * gates * more
-    return size_of(held) + copied(call.grad_output)
+        total += _least(more - wide, 1) * 4 * gates * more
+    return size_of(total) + copied(call.grad_output)
 
 
 rules({"mkldnn_rnn_layer": _lstm_counts, "mkldnn_rnn_layer_backward": _lstm_counts_backward})
@@ -153,17 +153,17 @@ def _gru_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None)
 
 def _gru_step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any) -> Any:
     width = w_h.shape[1]
-    given, hidden = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
-    reset = hidden[0].add_(given[0]).sigmoid_()
-    kept = hidden[1].add_(given[1]).sigmoid_()
-    new = given[2].add(hidden[2].mul_(reset)).tanh_()
+    from_input, hidden = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
+    reset = hidden[0].add_(from_input[0]).sigmoid_()
+    kept = hidden[1].add_(from_input[1]).sigmoid_()
+    new = from_input[2].add(hidden[2].mul_(reset)).tanh_()
     return (hx - new).mul_(kept).add_(new)
 
 
 def _simple(name: str) -> Any:
     def cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
-        hidden, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
-        return getattr(hidden.add_(given), name)()
+        hidden, from_input = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
+        return getattr(hidden.add_(from_input), name)()
 
     return cell
 
@@ -186,13 +186,13 @@ CELLS: dict[Any, Any] = {
 # -- layers, step by step, as torch composes them -----------------------------------------
 def _steps(
     x: Any, hidden: Any, params: Any, has_biases: bool, hidden_fn: Any, reverse: bool = False,
-    held: Any = None,
+    keepalive: Any = None,
 ) -> Any:  # fmt: skip
     w, w_h, b, b_h = params if has_biases else (*params, None, None)
-    held = {} if held is None else held
-    held["given"] = _linear(x, w, b).unbind(0)
-    made = held[reverse] = []
-    for step in held["given"][::-1] if reverse else held["given"]:
+    keepalive = {} if keepalive is None else keepalive
+    keepalive["inputs"] = _linear(x, w, b).unbind(0)
+    made = keepalive[reverse] = []
+    for step in keepalive["inputs"][::-1] if reverse else keepalive["inputs"]:
         hidden = hidden_fn(step, hidden, w, b, w_h, b_h)
         made.append(hidden)
     return torch.stack(made[::-1] if reverse else made, 0), hidden
@@ -203,9 +203,9 @@ def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> An
     if len(hidden) == 1:
         y, end = layer_fn(x, hidden[0], params[0], *rest)
         return y, [end]
-    held: Any = {"held": {}} if isinstance(layer_fn, partial) else {}
-    there, end = layer_fn(x, hidden[0], params[0], *rest, **held)
-    back, start = layer_fn(x, hidden[1], params[1], *rest, reverse=True, **held)
+    arguments: Any = {"keepalive": {}} if isinstance(layer_fn, partial) else {}
+    there, end = layer_fn(x, hidden[0], params[0], *rest, **arguments)
+    back, start = layer_fn(x, hidden[1], params[1], *rest, reverse=True, **arguments)
     return torch.cat([there, back], -1), [end, start]
 
 
@@ -213,12 +213,12 @@ def _layers(
     x: Any, hidden: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool, layer_fn: Any,
 ) -> Any:  # fmt: skip
-    x, ends, ways = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
-    for first in range(0, ways * num_layers, ways):
-        span = slice(first, first + ways)
+    x, ends, directions = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
+    for first in range(0, directions * num_layers, directions):
+        span = slice(first, first + directions)
         x, last = _layer_of(layer_fn, x, hidden[span], params[span], has_biases)
         ends += last
-        if train and dropout and span.stop < ways * num_layers:
+        if train and dropout and span.stop < directions * num_layers:
             x = torch.dropout(x, dropout, train=True)
     return x.transpose(0, 1) if batch_first else x, ends
 

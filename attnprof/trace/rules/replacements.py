@@ -40,9 +40,9 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
 def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:
     """Return the logarithm of a sum of exponentials, their maximum taken out if it is finite."""
     tops = torch.amax(x, dims, keepdim=True)
-    given = tops if keepdim else tops.squeeze(dims)
-    given.masked_fill_(given.abs() == _INFINITE, 0)
-    return (x - tops).exp_().sum(dims, keepdim).log_().add_(given)
+    finite_tops = tops if keepdim else tops.squeeze(dims)
+    finite_tops.masked_fill_(finite_tops.abs() == _INFINITE, 0)
+    return (x - tops).exp_().sum(dims, keepdim).log_().add_(finite_tops)
 
 
 def _euclidean(a: Any, b: Any) -> Any:
@@ -195,8 +195,8 @@ def _reduced_loss(name: str, place: int) -> Replacement:
     func = getattr(aten, name).default
 
     def reduced(x: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {"reduction": args[place]} if len(args) > place else kwargs
-        if given.get("reduction", 1) == 0:
+        arguments = {"reduction": args[place]} if len(args) > place else kwargs
+        if arguments.get("reduction", 1) == 0:
             return func(x, *args, **kwargs)
         return x.new_empty(x.shape).as_strided((), ())
 

@@ -226,12 +226,12 @@ def _unpicked_bytes(name: str, base: str, out: Any, call: Any) -> Size:
         return nbytes(call.weight) - numel(call.indices) * row
     if base not in _WRITES or not name.endswith("_"):
         return 0
-    written = _places(base, call) * call.self.element_size()
+    written = _written_entries(base, call) * call.self.element_size()
     reads = base in _ADDS or bool(getattr(call, "accumulate", False) or getattr(call, "reduce", ""))
     return 2 * nbytes(call.self) - (1 + reads) * written
 
 
-def _places(base: str, call: Any) -> Size:
+def _written_entries(base: str, call: Any) -> Size:
     """Return how many entries an operation writes; all, where a mask does not say."""
     if base == "index_fill":
         return numel(call.index) * rows_of(call.self, call.dim)

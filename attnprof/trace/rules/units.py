@@ -39,16 +39,16 @@ def flops_in(counts: Mapping[str, Size]) -> Size:
     return sum(counts.get(kind, 0) for kind in KINDS[:5])
 
 
-def products(of: Any) -> Counts:
+def products(tensor: Any) -> Counts:
     """Return the counts of a product of two numbers of a tensor's format; none for integers."""
-    return (4 * M + 2 * A if of.is_complex() else M) * is_floating(of)
+    return (4 * M + 2 * A if tensor.is_complex() else M) * is_floating(tensor)
 
 
-def sums(of: Any) -> Counts:
+def sums(tensor: Any) -> Counts:
     """Return the counts of a sum of two numbers of a tensor's format; none for integers."""
-    return (2 * A if of.is_complex() else A) * is_floating(of)
+    return (2 * A if tensor.is_complex() else A) * is_floating(tensor)
 
 
-def macs(of: Any) -> Counts:
+def macs(tensor: Any) -> Counts:
     """Return the counts of a multiply-add in a matrix product; a complex one is four real ones."""
-    return (4 * MAC if of.is_complex() else MAC) * is_floating(of)
+    return (4 * MAC if tensor.is_complex() else MAC) * is_floating(tensor)

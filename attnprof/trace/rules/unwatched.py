@@ -128,7 +128,7 @@ def _holders(tensor: Any) -> tuple[int, int]:
 @cache
 def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
     """Return how often a tensor is held that only autograd's engine holds, under a mode."""
-    seen: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     class Look(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
@@ -139,7 +139,7 @@ def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
             if func is aten.add.Tensor:
-                seen.append(_holders(args[0]))
+                counts.append(_holders(args[0]))
             return func(*args, **(kwargs or {}))
 
     with torch.enable_grad():
@@ -147,13 +147,13 @@ def _engine_only(_kind: type, _dispatched: bool) -> tuple[int, int]:
         total = y.cos() * y.exp()
         with Look():  # type: ignore[no-untyped-call]
             total.backward(torch.zeros(2))  # type: ignore[no-untyped-call]
-    return seen[0]
+    return counts[0]
 
 
 @contextmanager
 def adding_in_place() -> Iterator[None]:
     """Mark functions that run differently under a mode while they run inside."""
-    places = [
+    patched = [
         (functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT),
         (torch.linalg, _SINGULAR[:-1]), (torch, _SINGULAR[-1:]), (torch._VF, _SINGULAR[-1:]),
     ]  # fmt: skip
@@ -161,10 +161,10 @@ def adding_in_place() -> Iterator[None]:
         stack.enter_context(patch.object(torch, "max_pool1d", _pooled(torch.max_pool1d)))
         kept = _reporting_state(torch.get_rng_state)  # by checkpoints
         stack.enter_context(patch.object(torch, "get_rng_state", kept))
-        for place, names in places:
+        for module, names in patched:
             for name in names:
-                marked = _with_name(name, getattr(place, name))
-                stack.enter_context(patch.object(place, name, marked, create=True))
+                marked = _with_name(name, getattr(module, name))
+                stack.enter_context(patch.object(module, name, marked, create=True))
         yield
 
 
@@ -300,13 +300,13 @@ def depends_on_values(nodes: list[Any]) -> list[str]:
 
 def differing_nodes(output: Any) -> list[Any]:
     """Return the nodes behind an output whose gradient differs without a mode."""
-    seen, waiting = set[Any](), [output.grad_fn]
+    nodes, waiting = set[Any](), [output.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             waiting += [before for before, _ in node.next_functions]
-    return [node for node in seen if node.name() in {*_GRADIENTS, _SELECTING}]
+    return [node for node in nodes if node.name() in {*_GRADIENTS, _SELECTING}]
 
 
 def selects(node: Any) -> str:

@@ -49,12 +49,12 @@ _HALVES = (torch.bfloat16, torch.float16)
 def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
     """Return the bytes an operation holds only while it runs, and whether that is all of it."""
     try:
-        held = WORKSPACES[base](out, call) if base in WORKSPACES else 0
+        size = WORKSPACES[base](out, call) if base in WORKSPACES else 0
     except UnknownWorkspaceError as error:
         return error.at_least, False
     by_processor = base in _PRODUCTS and any(x.dtype in _HALVES for x in _tensors(call))
     foreign = "::" in base and base not in WORKSPACES  # it has its namespace in its name
-    return held, not (base in UNKNOWN_WORKSPACE or foreign or by_processor)
+    return size, not (base in UNKNOWN_WORKSPACE or foreign or by_processor)
 
 
 class UnknownWorkspaceError(Exception):
@@ -256,10 +256,10 @@ def _relaid(x: Any) -> Size:
 def _pool_backward(_out: Any, call: Any) -> Size:
     """Return bytes of tensors copied to the gradient's layout, the result's among them."""
     gradient, chosen = call.grad_output, getattr(call, "indices", None)
-    held = _relaid(gradient)
+    size = _relaid(gradient)
     if is_channels_last(gradient) != is_channels_last(call.self):
-        held += nbytes(call.self) + (0 if chosen is None else 8 * numel(chosen))
-    return held
+        size += nbytes(call.self) + (0 if chosen is None else 8 * numel(chosen))
+    return size
 
 
 workspaces(

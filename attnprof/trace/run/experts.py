@@ -90,18 +90,18 @@ class Routing:
     def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Follow values to the results of an operation, and spread a choice evenly.
 
-        Returns the places and the route of a choice on real tensors, else None.
+        Returns the chosen indices and their route for a choice on real tensors, else None.
         """
         name = name_of(func).removeprefix("aten.")
         choice = spread(name, args, kwargs, out)
         if choice is None:
             _follow(name, func, args, kwargs, tensors_in(out))
             return None
-        places, route, values = choice
-        setattr(places, _ROWS, route)
-        if not isinstance(places, FakeTensor):
-            return places.copy_(values), route
-        setattr(places, _KEY, _KnownValues(values, route))
+        indices, route, values = choice
+        setattr(indices, _ROWS, route)
+        if not isinstance(indices, FakeTensor):
+            return indices.copy_(values), route
+        setattr(indices, _KEY, _KnownValues(values, route))
         return None
 
 
@@ -110,17 +110,18 @@ def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) ->
     if not any(isinstance(x, FakeTensor) for x in results):
         return
     operands = tensors_in((args, kwargs))
-    known = [_values_of(x) for x in operands]
+    operand_values = [_values_of(x) for x in operands]
     if name == "rand":
         setattr(results[0], _UNIT, True)
     if name == "lt" and hasattr(args[0], _UNIT) and args[1] <= 0:  # as layers that are not dropped
         setattr(results[0], _KEY, _KnownValues(_blank("zeros", results[0]), None))
         return
     from_nothing = name.removesuffix("_") in _MADE
-    follows = from_nothing or (operands and None not in known)
+    follows = from_nothing or (operands and None not in operand_values)
     if follows and all(prod(map(_as_number, x.shape)) <= MOST for x in results):
-        values = _computed(func, args, kwargs) if None not in known else _blank(name, results[0])
-        route = next((one.route for one in known if one and one.route), None)
+        unknown = None in operand_values
+        values = _blank(name, results[0]) if unknown else _computed(func, args, kwargs)
+        route = next((one.route for one in operand_values if one and one.route), None)
         for result, value in zip(results, tensors_in(values), strict=True):
             setattr(result, _KEY, _KnownValues(value, route))
     elif name.endswith("_") and operands and hasattr(operands[0], _KEY):
@@ -158,7 +159,7 @@ def _blank(name: str, out: Any) -> Any:
 
 
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
-    """Return the places of a choice, its route, and values that spread it evenly; else None."""
+    """Return the indices of a choice, its route, and values that spread it evenly; else None."""
     if name not in _CHOICES or not args or not args[0].is_floating_point():
         return None
     first, results = args[0], tensors_in(out)
@@ -167,9 +168,9 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
     dim = kwargs.get("dim", positional[0] if positional else default)
     if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
         return None
-    places, dim = results[-1], dim % first.dim()
-    experts, shape = first.shape[dim], list(map(_as_number, places.shape))
-    keeps_dim = places.dim() == first.dim()
+    indices, dim = results[-1], dim % first.dim()
+    experts, shape = first.shape[dim], list(map(_as_number, indices.shape))
+    keeps_dim = indices.dim() == first.dim()
     each = shape.pop(dim) if keeps_dim else 1
     selects_keys = _as_number(experts) > MOST_EXPERTS
     if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
@@ -178,7 +179,7 @@ def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any
         steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
         rows = (steps.unsqueeze(-1) + torch.arange(each)) % _as_number(experts)
         values = rows.movedim(-1, dim) if keeps_dim else rows.squeeze(-1)
-    return places, Route(prod(places.shape), experts, each), values.contiguous()
+    return indices, Route(prod(indices.shape), experts, each), values.contiguous()
 
 
 def _as_rows(number: int, route: Route | None) -> Any:
@@ -213,12 +214,13 @@ def _shaped(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
     return out if isinstance(values, tuple) else out[0]
 
 
-def _places(mask: Any, name: Name) -> Any:
+def _true_positions(mask: Any, name: Name) -> Any:
+    """Return the positions (count, dims) at which a mask of known values is True."""
     values = _computed(torch.ops.aten.nonzero.default, (mask,), {})
     count = name(len(values))
-    places = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
-    setattr(places, _KEY, _KnownValues(values, None))
-    return places
+    positions = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
+    setattr(positions, _KEY, _KnownValues(values, None))
+    return positions
 
 
 def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
@@ -229,17 +231,17 @@ def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
 
 
 def _indexed(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
-    """Return the result of ``index`` with places in place of masks."""
-    places: list[Any] = []
+    """Return the result of ``index`` with indices in place of masks."""
+    indices: list[Any] = []
     for index in args[1]:
         picks = index is not None and is_mask(index)
-        places += _places(index, name).unbind(1) if picks else [index]
-    return func(args[0], places, *args[2:], **kwargs)
+        indices += _true_positions(index, name).unbind(1) if picks else [index]
+    return func(args[0], indices, *args[2:], **kwargs)
 
 
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "_local_scalar_dense": _number_of, "equal": _number_of,
-    "nonzero": lambda _func, args, _kwargs, name: _places(args[0], name),
+    "nonzero": lambda _func, args, _kwargs, name: _true_positions(args[0], name),
     "masked_select": _selected, "index": _indexed,
     **dict.fromkeys(("bincount", "_unique2", "unique_dim", "unique_consecutive",
                      "repeat_interleave"), _shaped),
@@ -252,22 +254,22 @@ def as_with_values(routing: Routing) -> Iterator[None]:
     one_hot, as_list = _one_hot(), FakeTensor.tolist
 
     def tolist(tensor: Any) -> Any:
-        known = _values_of(tensor)
-        if known is None:
+        values = _values_of(tensor)
+        if values is None:
             return as_list(tensor)
-        routing.use(known.route)
-        return _as_list(known)
+        routing.use(values.route)
+        return _as_list(values)
 
     hot = patch.object(torch.nn.functional, "one_hot", one_hot)
     with hot, patch.object(FakeTensor, "tolist", tolist):
         yield
 
 
-def _as_list(known: _KnownValues) -> Any:
+def _as_list(tensor_values: _KnownValues) -> Any:
     """Return values as a list of Python numbers; torch runs no operation for it."""
     with unset_fake_temporarily():
-        values = known.values.tolist()
-    return tree_map_only(int, lambda n: _as_rows(n, known.route), values)
+        values = tensor_values.values.tolist()
+    return tree_map_only(int, lambda n: _as_rows(n, tensor_values.route), values)
 
 
 def _ends_together(ids: Any) -> tuple[int, int]:
@@ -369,15 +371,15 @@ class Choices:
             others = [size for n, size in enumerate(scores.shape) if n != dim % scores.dim()]
             self._rows[size_of(scores.shape[dim])] = product(others)
 
-    def each(self, experts: Size, places: Size) -> int:
-        """Return how many experts each row has chosen, if all rows together chose ``places``.
+    def each(self, experts: Size, choices: Size) -> int:
+        """Return how many experts each row has chosen, if all rows together chose ``choices``.
 
         1 if that is not known: each place is then taken for another row. A note says which bytes
         are read.
         """
         import sympy
 
-        number = sympy.sympify(places) / self._rows.get(experts, places)
+        number = sympy.sympify(choices) / self._rows.get(experts, choices)
         each = int(number) if number.is_Integer else 1
         self._note(experts, each)
         return each

@@ -89,7 +89,7 @@ class Recorder(EagerMode):
         self._paused = False
         self._followed: dict[int, _LiveStorage] = {}
         self._alive: dict[int, _LiveStorage] = {}
-        self._places: dict[int, tuple[str, str]] = {}
+        self._forward_places: dict[int, tuple[str, str]] = {}
         self._made = 0
         self._unshown: list[_LiveStorage] = []
         self._watch = Watch()
@@ -98,7 +98,7 @@ class Recorder(EagerMode):
         self._turns: tuple[Size, ...] = ()
         self.operations = 0  # of loops that count their own
 
-    def given(self, tensors: Any, *, replaceable: bool = False) -> None:
+    def follow(self, tensors: Any, *, replaceable: bool = False) -> None:
         """Follow tensors made before the run; the run may free those that are ``replaceable``."""
         for tensor in tensors_in(tensors):
             storage = _LiveStorage(tensor, 0, storage_bytes(tensor) if replaceable else 0)
@@ -133,19 +133,19 @@ class Recorder(EagerMode):
 
     @contextmanager
     def repeat(
-        self, times: Any, _name: str = "", *, instead: bool = False, of: int = 1
+        self, times: Any, _name: str = "", *, instead: bool = False, recorded_turns: int = 1
     ) -> Iterator[None]:
         """Count operations inside ``times`` times: one of so many alike turns of a loop.
 
-        ``instead``: not times the turns of the loop around it. ``of``: so many turns that run stand
-        for all of them.
+        ``instead``: not times the turns of the loop around it. ``recorded_turns`` turns run, and
+        stand for all of them.
         """
         outer, self.trace.has_loops = self._turns, True
         number = size_of(times)
-        if of != 1:
+        if recorded_turns != 1:
             import sympy
 
-            number = sympy.Rational(1, of) * number
+            number = sympy.Rational(1, recorded_turns) * number
         self._turns = (*(outer[:-1] if instead else outer), number)
         try:
             yield
@@ -277,11 +277,11 @@ class Recorder(EagerMode):
         """Return the user's line and the submodule; backward, those of the forward operation."""
         node = (self._node or _current_autograd_node()) if self.part == "backward" else None
         if node is not None:
-            line, module = self._places.get(node._sequence_nr(), ("", ""))
+            line, module = self._forward_places.get(node._sequence_nr(), ("", ""))
             return line, self._parts.running or module
         place = _line(frame), self._parts.running
         if torch.is_grad_enabled():
-            self._places[_get_sequence_nr() - 1] = place
+            self._forward_places[_get_sequence_nr() - 1] = place
         return place
 
 

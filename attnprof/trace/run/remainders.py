@@ -83,15 +83,15 @@ class Rests:
 
     blocks: Mapping[Any, Any]
     hints: Mapping[Any, int]
-    _seen: dict[Any, Any] = field(default_factory=dict)
+    _cache: dict[Any, Any] = field(default_factory=dict)
 
     def rounded(self, expression: Any) -> Any:
         """Return an expression without quotients and remainders that no rest of a block changes."""
         if not self.blocks or expression.free_symbols.isdisjoint(self.blocks):
             return expression
-        if expression not in self._seen:
-            self._seen[expression] = self._without(expression)
-        return self._seen[expression]
+        if expression not in self._cache:
+            self._cache[expression] = self._without(expression)
+        return self._cache[expression]
 
     def _without(self, expression: Any) -> Any:
         parts = expression.atoms(*_QUOTIENTS, *_ROUNDED)

@@ -136,8 +136,8 @@ class Remembering(EagerMode):
         for place, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
                 return self._view(place, tensor, layout) if tensor.dtype == result.dtype else None
-        held = storage.nbytes() // result.element_size()
-        return Remembering._new, (held, layout, result.dtype, device)
+        entries = storage.nbytes() // result.element_size()
+        return Remembering._new, (entries, layout, result.dtype, device)
 
     def _view(self, place: int, tensor: Any, layout: Any) -> Making:
         """Return how a view of an operand is made again, wherever that begins."""
@@ -158,10 +158,10 @@ class Remembering(EagerMode):
             made = torch.as_strided(tensors[place], sizes, strides, offset)
         return made if self._fake is None else self._faked(self._fake, made, device)
 
-    def _new(self, _tensors: list[Any], held: Any, layout: Any, dtype: Any, device: Any) -> Any:
+    def _new(self, _tensors: list[Any], entries: Any, layout: Any, dtype: Any, device: Any) -> Any:
         """Return a new tensor whose storage holds so many entries."""
         with self._below():
-            made = torch.empty(held, dtype=dtype, device="meta").as_strided(*layout)
+            made = torch.empty(entries, dtype=dtype, device="meta").as_strided(*layout)
         return made if self._fake is None else self._faked(self._fake, made, device)
 
     def _faked(self, mode: FakeTensorMode, meta: Any, device: torch.device) -> Any:
@@ -222,8 +222,8 @@ def _offset(tensor: Any, func: Any) -> Any:
 
 def _share_no_storage(results: list[Any], tensors: list[Any]) -> bool:
     """Return whether new results share no storage with each other."""
-    given = {x.untyped_storage()._cdata for x in tensors}
-    new = [key for x in results if (key := x.untyped_storage()._cdata) not in given]
+    old = {x.untyped_storage()._cdata for x in tensors}
+    new = [key for x in results if (key := x.untyped_storage()._cdata) not in old]
     return len(new) == len(set(new))
 
 

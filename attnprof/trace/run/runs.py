@@ -77,13 +77,13 @@ def record(
         check = before_each or Limit(most)
         parts = Submodules(subject)
         recorder = Recorder(check, values, parts, routing)
-        recorder.given([*buffers, *tensors_within(kept_by(subject))], replaceable=True)
-        recorder.given([*parameters, *inputs])
+        recorder.follow([*buffers, *tensors_within(kept_by(subject))], replaceable=True)
+        recorder.follow([*parameters, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
             for tensor in _floating(inputs):  # zeros make matrices singular
                 tensor.normal_()
-            values.given([*parameters, *inputs])
+            values.note_inputs([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
             graded = [] if target.mode.ungraded_inputs else _floating(inputs)
             call = partial(_train if training else _call, subject, positional, named, graded)
@@ -104,7 +104,7 @@ def _subject_and_inputs(target: "Target", sizes: "Sizes", *, on_meta: bool) -> t
     subject = target.make(sizes)
     positional, named = target.call_inputs(sizes, "meta" if on_meta else "cpu")
     settle(subject, positional, named)
-    if on_meta and not all(tensor.is_meta for held in _weights(subject) for tensor in held):
+    if on_meta and not all(tensor.is_meta for group in _weights(subject) for tensor in group):
         raise RuntimeError("tensors with values in a run without")  # they must not be touched
     return subject, positional, named
 
@@ -127,13 +127,13 @@ class TooLargeError(CannotRunError):
 
 def _within_memory(trace: Trace, before_each: Callable[[], None]) -> Callable[[], None]:
     """Return a check before each operation on real tensors: TooLargeError ends a large run."""
-    held = seen = 0
+    live_bytes = counted = 0
 
     def look() -> None:
-        nonlocal held, seen
-        held += sum(call.takes - call.gives for call in trace.calls[seen:])
-        seen = len(trace.calls)
-        if held > MOST_BYTES:
+        nonlocal live_bytes, counted
+        live_bytes += sum(call.takes - call.gives for call in trace.calls[counted:])
+        counted = len(trace.calls)
+        if live_bytes > MOST_BYTES:
             raise TooLargeError(f"on real tensors it takes more than {MOST_BYTES // 2**20} MiB")
         before_each()
 
@@ -151,7 +151,7 @@ def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Return the bytes of a module's parameters and buffers at concrete sizes, none allocated."""
     with put_back_after(target.make), fake_world(None, target.dtype):
         subject = _subject_and_inputs(target, sizes, on_meta=False)[0]
-        return sum(tensor.nbytes for held in _weights(subject) for tensor in held)
+        return sum(tensor.nbytes for group in _weights(subject) for tensor in group)
 
 
 def _call(subject: Any, positional: Any, named: Any, _inputs: Any, recorder: Recorder) -> None:
@@ -169,7 +169,7 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
         recorder.trace.notes += _notes_on_outputs(kept, output)
         with _pop_mode_temporarily():  # the recorder: what the run is given is no part of it
             ones = torch.ones_like(output)
-            recorder.given(ones)
+            recorder.follow(ones)
         recorder.part = "backward"
         with recorder.correct_gradients(output):
             output.backward(ones)

@@ -127,7 +127,7 @@ class _Group:
     def __init__(self, places: list[Any]) -> None:
         self.copies = [(place, _copied(place)) for place in places]
         filled = [pair for pair in self.copies if type(pair[0]) is CellType and pair[1]]
-        self._cells, self._in_cells = [x for x, _ in filled], [held[0] for _, held in filled]
+        self._cells, self._in_cells = [x for x, _ in filled], [content[0] for _, content in filled]
         views = [(pair, _views(pair[0])) for pair in self.copies]
         cells = set(map(id, self._cells))
         self._others = [pair for pair, inside in views if not inside and id(pair[0]) not in cells]
@@ -147,7 +147,7 @@ class _Group:
 
     def renewed(self) -> "_Group":
         """Return the contents of the places now: this object if none has changed."""
-        if self._is_same() and all(_is_as(_copied(place), held) for place, held in self._others):
+        if self._is_same() and all(_is_as(_copied(place), x) for place, x in self._others):
             return self
         return _Group([place for place, _ in self.copies])
 
@@ -280,8 +280,8 @@ def _of_a_run(values: Iterable[Any], depth: int = 5) -> Iterator[Any]:
             yield value
         elif depth and not isinstance(value, (*_CODE, str, int, float)):
             keys = list(value) if isinstance(value, dict) else []
-            held = getattr(value, "__dict__", {}) if not isinstance(value, _KINDS) else {}
-            yield from _of_a_run([*keys, *_parts(value), *held.values()], depth - 1)
+            attributes = getattr(value, "__dict__", {}) if not isinstance(value, _KINDS) else {}
+            yield from _of_a_run([*keys, *_parts(value), *attributes.values()], depth - 1)
 
 
 # -- the contents of a place, now and before -----------------------------------------------
@@ -327,8 +327,8 @@ def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
     yield from ((key, None) for key in before if key not in now)
 
 
-def _flat(held: Any) -> Iterable[Any]:
-    return chain(held, held.values()) if isinstance(held, dict) else held
+def _flat(contents: Any) -> Iterable[Any]:
+    return chain(contents, contents.values()) if isinstance(contents, dict) else contents
 
 
 def _restore(place: Any, before: Any, keys: Iterable[Any]) -> None:

@@ -54,7 +54,7 @@ _OURS = ("attnprof.trace", "attnprof.algebra")
 
 @dataclass
 class Conversions:
-    """The lines (``places``) at which sizes became numbers in a run, and the sizes' symbols.
+    """The ``lines`` at which sizes became numbers in a run, and the sizes' symbols.
 
     ``bend`` changes the numbers; ``integers``: ``int`` in the user's code keeps sizes symbolic;
     ``whole``: a size was made an integer.
@@ -63,7 +63,7 @@ class Conversions:
     bend: Bend | None = None
     integers: bool = False
     whole: bool = False
-    places: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     sizes: set[Any] = field(default_factory=set)
 
     def value(self, node: Any) -> float:
@@ -73,8 +73,8 @@ class Conversions:
             return number
         self.sizes |= node.expr.free_symbols
         place = calling_line()
-        if place not in self.places:
-            self.places.append(place)
+        if place not in self.lines:
+            self.lines.append(place)
         return self.bend(number) if self.bend else number
 
 
@@ -231,13 +231,13 @@ def _patches() -> Iterator[Any]:
 
 
 def names_of(
-    values: Collection[Any], places: Iterable[ModuleType]
+    values: Collection[Any], modules: Iterable[ModuleType]
 ) -> Iterator[tuple[ModuleType, str, Any]]:
     """Yield modules, names under which they hold one of the values, and that value."""
     ids = set(map(id, values))
-    for place in places:
-        if not ids.isdisjoint(map(id, vars(place).values())):  # most hold none
-            yield from [(place, name, x) for name, x in vars(place).items() if id(x) in ids]
+    for module in modules:
+        if not ids.isdisjoint(map(id, vars(module).values())):  # most hold none
+            yield from [(module, name, x) for name, x in vars(module).items() if id(x) in ids]
 
 
 def foreign_modules() -> list[ModuleType]:
@@ -267,13 +267,13 @@ def _int_of(size: Any) -> int:
     return int(_plain_int(size))
 
 
-_known: Any = sym_node.SymNode.statically_known_true
+_statically_known: Any = sym_node.SymNode.statically_known_true
 
 
 def _is_known(node: Any, *place: Any) -> bool:
     """Return torch's answer; True for ``size <= sys.maxsize``, which ``x[:]`` asks."""
     ends = getattr(node.expr, "rel_op", "") == "<=" and node.expr.rhs == sys.maxsize
-    return bool(ends or _known(node, *place))
+    return bool(ends or _statically_known(node, *place))
 
 
 # -- functions of math ------------------------------------------------------------------

@@ -50,8 +50,8 @@ def _backend(*tensors: Any, **how: Any) -> Any:
         return tree_map_only(torch.SymInt, lambda size: size.node.hint, value)
 
     with unset_fake_temporarily():
-        given = {name: plain(value) for name, value in how.items()}
-        return _select_backend(*map(plain, tensors), **given)
+        settings = {name: plain(value) for name, value in how.items()}
+        return _select_backend(*map(plain, tensors), **settings)
 
 
 def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
@@ -91,8 +91,8 @@ def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
     """Yield the modules and names under which a function of torch's is imported."""
     left_out = {"torch", "sympy", "attnprof"}
     named = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
-    places = [x for x in (torch.nn.functional, *named) if isinstance(x, ModuleType)]
-    yield from ((place, name) for place, name, _ in names_of([function], places))
+    modules = [x for x in (torch.nn.functional, *named) if isinstance(x, ModuleType)]
+    yield from ((place, name) for place, name, _ in names_of([function], modules))
 
 
 @contextmanager

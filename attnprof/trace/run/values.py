@@ -47,7 +47,9 @@ class CountedOff:
         return (self.first, self.last) if same(numel(tensor), self.entries) else None
 
 
-def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> CountedOff | None:
+def counted_off(
+    func: Any, out: Any, args: tuple[Any, ...], storages: Storages
+) -> CountedOff | None:
     """Return the range of whole numbers that an operation's result holds, if known."""
     name = name_of(func).removeprefix("aten.")
     if name == "arange":
@@ -56,15 +58,15 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
         return CountedOff(first) if by_one else None
     if name not in (*_KEEP, "add", "sub"):
         return None
-    ends = _ends(args[0], held)
-    other = (0, 0) if name in _KEEP else _ends(args[1], held)
+    ends = _ends(args[0], storages)
+    other = (0, 0) if name in _KEEP else _ends(args[1], storages)
     if ends is None or other is None:
         return None
     low, high = other if name != "sub" else (-other[1], -other[0])
     return CountedOff(ends[0] + low, ends[1] + high, numel(out))
 
 
-def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
+def refuse_outside(func: Any, args: tuple[Any, ...], storages: Storages) -> None:
     """Raise :class:`IndexError` if a lookup goes beyond its table; else that becomes a guard."""
     name = name_of(func).removeprefix("aten.")
     lookups: list[tuple[Any, int, Any]] = []
@@ -75,7 +77,7 @@ def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
     elif name == "index":
         lookups = [(args[0], dim, index) for dim, index in enumerate(args[1]) if index is not None]
     for table, dim, index in lookups:
-        ends, rows = _ends(index, held), table.shape[dim]
+        ends, rows = _ends(index, storages), table.shape[dim]
         if ends and (ends[1] >= rows or ends[0] < (-rows if name == "index" else 0)):
             raise IndexError("index out of range in self")  # torch's words
     if name == "slice" and len(args) == 4 and args[2] == 0:
@@ -88,11 +90,11 @@ def key_of(tensor: Any) -> int:
     return key
 
 
-def _ends(value: Any, held: Storages) -> Ends | None:
+def _ends(value: Any, storages: Storages) -> Ends | None:
     """Return the smallest and largest number of a tensor, or of a number, if known."""
     if not isinstance(value, torch.Tensor):
         return (value, value) if isinstance(value, int | torch.SymInt) else None
-    storage = held.get(key_of(value))
+    storage = storages.get(key_of(value))
     return storage.counted.ends(value) if storage and storage.counted else None
 
 
@@ -110,14 +112,14 @@ class Values:
         self._chosen = dict[int, Any]()
         self._made_of_inputs: set[int] = set()
 
-    def given(self, tensors: Any) -> None:
+    def note_inputs(self, tensors: Any) -> None:
         """Note tensors as inputs and weights."""
         self._made_of_inputs |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
-    def spread(self, places: Any, route: Any) -> None:
-        """Note places as chosen evenly: they do not depend on inputs."""
-        self._made_of_inputs.discard(key_of(places))
-        self._chosen[key_of(places)] = route
+    def spread(self, indices: Any, route: Any) -> None:
+        """Note indices as chosen evenly: they do not depend on inputs."""
+        self._made_of_inputs.discard(key_of(indices))
+        self._chosen[key_of(indices)] = route
 
     def after(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str

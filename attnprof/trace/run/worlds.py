@@ -208,7 +208,7 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
         lazy = weights and any(map(is_lazy, weights))
         return copy.deepcopy(module) if lazy or _REAL.get() else module
     with unset_fake_temporarily():
-        fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _held_by(module)}
+        fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _tensors_of(module)}
         return copy.deepcopy(module, fakes)
 
 
@@ -221,15 +221,15 @@ def emptied(module: torch.nn.Module) -> Any:
             return torch.nn.Parameter(like, tensor.requires_grad)
         return like
 
-    return copy.deepcopy(module, {id(tensor): empty(tensor) for tensor in _held_by(module)})
+    return copy.deepcopy(module, {id(tensor): empty(tensor) for tensor in _tensors_of(module)})
 
 
-def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
+def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
     """Return parameters, buffers, and other tensors of a module, but for lazy ones."""
-    held = [*module.parameters(), *module.buffers()]
+    tensors = [*module.parameters(), *module.buffers()]
     for part in module.modules():
-        held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return [tensor for tensor in held if not is_lazy(tensor)]
+        tensors += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
+    return [tensor for tensor in tensors if not is_lazy(tensor)]
 
 
 @cache
@@ -270,7 +270,7 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
     """Call a module once if it has lazy weights: they have sizes then."""
     if not isinstance(subject, torch.nn.Module):
         return
-    places = {
+    slots = {
         id(tensor): (table, name)
         for part in subject.modules()
         for table in (part._parameters, part._buffers)
@@ -279,13 +279,13 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
     }
 
     def made(lazy: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        table, name = places[id(lazy)]
+        table, name = slots[id(lazy)]
         tensor: Any = torch.empty(shape, device=device, dtype=dtype or lazy.dtype)
         if isinstance(lazy, UninitializedParameter):
             tensor = torch.nn.Parameter(tensor, lazy.requires_grad)
         table[name] = tensor
 
-    if places:
+    if slots:
         lazy_tensor = UninitializedParameter.__mro__[1]  # which gives both kinds their method
         with patch.object(lazy_tensor, "materialize", made), torch.no_grad():
             subject(*positional, **named)
@@ -341,7 +341,7 @@ def _failed_operation(error: Exception, frames: traceback.StackSummary) -> str:
     """Return the higher-order operation of torch's inside which torch itself fails, if any."""
     if not isinstance(error, AttributeError | TypeError | AssertionError):
         return ""
-    places = [frame.filename for frame in frames]
-    inside = [Path(place).stem for place in places if "/torch/_higher_order_ops/" in place]
+    files = [frame.filename for frame in frames]
+    inside = [Path(file).stem for file in files if "/torch/_higher_order_ops/" in file]
     names = [name for name in inside if name != "utils"]
-    return names[0] if names and "/torch/" in places[-1] else ""
+    return names[0] if names and "/torch/" in files[-1] else ""

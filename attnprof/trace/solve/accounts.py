@@ -42,7 +42,7 @@ def key_of(call: Call, *, by_module: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Account:
-    """The sizes of one run by operation, and the bytes ``held`` at each moment of a phase.
+    """The sizes of one run by operation, and the ``live_bytes`` at each moment of a phase.
 
     A key is an operation's index, or the kind of operations that are added up (``key_of``);
     ``example`` is one operation of each key.
@@ -50,7 +50,7 @@ class Account:
 
     sizes: Mapping[tuple[Any, Field], Terms]
     example: Mapping[Any, Call]
-    held: Mapping[str, Mapping[Any, Terms]]
+    live_bytes: Mapping[str, Mapping[Any, Terms]]
 
 
 def account(
@@ -72,8 +72,8 @@ def account(
         for name, size in fields(call, aligned=aligned):
             sizes[key, name] = plus(sizes[key, name], terms(size), 1)
     measured = () if by_module else phases
-    held = {phase: _moments(trace, phase, aligned=aligned) for phase in measured}
-    return Account(dict(sizes), example, held)
+    live_bytes = {phase: _moments(trace, phase, aligned=aligned) for phase in measured}
+    return Account(dict(sizes), example, live_bytes)
 
 
 def operation_signature(call: Call) -> tuple[Any, ...]:
@@ -183,12 +183,12 @@ def _end_names(place: int, many: int) -> list[int]:
 def with_sizes(call: Call, sizes: Mapping[Any, Any]) -> Call:
     """Return a call with these sizes; its storages are dropped if the sizes do not cover them."""
     born = tuple((number, sizes.get((number, "born"), 0)) for number, _ in call.born)
-    held = {name: sizes.get(name, 0) for name in HELD}
+    memory = {name: sizes.get(name, 0) for name in HELD}
     moved = {name: sizes[name] for name in (*MOVED, "times")}
     counts = {kind: sizes[kind] for kind in KINDS if kind in sizes}
-    has_storages = bool(held["takes"] or held["gives"]) or "takes" in sizes
+    has_storages = bool(memory["takes"] or memory["gives"]) or "takes" in sizes
     storages = {"born": born, "died": call.died} if has_storages else {"born": (), "died": ()}
-    return replace(call, counts=counts, shape=(), **moved, **held, **storages)
+    return replace(call, counts=counts, shape=(), **moved, **memory, **storages)
 
 
 # -- families: moments of several runs that belong together ------------------------------
@@ -210,9 +210,9 @@ def families(
     A polynomial of degree 1 or 2 joins these values. Another joins the moments' places, and stays
     within longer runs. The last moments of a family are candidates for the peak.
     """
-    monomials = list(dict.fromkeys(chain(*(x for held in runs for x in held.values()))))
-    kinds = [_by_kind(held, held, monomials) for held in runs]
-    ends = [_by_kind(worst(held), held, monomials) for held in runs[-3:]]
+    monomials = list(dict.fromkeys(chain(*(x for moments in runs for x in moments.values()))))
+    kinds = [_by_kind(moments, moments, monomials) for moments in runs]
+    ends = [_by_kind(worst(moments), moments, monomials) for moments in runs[-3:]]
     for degree, factors in _NEXT.items():
         if len(runs) < degree + 1 + _FURTHER:
             return
@@ -225,7 +225,7 @@ def families(
 
 
 def _by_kind(
-    held: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
+    moments: Mapping[Any, Terms], every: Mapping[Any, Terms], monomials: Sequence[Any]
 ) -> Mapping[Any, _Rows]:
     """Return the moments of each kind: held bytes, and place in the run or in a loop's turn."""
     counts: dict[Any, int] = defaultdict(int)
@@ -235,7 +235,7 @@ def _by_kind(
             counts[kind, turn[0]] = max(counts[kind, turn[0]], turn[1] + 1)
     turned = {kind for kind, _, *turn in every if turn}
     rows: dict[Any, _Rows] = defaultdict(set)
-    for (kind, (place, _), *turn), value in held.items():
+    for (kind, (place, _), *turn), value in moments.items():
         if place >= 0 and (turn[1] >= 0 if turn else kind not in turned):
             where = [place, counts[kind, *turn]]
             where += [turn[1], counts[kind, turn[0]]] if turn else []
@@ -254,10 +254,11 @@ def _members(runs: Sequence[_Rows], start: Any, factors: Sequence[int]) -> list[
         if value not in run:
             return None
         members = [value, *members]
-    places = [place for _, place in reversed(members[-len(factors) :])]
+    positions = [place for _, place in reversed(members[-len(factors) :])]
     for _ in range(_LONGER):
-        places = [_next(places, factors), *places[:-1]]
-        if not all(0 <= x < many for x, many in zip(places[0][::2], places[0][1::2], strict=True)):
+        positions = [_next(positions, factors), *positions[:-1]]
+        ends = zip(positions[0][::2], positions[0][1::2], strict=True)
+        if not all(0 <= x < end for x, end in ends):
             return None
     return members
 
@@ -296,7 +297,7 @@ class PeakMoments:
         """Return the ``shared`` names of moments that may grow the most from one run to another."""
         key = id(before), id(after), shared
         if key not in self._grown:
-            grown = {x: plus(held, before[x], -1) for x, held in after.items() if x in shared}
+            grown = {x: plus(size, before[x], -1) for x, size in after.items() if x in shared}
             undominated = self._undominated({x: after[x] for x in self._undominated(grown)})
             self._grown[key] = (before, after), [*undominated]
         return self._grown[key][1]

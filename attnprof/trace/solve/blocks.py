@@ -79,14 +79,15 @@ class Blocks:
 class Writer:
     """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
 
-    Checked by runs of whole blocks at ``shapes``, which decide between the ``ways`` to write them.
+    Checked by runs of whole blocks at ``shapes``, which decide between the ``roundings`` of a
+    length to a number of blocks.
     """
 
     fitted: FittedMixture
     blocks: Blocks
     runs: Runs
     shapes: Sequence[Sizes] = ()
-    ways: Sequence[str] = ("ceil", "floor")
+    roundings: Sequence[str] = ("ceil", "floor")
 
     def __post_init__(self) -> None:
         ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
@@ -96,8 +97,8 @@ class Writer:
             mixture.alike = False  # whole blocks do other operations
             self.fitted = FittedMixture(mixture, self.fitted.lattice, self.fitted.runs)
         aligned = self.fitted.aligned
-        self._seen = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
-        for _, account in () if aligned else self._seen:
+        self._accounts = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
+        for _, account in () if aligned else self._accounts:
             self.fitted.examples |= account.example
             for name in account.sizes:
                 self.fitted.sizes.setdefault(name, 0)
@@ -118,10 +119,10 @@ class Writer:
 
     def size(self, name: Any, expression: Any) -> Any:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
-        values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._seen]
-        for way in self.ways:
-            if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
-                return self.blocks.written(expression, way)
+        values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._accounts]
+        for rounding in self.roundings:
+            if all(evaluate(expression, self.blocks.inside(s, rounding)) == v for s, v in values):
+                return self.blocks.written(expression, rounding)
         whole = self.whole.sizes.get(name, 0)
         return None if whole is None else self.blocks.combined(expression, whole)
 
@@ -131,11 +132,12 @@ class Writer:
         if sides is None:
             return None
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
-        for way in self.ways:
+        for rounding in self.roundings:
             if all(
-                max(evaluate(x, self.blocks.inside(s, way)) for x in sides) == v for s, v in values
+                max(evaluate(x, self.blocks.inside(s, rounding)) for x in sides) == v
+                for s, v in values
             ):
-                return most(self.blocks.written(x, way) for x in sides)
+                return most(self.blocks.written(x, rounding) for x in sides)
         whole = self.whole.peaks[phase]
         if whole is None:
             return None
@@ -158,14 +160,14 @@ def most(sides: Any) -> Any:
     return distinct[0] if len(distinct) == 1 else sympy.Max(*distinct, evaluate=False)
 
 
-def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
-    """Return a peak without sides above the bytes that a run at a shape held (``seen``).
+def trimmed(peak: Any, counted_bytes: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
+    """Return a peak without sides above the bytes that a run at a shape held (``counted_bytes``).
 
     Return it unchanged if such a side is the maximum at one of the ``points`` that the peak was
     fitted to.
     """
     sides = peak.args if isinstance(peak, sympy.Max) else ()
-    kept = [x for x in sides if evaluate(x, shape) <= seen]
+    kept = [x for x in sides if evaluate(x, shape) <= counted_bytes]
     for point in points if kept else ():
         numbers = {symbol(name): sympy.Integer(size) for name, size in point.items()}
         covered = covering([terms(x.xreplace(numbers)) for x in kept])

@@ -59,29 +59,29 @@ class NoBackwardError(RequestError):
 
 
 def count(
-    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> Trace:
     """Return the run of a phase at a shape; to decode, ``target`` is the step.
 
-    ``held``: compare it with a run on real tensors, and return that one if the code does something
-    else there. Raises :class:`TooLongError` for more than ``most`` operations,
+    ``compare_real``: compare it with a run on real tensors, and return that one if the code does
+    something else there. Raises :class:`TooLongError` for more than ``most`` operations,
     :class:`RequestError` if the code does not run, :class:`CannotRunError` if values decide.
     """
-    return counted(target, sizes, phase, most, held=held)[0]
+    return counted(target, sizes, phase, most, compare_real=compare_real)[0]
 
 
 def counted(
-    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> tuple[Trace, Target]:
     """Return the run as ``count`` does, and the target with the settings that it ran with.
 
-    It may have run with experts chosen evenly, or on real tensors. Without ``held``, one turn of a
-    very long loop stands for all turns that the code marks as alike.
+    It may have run with experts chosen evenly, or on real tensors. Without ``compare_real``, one
+    turn of a very long loop stands for all turns that the code marks as alike.
     """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
-    trace = failed = outcome(target, sizes, training=training, most=most, once=not held)
-    if not held and isinstance(trace, Trace) and trace.has_loops:
+    trace = failed = outcome(target, sizes, training=training, most=most, once=not compare_real)
+    if not compare_real and isinstance(trace, Trace) and trace.has_loops:
         turns = sum(call.times for call in trace.calls)
         trace = trace if turns > _TURNS else outcome(target, sizes, training=training, most=most)
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
@@ -95,7 +95,7 @@ def counted(
     if isinstance(trace, Exception):
         raise trace
     try:
-        trace.notes += _notes_of_check(target, sizes, training, trace) if held else []
+        trace.notes += _notes_of_check(target, sizes, training, trace) if compare_real else []
     except PartedError as parted:
         if large := _too_large(target, sizes):
             raise CannotRunError(
@@ -107,7 +107,9 @@ def counted(
     return trace, target
 
 
-def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool = True) -> Target:
+def runnable(
+    target: Target, asked_sizes: Sizes, *, training: bool = False, even: bool = True
+) -> Target:
     """Return the target with settings at which it runs forward (and backward) at one of few shapes.
 
     Powers of two are among these shapes if ``even``. Where values decide what runs, values are
@@ -117,10 +119,10 @@ def runnable(target: Target, asked: Sizes, *, training: bool = False, even: bool
     """
     failures = list[Exception]()
     names = target.symbols
-    usual: list[Sizes] = [hints_for(names, asked), divided_hints_for(names, asked)]
+    usual: list[Sizes] = [hints_for(names, asked_sizes), divided_hints_for(names, asked_sizes)]
     if even:
-        usual.append({name: asked.get(name) or EVEN.get(name, 16) for name in names})
-    for sizes in [asked] if set(asked) == set(names) else usual:
+        usual.append({name: asked_sizes.get(name) or EVEN.get(name, 16) for name in names})
+    for sizes in [asked_sizes] if set(asked_sizes) == set(names) else usual:
         evaluated = not training  # training may run where evaluation takes a path that is refused
         try:
             for backward in [False, True] if training else [False]:
@@ -250,8 +252,8 @@ def _too_many(flops: Any, sizes: Sizes) -> str:
 def _spelled(call: Call | None) -> str:
     if call is None:
         return "the end"
-    held = f", {call.takes} B new" if call.takes else ""
-    return f"{call.op} of {tuple(call.shape)}{held}"
+    memory = f", {call.takes} B new" if call.takes else ""
+    return f"{call.op} of {tuple(call.shape)}{memory}"
 
 
 def on_real_tensors(target: Target, *, training: bool) -> Target:

@@ -52,13 +52,13 @@ _LOOPED, _SHORT_LOOP = ("B", "N"), 5
 def derived(
     target: Target,
     phases: Sequence[str] = PHASES[:3],
-    asked: Mapping[str, int] | None = None,
+    asked_sizes: Mapping[str, int] | None = None,
     *,
     runs: bool = False,
     by_module: bool = False,
     pinned: PinnedError | None = None,
 ) -> Derivation:
-    """Return formulas of a target for phases, of the code's branch at the ``asked`` sizes.
+    """Return formulas of a target for phases, of the code's branch at the ``asked_sizes``.
 
     ``runs``: the target is known to run at these sizes. ``by_module``: costs of each module are
     asked for, and no peaks where these take further runs. ``pinned`` ended a symbolic run of the
@@ -67,34 +67,39 @@ def derived(
     shape, a number.
     """
     check_registered()
-    asked = dict(asked or {})
+    asked_sizes = dict(asked_sizes or {})
     for phase in phases or [""]:
         if phase not in PHASES:
             raise RequestError(f"phase '{phase}' is not derived: {closest(phase, list(PHASES))}")
-    for name, size in asked.items():
+    for name, size in asked_sizes.items():
         if name not in target.symbols:
             raise RequestError(
                 f"--at {name}={size}: {target.name} has no size {name}; its arguments and inputs "
                 f"use {', '.join(target.symbols) or 'none'}"
             )
-    start: Sizes = asked
+    start: Sizes = asked_sizes
     draws = draws_seen()
     if not runs:
-        target, start = _first_run(target, asked, training=trains(phases))
+        target, start = _first_run(target, asked_sizes, training=trains(phases))
     with refusing_chance(target, phases, draws):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned))
     inputs = tuple(target.spelled_inputs)
-    return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
+    return Derivation(
+        target.name, target.symbols, forms, asked_sizes, inputs, target.notes, target.dtype
+    )
 
 
-def _first_run(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
+def _first_run(target: Target, asked_sizes: Sizes, *, training: bool) -> tuple[Target, Sizes]:
     """Return the target as it runs, and sizes to begin with: a shorter length if no usual one runs.
 
     Lengths within a module's tables come before powers of two, at which sizes cannot be symbols.
     """
-    free = "N" in set(target.symbols) - set(asked)
-    shorter = [{**asked, "N": length} for length in SHORTER] if free else []
-    tries = [*((sizes, False) for sizes in (asked, *shorter[:1]) if free), (asked, True)]
+    free = "N" in set(target.symbols) - set(asked_sizes)
+    shorter = [{**asked_sizes, "N": length} for length in SHORTER] if free else []
+    tries = [
+        *((sizes, False) for sizes in (asked_sizes, *shorter[:1]) if free),
+        (asked_sizes, True),
+    ]
     failures = []
     for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
         try:
@@ -110,7 +115,7 @@ def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
     searches = dict.fromkeys(PHASES, search)
     searches["decode"] = _Search(
-        target.step or target, search.asked, search.by_module, search.pinned
+        target.step or target, search.asked_sizes, search.by_module, search.pinned
     )
     forms = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
@@ -149,7 +154,7 @@ class _Search:
     """The search for formulas of a target; plans of one group of phases help the next."""
 
     target: Target
-    asked: Sizes
+    asked_sizes: Sizes
     by_module: bool = False
     pinned: PinnedError | None = None
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
@@ -194,7 +199,7 @@ class _Search:
                 _raise_if_never_running(result, attempt)
             partial = partial or result.forms
             # no length is given that nobody asked
-            name = "" if result.name == "N" and "N" not in self.asked else result.name
+            name = "" if result.name == "N" and "N" not in self.asked_sizes else result.name
             if not (earlier and name):
                 reasons += _reasons(strategy, fixed, result)
             if name or isinstance(result.error, PinnedError | TooSlowError):
@@ -205,7 +210,7 @@ class _Search:
                 if alone is not None:
                     return alone
             if name:  # next, with a number for this size
-                size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
+                size = self.asked_sizes.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
         narrowed = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True)
         partial = narrowed or partial
@@ -220,9 +225,9 @@ class _Search:
         size that it pins at any number, as by ``int(heads)``, gets one only if ``all_pinned`` do.
         Returns None if the code loops over tokens or samples.
         """
-        unasked = {"N", "B"} - set(self.asked)
+        unasked = {"N", "B"} - set(self.asked_sizes)
         pinned = {size.name for pin in failed.pins for size in pin.free_symbols}
-        numbers = [(symbol(name), size) for name, size in self.asked.items()]
+        numbers = [(symbol(name), size) for name, size in self.asked_sizes.items()]
         if not any(pin.args in numbers for pin in failed.pins):
             return None
         anywhere = {name for name in pinned if self._is_pinned_anywhere(name, phases)}
@@ -230,7 +235,7 @@ class _Search:
         wanted = any(pin.args in numbers and pin.args[0].name in pinned for pin in failed.pins)
         if not anywhere.isdisjoint(_LOOPED) or not wanted or (all_pinned and not anywhere):
             return None
-        usual = {**hints_for(self.target.symbols, {}), **self.asked}
+        usual = {**hints_for(self.target.symbols, {}), **self.asked_sizes}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
         partial: Forms | None = None
         for strategy in ON_SYMBOLS if len(fixed) < len(self.target.symbols) else ():
@@ -245,10 +250,10 @@ class _Search:
 
     def _is_pinned_anywhere(self, name: str, phases: Sequence[str]) -> bool:
         """Return whether a size is pinned at another number, too, as by ``range(tokens)``."""
-        size, hints = symbol(name), hints_for(self.target.symbols, self.asked)
+        size, hints = symbol(name), hints_for(self.target.symbols, self.asked_sizes)
         other = 3 * hints[name]  # no power of two, which tables of widths have
         if name in _LOOPED:
-            other = _SHORT_LOOP + (self.asked.get(name) == _SHORT_LOOP)
+            other = _SHORT_LOOP + (self.asked_sizes.get(name) == _SHORT_LOOP)
         try:
             run_symbolically(self.target, {**hints, name: other}, phases)
         except PinnedError as again:
@@ -259,7 +264,9 @@ class _Search:
 
     def _length(self, phases: Sequence[str]) -> Sizes:
         """Return a length with which the other sizes have formulas: ``{"N": 256}``, or {}."""
-        for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
+        for length in (
+            () if self.asked_sizes.get("N") or "N" not in self.target.symbols else (256, 64)
+        ):
             # RequestError: the inputs' own expressions ask for another length
             with contextlib.suppress(RequestError):
                 result = self._attempt(phases, {"N": length}, []).outcome(by_symbols)
@@ -268,19 +275,19 @@ class _Search:
         return {}
 
     def _starts(self) -> list[dict[str, int]]:
-        ones = {name: size for name, size in self.asked.items() if size == 1}
-        if ones and len(self.asked) < len(self.target.symbols):
+        ones = {name: size for name, size in self.asked_sizes.items() if size == 1}
+        if ones and len(self.asked_sizes) < len(self.target.symbols):
             return [ones]  # no run at the asked shape could tell that a 1 is another case
         return [{}, ones] if ones else [{}]
 
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
         target = self.target.fixed(**fixed) if fixed else self.target
-        asked = {name: size for name, size in self.asked.items() if name not in fixed}
+        asked_sizes = {name: size for name, size in self.asked_sizes.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})
         failed = self._failed.get((by_symbols.__name__, str(fixed)), FailedPlan(""))
         relations = getattr(failed.error, "relations", ())
         return Attempt(
-            target, phases, asked, fixed, reasons, plans, failed.pins, relations,
+            target, phases, asked_sizes, fixed, reasons, plans, failed.pins, relations,
             by_module=self.by_module,
         )  # fmt: skip
 
@@ -326,12 +333,12 @@ def derive_anything(
     width = None if workload is None or isinstance(thing, str) else workload.d_model
     target = target_of(thing, causal=causal, dtype=dtype, width=width, **how)
     sizes = {} if workload is None else workload.by_symbol()
-    asked = {name: size for name, size in sizes.items() if name in target.symbols}
+    shape = {name: size for name, size in sizes.items() if name in target.symbols}
     if phases is None:
         phases = ("forward", "backward")
         if workload is not None and workload.phase != "forward":
             phases = (workload.phase,)
-    return derived(target, phases, {**asked, **(at or {})})
+    return derived(target, phases, {**shape, **(at or {})})
 
 
 # -- numbers at one shape, where no strategy gives formulas ------------------------------
@@ -344,11 +351,11 @@ def at_one_shape(attempt: Attempt, fixed: Sizes) -> Forms:
 
     With numbers for the ``fixed`` sizes there are formulas in the other ones.
     """
-    target, asked = attempt.target, attempt.asked
+    target, asked_sizes = attempt.target, attempt.asked_sizes
     why = "; ".join(dict.fromkeys(attempt.reasons))
     if not attempt.complete:
-        sizes = {name: {**EVEN, **fixed, **asked}.get(name, 16) for name in target.symbols}
-        free = _as_options({**fixed, **asked})
+        sizes = {name: {**EVEN, **fixed, **asked_sizes}.get(name, 16) for name in target.symbols}
+        free = _as_options({**fixed, **asked_sizes})
         advice = [f"type --at {free} for formulas in the other sizes"] if fixed else []
         if not isinstance(outcome(target, sizes, training=trains(attempt.phases)), Exception):
             advice += [f"type --at {_as_options(sizes)}, say, for numbers at one shape"]
@@ -356,17 +363,17 @@ def at_one_shape(attempt: Attempt, fixed: Sizes) -> Forms:
         square = "; if N has to be a square, type S**2 for it in --input" * ("sqrt(N)" in why)
         raise CannotRunError(f"{target.name}: no closed form found ({why}){square}; {how}")
     try:
-        trace = count(target, asked, attempt.phases[0], A_LONG_RUN)
+        trace = count(target, asked_sizes, attempt.phases[0], A_LONG_RUN)
     except AttnprofError:
         raise
     except Exception as error:
         raise CannotRunError(
             f"{target.name}: no closed form found ({why}), and it cannot be counted at "
-            f"{sizes_text(asked)}: {error_text(error)}"
+            f"{sizes_text(asked_sizes)}: {error_text(error)}"
         ) from error
     values = totals_by_phase(trace, attempt.phases)
     nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
     no_reason = {phase: dict.fromkeys(QUANTITIES, "") for phase in attempt.phases}
-    domain = {"holds": lambda sizes: sizes == asked, "domain": (sizes_text(asked),)}
+    domain = {"holds": lambda sizes: sizes == asked_sizes, "domain": (sizes_text(asked_sizes),)}
     counts = SimpleNamespace(forms=nothing, trace=trace, withheld=no_reason, **domain)
-    return attempt.phase_forms("counted", counts, [asked], [], values)
+    return attempt.phase_forms("counted", counts, [asked_sizes], [], values)

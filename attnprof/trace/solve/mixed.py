@@ -221,8 +221,8 @@ class Mixed(Solution):
         wrong = differences(self.forms, counted, shape)
         if wrong and not self.blocks and {quantity for _, quantity in wrong} == {"peak_bytes"}:
             for phase, _ in wrong:
-                forms, held = self.forms[phase], counted[phase]["peak_bytes"]
-                forms["peak_bytes"] = trimmed(forms["peak_bytes"], held, shape, self.points)
+                forms, peak = self.forms[phase], counted[phase]["peak_bytes"]
+                forms["peak_bytes"] = trimmed(forms["peak_bytes"], peak, shape, self.points)
             wrong = differences(self.forms, counted, shape)
         return not wrong
 
@@ -341,10 +341,10 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
     few, least, most = _CHECKS
     least = few if longest > LONG else least
     many = max(least, min(most, int(_ALL_CHECKS / max(longest, 1))))
-    tried = telling_sizes(sizes, sizes[0], many)
+    probes = telling_sizes(sizes, sizes[0], many)
     if name not in FIRST and longest > SHORT:  # layers of every kind
-        tried = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
-    for place, size in enumerate(sorted(tried)):
+        probes = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
+    for place, size in enumerate(sorted(probes)):
         shape = _shape_with(formulas, formulas.others[place % len(formulas.others)], name, size)
         if formulas.holds(shape) and not formulas.fits(shape, runs):
             last = max(x for x in sizes if x < size) if size > sizes[0] else 0

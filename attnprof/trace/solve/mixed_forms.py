@@ -158,7 +158,7 @@ def _is_curved(peak: Any, size: Any) -> bool:
 
 def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bool) -> Writer:
     if whole_only:
-        return Writer(fitted, blocks, runs, ways=("whole",))
+        return Writer(fitted, blocks, runs, roundings=("whole",))
     plan, base = fitted.mixture.plan, fitted.mixture.base
     shapes = []
     for more in (1, 2, 4):

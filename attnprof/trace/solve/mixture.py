@@ -73,8 +73,8 @@ class Mixture:
     def __post_init__(self) -> None:
         self.base = {name: self.plan.first(name) for name in self.plan.blocks}
         rests = {
-            symbol(place.of(name)): place.block
-            for name, place in self.plan.places(self.base, ragged=self.ragged).items()
+            symbol(place.rest_name(name)): place.block
+            for name, place in self.plan.block_counts(self.base, ragged=self.ragged).items()
             if place.rest
         }
         self.peak_moments = PeakMoments(rests)
@@ -104,13 +104,18 @@ class Mixture:
         smooth = True
         for phase in () if self.plan.by_module else self.phases:
             for moments in self.moments(accounts, phase):
-                held = {label: rows_of(values) for label, values in moments.items()}
-                fit = [x for x, y in held.items() if samples.steepest(set(y.values())) is not None]
+                moment_rows = {label: rows_of(values) for label, values in moments.items()}
+                fit = [
+                    label
+                    for label, terms_rows in moment_rows.items()
+                    if samples.steepest(set(terms_rows.values())) is not None
+                ]
                 if self.covering(accounts, phase, [moments[label] for label in fit]):
                     break
             else:
                 smooth = False
-            rows |= {((phase, label), x): row for label in fit for x, row in held[label].items()}
+            for label in fit:
+                rows |= {((phase, label), x): row for x, row in moment_rows[label].items()}
         return (samples, rows), smooth
 
     def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
@@ -118,17 +123,21 @@ class Mixture:
 
         At first moments matched by name; along a single size then also families of moments.
         """
-        shared = frozenset.intersection(*(frozenset(x.held[phase]) for x in accounts))
+        shared = frozenset.intersection(*(frozenset(x.live_bytes[phase]) for x in accounts))
         if self.plan.concrete:  # numbers do not tell which moment is the worst at other sizes
-            yield {name: [x.held[phase][name] for x in accounts] for name in shared}
+            yield {name: [x.live_bytes[phase][name] for x in accounts] for name in shared}
             return
-        worst = dict.fromkeys(chain(*(self.peak_moments.among(x.held[phase]) for x in accounts)))
-        for before, now in pairwise(x.held[phase] for x in accounts):
+        worst = dict.fromkeys(
+            chain(*(self.peak_moments.among(x.live_bytes[phase]) for x in accounts))
+        )
+        for before, now in pairwise(x.live_bytes[phase] for x in accounts):
             worst |= dict.fromkeys(self.peak_moments.growing(before, now, shared))
-        named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
+        named = {
+            name: [x.live_bytes[phase][name] for x in accounts] for name in worst if name in shared
+        }
         yield named
         if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
-            alike = families([x.held[phase] for x in accounts], self.peak_moments.among)
+            alike = families([x.live_bytes[phase] for x in accounts], self.peak_moments.among)
             yield named | {("alike", place): values for place, values in enumerate(alike)}
 
     def covering(
@@ -137,7 +146,7 @@ class Mixture:
         """Return whether the peak of every run is among these moments."""
         for place, one in enumerate(accounts):
             covered = self.peak_moments.covering(values[place] for values in moments)
-            if not all(map(covered, self.peak_moments.among(one.held[phase]).values())):
+            if not all(map(covered, self.peak_moments.among(one.live_bytes[phase]).values())):
                 return False
         return True
 

@@ -78,21 +78,21 @@ class SizePlan:
         """Double the budget: all counts are polynomials in each size, and few runs are left."""
         self.limit = 2 * _SYMBOLIC
 
-    def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
+    def block_counts(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
         """Return the place of each number in a run: its block, its count and a hint of the rest."""
-        places = {}
+        block_counts = {}
         for name, block in self.blocks.items():
             sizes = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
             length = int(evaluate(block, sizes)) if block != 1 and ragged else 0
-            places[name] = Place(block, counts[name], length and max(2, 37 * length // 64))
-        return places
+            block_counts[name] = Place(block, counts[name], length and max(2, 37 * length // 64))
+        return block_counts
 
     def at(
         self, counts: Mapping[str, int], phases: Sequence[str], *, ragged: bool
     ) -> SymbolicRun | NoFormulaError:
         """Return the symbolic run at these numbers of blocks, or why there is none."""
-        places = self.places(counts, ragged=ragged)
-        key = tuple(places.items()), tuple(phases)
+        block_counts = self.block_counts(counts, ragged=ragged)
+        key = tuple(block_counts.items()), tuple(phases)
         if key not in self.runs and self.concrete is not None:
             self.runs[key] = self._counted(counts, self.concrete)
         if key not in self.runs:
@@ -104,8 +104,8 @@ class SizePlan:
             start = process_time()
             try:
                 steady = self.steady.setdefault(key[1], set())
-                run = run_symbolically(self.target, self.hints, phases, places, steady)
-                run = replace(run, trace=_with_lengths_in_exponents(run.trace, places))
+                run = run_symbolically(self.target, self.hints, phases, block_counts, steady)
+                run = replace(run, trace=_with_lengths_in_exponents(run.trace, block_counts))
             except NoFormulaError as error:
                 self.runs[key] = error
             except (TooLongError, RequestError) as error:  # sizes there may be no whole numbers
@@ -125,11 +125,11 @@ class SizePlan:
         forms = totals_by_phase(trace, runs.phases)
         return SymbolicRun(self.target.symbols, forms, SizeConditions([]), trace, {})
 
-    def seen(
+    def run_of_whole_blocks(
         self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
     ) -> SymbolicRun | None:
         """Return the run at counts of whole blocks if it was made; ``whole``: make it now."""
-        run = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
+        run = self.runs.get((tuple(self.block_counts(counts, ragged=False).items()), tuple(phases)))
         if whole:
             with suppress(OutOfBudgetError):
                 run = self.at(counts, phases, ragged=False)
@@ -174,19 +174,19 @@ def plan_for(
     return _one_by_one(plan, phases)
 
 
-def _with_lengths_in_exponents(trace: Trace, places: Mapping[str, Place]) -> Trace:
+def _with_lengths_in_exponents(trace: Trace, block_counts: Mapping[str, Place]) -> Trace:
     """Return a run in which exponents name a size that is a number: ``2**(-B*N)``.
 
     With N = 64*2 + rest they were ``2**(-128*B - B*rest)``, another term in every run, and no term
     could be a polynomial in the number of blocks.
     """
-    if len(places) != 1:
+    if len(block_counts) != 1:
         return trace
-    (name, place), size = *places.items(), symbol(*places)
+    (name, place), size = *block_counts.items(), symbol(*block_counts)
     tokens = place.count * place.block
 
     def in_exponent(power: Any) -> Any:
-        exponent = sympy.expand(power.exp.xreplace({symbol(place.of(name)): size - tokens}))
+        exponent = sympy.expand(power.exp.xreplace({symbol(place.rest_name(name)): size - tokens}))
         parts = sympy.Add.make_args(exponent)
         named = [x if x.has(size) or (x / tokens).as_coeff_Mul()[0].q != 1 else x / tokens * size
                  for x in parts]  # fmt: skip

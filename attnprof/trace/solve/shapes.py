@@ -76,8 +76,8 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     chance.shuffle(neighbours)
     others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
     wanted = (low, high, *powers[::-1], *neighbours[:3], sizes[1], *squares, *others)
-    places = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
-    chosen = list(dict.fromkeys(sizes[place] for place in places))[:most]
+    indexes = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
+    chosen = list(dict.fromkeys(sizes[place] for place in indexes))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))
 
 

@@ -102,14 +102,14 @@ def _compare(target: Target, first: Trace, other: Trace, *, training: bool) -> N
             raise refusal
 
 
-def short_sizes(runs: Runs, hints: Sizes, asked: Sizes) -> dict[str, int]:
+def short_sizes(runs: Runs, hints: Sizes, asked_sizes: Sizes) -> dict[str, int]:
     """Return the hints if a run there is short; else even or smaller sizes at which it is shorter.
 
     A length stays in its class modulo 256, or 64. Raises :class:`NotRunningError` if the code runs
     at none of these, :class:`NoFormulaError` if all runs are too long.
     """
     few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
-    even = {name: asked.get(name) or EVEN.get(name, 16) for name in hints}
+    even = {name: asked_sizes.get(name) or EVEN.get(name, 16) for name in hints}
     lengths = [few["N"] % unit + unit for unit in (256, 64) if few.get("N", 0) >= 2 * unit]
     shortest, best, failure = float("inf"), dict[str, int](), None
     for sizes in (dict(hints), even, few, *({**few, "N": length} for length in lengths)):

@@ -75,7 +75,7 @@ def _holds_at(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
     blocks = formulas.blocks
     whole = blocks if blocks and formulas.whole_only and name != blocks.name else None
     counts = {**formulas.least, name: size} | ({whole.name: formulas.turns} if whole else {})
-    if run := formulas.plan.seen(counts, runs.phases, whole=bool(whole)):
+    if run := formulas.plan.run_of_whole_blocks(counts, runs.phases, whole=bool(whole)):
         shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], run.holds), _DRAWN)]
         if whole:
             shapes = [{**s, whole.name: formulas.turns * whole.at(s)} for s in shapes]
@@ -220,12 +220,12 @@ def include_single_sizes(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Sym
             kept = [x for x in symbolic.guards.relations if evaluate(x, {**hints, name: size})]
             wider = replace(symbolic, guards=SizeConditions(kept))
             inside = ({**shape, name: size} for shape in shapes_in(hints, symbolic.holds))
-            tried = list(islice(filter(wider.holds, inside), _TRIED))
+            shapes = list(islice(filter(wider.holds, inside), _TRIED))
             near = ({**hints, name: other} for other in range(2, 4 * size))
             neighbours = chain(near, islice(shapes_in(hints, wider.holds), _NEIGHBOURS))
             only = all(symbolic.holds(x) for x in neighbours if x[name] != size and wider.holds(x))
-            same = (_does_the_same(symbolic, runs.run_or_none(x), x, runs.phases) for x in tried)
-            alone = len(tried) == _TRIED and only
+            same = (_does_the_same(symbolic, runs.run_or_none(x), x, runs.phases) for x in shapes)
+            alone = len(shapes) == _TRIED and only
             if alone and all(same):
                 symbolic = wider
                 break

@@ -95,7 +95,7 @@ class FailedPlan:
 class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
-    ``asked`` are the asked sizes that are not fixed. ``reasons`` say why earlier strategies failed,
+    ``asked_sizes`` are those that are not fixed. ``reasons`` say why earlier strategies failed,
     ``pins`` are the conditions by which a symbolic run fixed a size, ``relations`` all conditions
     of that run; ``plans`` served other phases. Formulas may be for a class of the ``classed`` sizes
     alone. ``by_module``: costs of each module are asked for, and no peaks where these take further
@@ -104,7 +104,7 @@ class Attempt:
 
     target: Target
     phases: Sequence[str]
-    asked: Sizes
+    asked_sizes: Sizes
     fixed: Sizes
     reasons: list[str]
     plans: dict[str, SizePlan]
@@ -116,12 +116,12 @@ class Attempt:
     @property
     def complete(self) -> bool:
         """Whether every size was asked for."""
-        return set(self.asked) == set(self.target.symbols)
+        return set(self.asked_sizes) == set(self.target.symbols)
 
     @property
     def above_one(self) -> dict[str, int]:
         """The asked sizes that a symbol can stand for: 1 is a case of its own."""
-        return {name: size for name, size in self.asked.items() if size != 1}
+        return {name: size for name, size in self.asked_sizes.items() if size != 1}
 
     def outcome(self, strategy: "Strategy") -> Forms | FailedPlan:
         """Return a strategy's result of each phase, or its failure."""
@@ -140,16 +140,18 @@ class Attempt:
             raise NoFormulaError(message)
         values, notes = None, list[str]()
         if self.complete:
-            where = sizes_text(self.asked)
+            where = sizes_text(self.asked_sizes)
             try:
-                trace = Runs(self.target, self.phases).at(self.asked)
+                trace = Runs(self.target, self.phases).at(self.asked_sizes)
             except TooLongError:
                 notes.append(f"not run at {where}: more than {A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
                 # a size of 1 is another case, which is then derived
-                formulas.check_against(trace, self.asked, strict=1 in self.asked.values())
-                shapes = _moved_to_end(shapes, self.asked)
+                formulas.check_against(
+                    trace, self.asked_sizes, strict=1 in self.asked_sizes.values()
+                )
+                shapes = _moved_to_end(shapes, self.asked_sizes)
         if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
             flops, training = quantities.get("flops", 0), trains(self.phases)
@@ -175,7 +177,9 @@ class Attempt:
     ) -> Forms:
         """Return the result of each phase; ``values`` are numbers where there is no formula."""
         fixed = tuple(f"{name} = {size}" for name, size in self.fixed.items())
-        other_calls = compare_calls(self.target, self.phases, result.trace, shapes, self.asked)
+        other_calls = compare_calls(
+            self.target, self.phases, result.trace, shapes, self.asked_sizes
+        )
 
         def inside(sizes: Sizes) -> bool:
             fits = all(sizes.get(name, size) == size for name, size in self.fixed.items())
@@ -224,10 +228,10 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by a run with symbolic sizes, verified by concrete runs."""
     target, phases = attempt.target, attempt.phases
     hints = hints_for(target.symbols, attempt.above_one)
-    hints = _with_even_experts(target, phases, hints, attempt.asked)
+    hints = _with_even_experts(target, phases, hints, attempt.asked_sizes)
     try:
         symbolic, shapes = run_with_marked_loops(
-            target, hints, attempt.asked, phases, attempt.classed
+            target, hints, attempt.asked_sizes, phases, attempt.classed
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
@@ -237,11 +241,12 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
             raise  # the code would pin the size again
         hints = divided_hints_for(target.symbols, attempt.above_one)
         try:
-            symbolic, shapes = run_with_marked_loops(target, hints, attempt.asked, phases)
+            symbolic, shapes = run_with_marked_loops(target, hints, attempt.asked_sizes, phases)
         except NoFormulaError as further:
             raise pinned or further from None
     if shapes is None:
-        if pins := whole_block_exclusions(symbolic, hints) if "N" not in attempt.asked else []:
+        takes_any_length = "N" not in attempt.asked_sizes
+        if takes_any_length and (pins := whole_block_exclusions(symbolic, hints)):
             result = replace(attempt, pins=pins).outcome(by_mixing)
             if not isinstance(result, FailedPlan):
                 return result
@@ -249,19 +254,19 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         most = 2 * MOST if symbolic.most else MOST
         shapes = runs.verify(symbolic, shapes_in(hints, symbolic.holds), most)
         symbolic = include_single_sizes(symbolic, runs, hints)
-    elif attempt.asked and not holds_at_asked(symbolic, hints, attempt.asked):
+    elif attempt.asked_sizes and not holds_at_asked(symbolic, hints, attempt.asked_sizes):
         raise NoFormulaError(f"it holds for {'; '.join(symbolic.domain)}")
     return _with_all_counts(symbolic, attempt.verify("symbolic", symbolic, shapes))
 
 
 def _with_even_experts(
-    target: Target, phases: Sequence[str], hints: dict[str, int], asked: Sizes
+    target: Target, phases: Sequence[str], hints: dict[str, int], asked_sizes: Sizes
 ) -> dict[str, int]:
     """Return hints at which all experts get equally many rows, and more rows than experts exist."""
     if not target.mode.routed:
         return hints
     trace = Runs(target, phases).at(hints)
-    free = [name for name in ("N", *hints) if name in hints and name not in asked]
+    free = [name for name in ("N", *hints) if name in hints and name not in asked_sizes]
     for rows, experts in trace.routes:
         name = next((name for name in free if rows % hints[name] == 0), "")
         if not name:
@@ -317,8 +322,8 @@ def _by_plan(
             raise
         formulas.least = formulas.start  # below, other moments may be the worst
         shapes = runs.verify(formulas, formulas.held_out())
-    if attempt.complete and formulas.operations(attempt.asked) <= A_LONG_RUN:
-        formulas.reach(attempt.asked)  # a run there is held against the formulas next
+    if attempt.complete and formulas.operations(attempt.asked_sizes) <= A_LONG_RUN:
+        formulas.reach(attempt.asked_sizes)  # a run there is held against the formulas next
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verify(method, formulas, shapes)
@@ -336,9 +341,9 @@ def _by_plan(
     return _with_all_counts(formulas, forms)
 
 
-def _reach_asked(formulas: Mixed, asked: Sizes, runs: Runs) -> None:
+def _reach_asked(formulas: Mixed, asked_sizes: Sizes, runs: Runs) -> None:
     """Extend ranges to the asked sizes if a run there confirms the formulas."""
-    shape = {**formulas.near(), **asked}
+    shape = {**formulas.near(), **asked_sizes}
     if formulas.operations(shape) > A_LONG_RUN or formulas.branches or formulas.holds(shape):
         return
     with suppress(OutOfBudgetError):

@@ -59,14 +59,14 @@ class Place:
     count: int
     rest: int = 0
 
-    def of(self, name: str) -> str:
+    def rest_name(self, name: str) -> str:
         """Return the name of the rest as a size, ``N mod 64``."""
         return f"{name} mod {self.block}"
 
     def size(self, name: str, sizes: Sizes) -> Any:
         """Return the size's value, given the other sizes and the rest, which is below a block."""
         block = Expression(str(self.block)).at(sizes)
-        rest = sizes[self.of(name)] if self.rest else 0
+        rest = sizes[self.rest_name(name)] if self.rest else 0
         if self.rest and not rest < block:
             raise ValueError(f"{rest} is not below {block}")
         return self.count * block + rest
@@ -105,13 +105,13 @@ def run_symbolically(
     target: Target,
     hints: Sizes,
     phases: Sequence[str],
-    places: Mapping[str, Place] | None = None,
+    block_counts: Mapping[str, Place] | None = None,
     steady: set[frozenset[str]] | None = None,
     classed: Collection[str] = (),
 ) -> SymbolicRun:
     """Return the run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
 
-    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are
+    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``block_counts`` are
     numbers of blocks. If the code makes floats of sizes, it is run again with other floats: trace
     and conditions have to stay equal, so that no size is made of a float. ``steady`` are lines of
     floats that passed this test in earlier runs. Rounded quotients of ``classed`` sizes may be
@@ -121,11 +121,11 @@ def run_symbolically(
     passed = set[frozenset[str]]() if steady is None else steady
 
     def checked_run(*, integers: bool) -> SymbolicRun:
-        run, lines = _run(target, hints, phases, None, integers, places or {}, classed)
+        run, lines = _run(target, hints, phases, None, integers, block_counts or {}, classed)
         is_steady = target.mode.trusted or not lines or frozenset(lines) in passed
         for bend in () if is_steady else BENDS:
             try:
-                other, _ = _run(target, hints, phases, bend, integers, places or {}, classed)
+                other, _ = _run(target, hints, phases, bend, integers, block_counts or {}, classed)
                 same = (other.trace, other.guards.relations) == (run.trace, run.guards.relations)
             except NoFormulaError:
                 same = False
@@ -153,25 +153,25 @@ def _run(
     phases: Sequence[str],
     bend: Bend | None,
     integers: bool,
-    places: Mapping[str, Place],
+    block_counts: Mapping[str, Place],
     classed: Collection[str],
 ) -> tuple[SymbolicRun, list[str]]:
     """Return one symbolic run, and the lines at which it made floats of sizes."""
     from attnprof.trace.doubles import Double
 
-    free = {name: hint for name, hint in hints.items() if hint != 1 and name not in places}
-    rests = {place.of(name): place for name, place in places.items() if place.rest}
+    free = {name: hint for name, hint in hints.items() if hint != 1 and name not in block_counts}
+    rests = {place.rest_name(name): place for name, place in block_counts.items() if place.rest}
     free |= {name: place.rest for name, place in rests.items()}
-    numbers = {symbol(x): y.count for x, y in places.items() if y.block == 1}
+    numbers = {symbol(x): y.count for x, y in block_counts.items() if y.block == 1}
     blocks = {name: place.block.subs(numbers) for name, place in rests.items()}
     environment, sizes, names = symbolic_sizes(
         free, bend, integers=integers, below=blocks, classed=classed
     )
     environment.loops_in_blocks = target.mode.loops_in_blocks
-    for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
-        sizes[name] = places[name].size(name, sizes)
+    for name in sorted(block_counts, key=lambda x: len(block_counts[x].block.free_symbols)):
+        sizes[name] = block_counts[name].size(name, sizes)
     with user_symbols(names):
-        count = Limit(_SOME if places else _NONE, _SECONDS)
+        count = Limit(_SOME if block_counts else _NONE, _SECONDS)
         trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
         calls = [call.mapped(guards.written) for call in trace.calls]
@@ -190,7 +190,7 @@ def _run(
         if target.mode.routed and not trace.routes:  # values of as many entries as sizes say
             rounded |= {*hints}
         most = {name: largest(name, hints[name]) for name in hints if name in rounded}
-        return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places
+        return SymbolicRun(target.symbols, forms, guards, trace, most), floats.lines
 
 
 def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
@@ -218,16 +218,16 @@ def _record_until_pinned(
     count: Limit,
 ) -> Trace:
     """Record the run, and end it at the first operation after a size was pinned."""
-    seen, looked, start = 0, 0.0, process_time()
+    checked, looked, start = 0, 0.0, process_time()
 
     def look() -> None:
-        nonlocal seen, looked
+        nonlocal checked, looked
         if not (count.done + 1) % EVERY:  # before the limit itself looks, which says less
             check_patience()
         count()
         facts = len(environment.guards) + len(environment.replacements)
-        if facts != seen and (now := process_time()) - start >= _LOOKING * looked:
-            seen = facts
+        if facts != checked and (now := process_time()) - start >= _LOOKING * looked:
+            checked = facts
             _guards(environment, blocks)
             looked += process_time() - now
 

@@ -58,7 +58,7 @@ _NEXT = 300
 def run_with_marked_loops(
     target: Target,
     hints: Sizes,
-    asked: Sizes,
+    asked_sizes: Sizes,
     phases: Sequence[str],
     classed: Collection[str] = (),
 ) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
@@ -72,10 +72,9 @@ def run_with_marked_loops(
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
-    runs = _runs_at_asked(
-        partial(run_symbolically, target, phases=phases, classed=classed), hints, asked, failed
-    )
-    if not _is_alone(hints, asked):
+    ran = partial(run_symbolically, target, phases=phases, classed=classed)
+    runs = _runs_at_asked(ran, hints, asked_sizes, failed)
+    if not _is_alone(hints, asked_sizes):
         runs = sorted(runs, key=lambda x: -_share_of_lengths(*x))
     for run, sizes in runs:
         if not run.trace.has_loops:
@@ -84,15 +83,15 @@ def run_with_marked_loops(
             return _verified_run(run, sizes, target, phases)
         except NoFormulaError as error:
             failed.append(error)
-    raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked['N']}")
+    raise failed[0] if failed else NoFormulaError(f"it does not hold at N = {asked_sizes['N']}")
 
 
 def _runs_at_asked(
-    ran: Callable[..., SymbolicRun], hints: Sizes, asked: Sizes, failed: list[NoFormulaError]
+    ran: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
     """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
     any_run = False
-    for sizes in _candidates(hints, asked, failed):
+    for sizes in _candidates(hints, asked_sizes, failed):
         try:
             run = ran(hints=sizes)
         except PinnedError as error:
@@ -102,18 +101,20 @@ def _runs_at_asked(
             if not (any_run or failed):
                 raise
             return
-        if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
+        if "N" in asked_sizes and not run.holds({**sizes, "N": hints["N"]}):
             continue
         yield run, sizes
         any_run = True
-        wide = "N" not in asked and sizes is not hints and _share_of_lengths(run, sizes) > _WIDE
-        if wide or not run.trace.has_loops:
+        longer = "N" not in asked_sizes and sizes is not hints
+        if (longer and _share_of_lengths(run, sizes) > _WIDE) or not run.trace.has_loops:
             return
 
 
-def _candidates(hints: Sizes, asked: Sizes, failed: Sequence[NoFormulaError]) -> Iterator[Sizes]:
+def _candidates(
+    hints: Sizes, asked_sizes: Sizes, failed: Sequence[NoFormulaError]
+) -> Iterator[Sizes]:
     """Yield sizes to run at, without sizes at which an earlier failure would repeat."""
-    for sizes in chain(nearby_hints(hints, asked), _longer(hints)):
+    for sizes in chain(nearby_hints(hints, asked_sizes), _longer(hints)):
         if not any(_fails_again(error, sizes) for error in failed):
             yield sizes
 
@@ -123,13 +124,13 @@ def _longer(hints: Sizes) -> Iterator[Sizes]:
     yield from ({**hints, "N": length} for length in _LENGTHS if _has_length(hints))
 
 
-def holds_at_asked(symbolic: SymbolicRun, hints: Sizes, asked: Sizes) -> bool:
+def holds_at_asked(symbolic: SymbolicRun, hints: Sizes, asked_sizes: Sizes) -> bool:
     """Return whether a run's formulas hold at the asked sizes, with others that runs are made at.
 
     Of these the lengths are some, if none is asked for: one of 421 tokens may be another case.
     """
-    lengths = [] if "N" in asked else _longer(hints)
-    return any(map(symbolic.holds, chain(nearby_hints(hints, asked), lengths)))
+    lengths = [] if "N" in asked_sizes else _longer(hints)
+    return any(map(symbolic.holds, chain(nearby_hints(hints, asked_sizes), lengths)))
 
 
 def _has_length(hints: Sizes) -> bool:
@@ -137,20 +138,20 @@ def _has_length(hints: Sizes) -> bool:
     return bool(hints.get("N", 1) > 1)
 
 
-def _is_alone(hints: Sizes, asked: Sizes) -> bool:
+def _is_alone(hints: Sizes, asked_sizes: Sizes) -> bool:
     """Return whether formulas are for an asked length, or for code without a length."""
-    return "N" in asked or not _has_length(hints)
+    return "N" in asked_sizes or not _has_length(hints)
 
 
-def nearby_hints(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
+def nearby_hints(hints: Sizes, asked_sizes: Sizes) -> Iterator[Sizes]:
     """Yield the hints; if a length is asked for, other widths, at which its last block is longer.
 
     Then a larger batch: formulas for fewer samples than heads may be run at too few shapes.
     """
     yield hints
-    if "N" in asked and "d" in hints and "d" not in asked:
+    if "N" in asked_sizes and "d" in hints and "d" not in asked_sizes:
         yield from ({**hints, "d": width} for width in _OTHER_WIDTHS)
-    if _is_alone(hints, asked) and "B" not in asked and hints.get("B", 1) > 1:
+    if _is_alone(hints, asked_sizes) and "B" not in asked_sizes and hints.get("B", 1) > 1:
         yield {**hints, "B": _SAMPLES}
 
 

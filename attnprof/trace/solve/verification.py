@@ -87,7 +87,7 @@ class Runs:
     operations: int = 0
     on_meta: bool | None = None
     _made: int = 0
-    _seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
+    _results: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
 
     @property
     def left(self) -> float:
@@ -111,9 +111,9 @@ class Runs:
     def at(self, sizes: Mapping[str, int]) -> Trace:
         """Return the run at a shape, or raise its error."""
         key = tuple(sorted(sizes.items()))
-        if key not in self._seen:
-            self._seen[key] = self._ran(sizes, on_meta=bool(self.on_meta))
-        result = self._seen[key]
+        if key not in self._results:
+            self._results[key] = self._ran(sizes, on_meta=bool(self.on_meta))
+        result = self._results[key]
         if isinstance(result, Exception):
             raise result
         return result
@@ -165,7 +165,7 @@ class Runs:
                 formulas.forms, totals_by_phase(trace, self.phases), shape
             ):
                 self.on_meta = False  # tensors of another kind may live longer
-                self._seen.pop(tuple(sorted(shape.items())))
+                self._results.pop(tuple(sorted(shape.items())))
                 trace = self.run_or_none(shape) or trace
             formulas.check_against(trace, shape, strict=strict)
             agreed.append(dict(shape))
@@ -274,13 +274,13 @@ def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, siz
 
 def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
     """Yield calls and how much they add to a quantity; of a peak, how much is held at each."""
-    held = 0
+    live_bytes = 0
     for call in trace.calls:
         takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
-        held += takes - evaluate(call.gives, sizes)
+        live_bytes += takes - evaluate(call.gives, sizes)
         if quantity == "peak_bytes":
             if takes or workspace:
-                yield call, held + workspace
+                yield call, live_bytes + workspace
         elif phase in {"train", "decode", call.part}:
             added = flops_of([call]) if quantity == "flops" else call.counts.get(quantity, 0)
             if value := evaluate(call.bytes_moved if quantity == "bytes_moved" else added, sizes):
@@ -303,7 +303,11 @@ def _named(row: Any) -> str:
 
 # -- other calls of the same module, which caches and counters change --------------------
 def compare_calls(
-    target: Target, phases: Sequence[str], formulas: Trace, shapes: Sequence[Sizes], asked: Sizes
+    target: Target,
+    phases: Sequence[str],
+    formulas: Trace,
+    shapes: Sequence[Sizes],
+    asked_sizes: Sizes,
 ) -> list[str]:
     """Return sentences on how the costs of the first or a later call of a module differ.
 
@@ -314,7 +318,7 @@ def compare_calls(
     if target.mode.trusted or not shapes or "decode" in phases:
         return []
     smallest = min(shapes, key=lambda sizes: prod(sizes.values()))
-    shape = asked if asked in shapes else smallest
+    shape = asked_sizes if asked_sizes in shapes else smallest
     how = {"training": trains(phases), "most": A_LONG_RUN, "calls": _CALLS}
     trace = outcome(target, shape, **how)
     if not isinstance(trace, Trace):

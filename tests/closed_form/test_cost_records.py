@@ -1,0 +1,45 @@
+"""Cost records: closed forms beside the numbers, and which errors mean that there is none."""
+
+import pytest
+
+from attnprof import registry
+from attnprof.closed_form.cost_records import CostQuery, cost_records
+from attnprof.costs import is_symbolic
+from attnprof.errors import RequestError
+from attnprof.ops.layout import ViewError, groups
+from attnprof.workload import Workload
+
+SIZES = Workload(seq_len=6, num_heads=2, head_dim=4)
+Standard = type(registry.get("standard"))
+
+
+def failing(error):
+    """Return a mechanism whose costs raise an error where sizes are symbols."""
+
+    class Failing(Standard):
+        def cost(self, workload, scope="layer"):
+            if is_symbolic(workload.seq_len):
+                raise error
+            return super().cost(workload, scope)
+
+    return Failing()
+
+
+@pytest.mark.parametrize("error", [TypeError("N < 8?"), ViewError("(N,)"), RequestError("even N")])
+def test_a_mechanism_that_needs_plain_sizes_has_numbers_and_no_closed_form(error):
+    query = CostQuery(quantities=("flops",), kinds=("formula",))
+    records = cost_records(failing(error), SIZES, "layer", query)
+    known = cost_records(registry.get("standard"), SIZES, "layer", query)
+    assert [record.value for record in records] == [record.value for record in known]
+    assert all(record.expression for record in known)
+    assert not any(record.expression for record in records)
+
+
+def test_another_error_with_symbols_is_not_taken_for_a_missing_closed_form():
+    with pytest.raises(ValueError, match="a mistake"):
+        cost_records(failing(ValueError("a mistake")), SIZES, "layer", CostQuery())
+
+
+def test_a_shape_that_cannot_be_viewed_has_an_error_of_its_own():
+    with pytest.raises(ViewError, match="cannot be viewed"):
+        groups((2, 3), (5,))
