@@ -84,37 +84,36 @@ def _rows_by_few_layers(
     sizes: Mapping[str, int], repeated: Repeated, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms] | None:
     """Return rows and formulas from a decoder's first layers; None if later layers may differ."""
-    samples = repeated.samples
-    stack, longest = samples.stacks[-1], samples.lengths[-1]
-    length = longest[stack.path]
+    sample = repeated.sample
+    stack = sample.stacks[-1]
     numbers, forms = _bytes_and_formulas(repeated.few.cache(), sizes, shares)
-    formulas = forms.by_layer
-    held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
-    expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
-    by_kind = dict(zip(stack.kinds, zip(held, expressions, strict=False), strict=False))
-    expected = [by_kind[kind] for kind in stack.kinds[:length]]
-    beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
+    formulas, sampled = forms.by_layer, [f"layers.{n}" for n in range(stack.sampled)]
+    held = [(numbers.get(layer, 0), formulas.get(layer, 0)) for layer in sampled]
+    of_kind = dict(zip(stack.kinds, held, strict=False))
+    beyond = numbers.keys() - {*sampled}  # of layers that were cut off
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
-    if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
+    if filled or held != [of_kind[kind] for kind in stack.kinds[: len(held)]]:
         return None
-    rows, by_name, held_in_all = list[ModelRecord](), defaultdict[str, list[int]](list), 0
-    for kind in dict.fromkeys(stack.kinds):
-        by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
-    for name, kinds in by_name.items():
-        number = sum(stack.kinds.count(kind) for kind in kinds)
-        value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
-        held_in_all += value
-        if value:
-            each = {kind: by_kind[kind][1] for kind in kinds}
-            whole = repeated.of_layers(stack, each) if formulas else None
-            rows.append(_cache_row(name, number, whole, value))
-    whole = {kind: form for kind, (_, form) in by_kind.items()}
-    total = repeated.of_layers(stack, whole) if formulas else None
+
+    def row(name: str, kinds: Sequence[int]) -> ModelRecord:
+        layers = [kind for kind in stack.kinds if kind in kinds]
+        each = {(stack, n): x for n, (_, x) in enumerate(held) if stack.kinds[n] in kinds}
+        whole = sample.in_layers(each) if formulas else None
+        value = sum(of_kind[kind][0] for kind in layers)
+        return _cache_row(name, len(layers) if name else 1, whole, value)
+
+    by_name = defaultdict[str, list[int]](list)
+    for kind, (number, _) in of_kind.items():
+        if number:
+            by_name[repeated.kinds[kind].name].append(kind)
+    if not by_name:
+        return None
+    rows = [*(row(name, kinds) for name, kinds in by_name.items()), row("", stack.kinds)]
+    total = sample.in_layers({(stack, n): x for n, (_, x) in enumerate(held)}) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
-    layers = {name: number for name, number in samples.layers.items() if name in shown}
-    domain = (*forms.domain, *repeated.domain(layers))
-    forms = replace(forms, whole=total, layers=layers, domain=domain)
-    return [*rows, _cache_row("", 1, total, held_in_all)], forms
+    layers = {name: number for name, number in sample.layers.items() if name in shown}
+    domain = (*forms.domain, *sample.domain(layers))
+    return rows, replace(forms, whole=total, layers=layers, domain=domain)
 
 
 def _bytes_and_formulas(
