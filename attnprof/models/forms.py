@@ -2,17 +2,26 @@
 
 A cost is a sum over layers, so those of a few layers give it for any number of them
 (:mod:`.stacks`). A peak is composed from their operations (:mod:`.few_layers`). Runs of all layers
-confirm the result. :class:`Repeated` is the entry point.
+confirm the result. :class:`SampledPhase` is the entry point.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.models.borders import derived_near, extended
-from attnprof.models.costs import LayerKind, all_layer_places, by_part, place_of
+from attnprof.models.costs import (
+    HeldWeights,
+    LayerKind,
+    all_layer_places,
+    by_kind,
+    by_part,
+    held_weights,
+    kind_of_layer,
+    place_of,
+)
 from attnprof.models.few_layers import (
     StackCalls,
     calls_by_stack,
@@ -20,7 +29,7 @@ from attnprof.models.few_layers import (
     layers_by_path,
     stitched_peak,
 )
-from attnprof.models.parts import PARTS, ModulePlace
+from attnprof.models.parts import PARTS, ModulePlace, places
 from attnprof.models.stacks import (
     Layer,
     LayerStack,
@@ -62,6 +71,59 @@ class ModelForms:
     holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class Model:
+    """A built model: its modules' places (layer and part), its kinds of layers, its parameters.
+
+    ``resting``: parameters of experts that a token skips, by kind of layer and part. ``held``:
+    weights by module. ``sample``: layers that stand for all, None if too few repeat.
+    """
+
+    places: Mapping[str, ModulePlace]
+    kinds: Sequence[LayerKind]
+    parameters: int
+    resting: Mapping[tuple[LayerKind, str], int]
+    held: Mapping[str, HeldWeights] = field(repr=False)
+    sample: Sample | None = field(repr=False)
+    _cut: dict[Any, WholeModel] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
+        """Return a built subject; layers of equal costs in these runs are of one kind."""
+        model = subject.on_meta()
+        where = places(model)
+        entries = sum(weights.numel() for weights in model.parameters())
+        kinds = by_kind(model, where, traces, subject.layer_types)
+        of_layer = kind_of_layer(kinds)
+        held, routed = held_weights(model, subject.experts), Counter[tuple[LayerKind, str]]()
+        for name, weights in held.items():
+            routed[of_layer[where[name].layer], where[name].part] += weights.routed
+        left = subject.experts - subject.chosen
+        resting = {key: number * left // subject.experts for key, number in routed.items()}
+        return cls(where, kinds, entries, resting, held, sample_of(stacks_of(model, kinds)))
+
+    @property
+    def layers(self) -> Mapping[str, int]:
+        """The number of layers of each kind, by its name."""
+        return Counter(kind.name for kind in self.kinds for _ in kind.layers)
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token is multiplied with."""
+        return self.parameters - sum(self.resting.values())
+
+    def few(self, subject: WholeModel) -> WholeModel:
+        """Return the subject with its sampled layers alone, if they stand for all."""
+        return subject if self.sample is None else self.cut_to(subject, self.sample.lengths)
+
+    def cut_to(self, subject: WholeModel, lengths: Lengths) -> WholeModel:
+        """Return the subject with so many layers, remembered with its model and prompts."""
+        key = subject.logits, *lengths.items()
+        if key not in self._cut:
+            self._cut[key] = shortened(subject, lengths)
+        return self._cut[key]
+
+
 def forms_of_all_layers(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
     """Return the forms of a phase that was derived with all layers."""
     closed = {name: formula.expression for name, formula in forms.formulas.items()}
@@ -88,70 +150,43 @@ class UnlikeError(Exception):
     """Raised if layers beyond the first few cost something else than the first few."""
 
 
-@dataclass
-class Repeated:
-    """A model whose layers repeat: the cost of all follows from its first ones."""
+class SampledPhase:
+    """A phase of a model whose layers repeat: its formulas follow from those of the first layers.
 
-    subject: WholeModel
-    places: Mapping[str, ModulePlace]
-    kinds: Sequence[LayerKind]
-    sample: Sample
-    _routed: bool = False
-    _shortened: dict[Any, WholeModel] = field(default_factory=dict)
+    ``ran`` is the target of the run of all layers, whose settings hold for fewer layers, too.
+    """
 
-    def for_subject(self, subject: WholeModel) -> "Repeated":
-        """Return the repeated layers of the same model with other logits of its forward pass."""
-        if subject.logits_of("forward") == self.subject.logits_of("forward"):
-            return self
-        return replace(self, subject=subject, _shortened={})
+    def __init__(self, model: Model, subject: WholeModel, phase: str, ran: Target) -> None:
+        self.model, self.subject, self.phase, self.ran = model, subject, phase, ran
+        self.sample: Sample = model.sample  # type: ignore[assignment] - asked for where it repeats
 
-    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace, ran: Target) -> ModelForms:
+    def forms(self, sizes: Mapping[str, int], run: Trace) -> ModelForms:
         """Return the closed forms of a phase that agree with ``run``, of all layers at ``sizes``.
 
-        ``ran`` is the target of that run. Raises :class:`UnlikeError` if it counts something else.
+        Raises :class:`UnlikeError` if it counts something else.
         """
-        if ran.mode.real:
+        if self.ran.mode.real:
             raise UnlikeError("it does something else on real tensors")
-        self._routed = ran.mode.routed
-        one_layer = self._target(dict.fromkeys(self.sample.lengths, 1), phase)
+        few, one = self._target(self.sample.lengths), dict.fromkeys(self.sample.lengths, 1)
         forms, near, run_near = derived_near(
-            self._target(self.sample.lengths, phase), one_layer, phase, sizes, by_module=True
+            few, self._target(one), self.phase, sizes, by_module=True
         )
         if forms.method == "counted":
-            return forms_of_all_layers(forms, self.places, self.kinds)
-        return _Sampled(self, phase, forms).verified(run, sizes, near, run_near)
+            return forms_of_all_layers(forms, self.model.places, self.model.kinds)
+        self._sum_up(forms)
+        return self._verified(run, sizes, near, run_near)
 
-    def _target(self, lengths: Lengths, phase: str) -> Target:
-        return self._cut_to(lengths).target(phase).running(routed=self._routed)
+    def _target(self, lengths: Lengths) -> Target:
+        target = self.model.cut_to(self.subject, lengths).target(self.phase)
+        return target.running(routed=self.ran.mode.routed)
 
-    def _cut_to(self, lengths: Lengths) -> WholeModel:
-        """Return the subject with so many layers, remembered with its model and prompts."""
-        key, made = tuple(lengths.items()), self._shortened
-        return made.get(key) or made.setdefault(key, shortened(self.subject, lengths))
-
-    @property
-    def few(self) -> WholeModel:
-        """The subject with its first layers alone, some of every kind."""
-        return self._cut_to(self.sample.lengths)
-
-    def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
+    def _counted(self, lengths: Lengths, sizes: Mapping[str, int]) -> Trace:
         """Return a run with so many layers at sizes."""
-        return counted(self._target(lengths, phase), sizes, phase, held=False)[0]
+        return counted(self._target(lengths), sizes, self.phase, held=False)[0]
 
-
-def repeated(
-    subject: WholeModel, model: Any, places: Any, kinds: Sequence[LayerKind]
-) -> Repeated | None:
-    """Return a subject's repeated layers; None if too few repeat. ``model`` is it, built."""
-    sample = sample_of(stacks_of(model, kinds))
-    return None if sample is None else Repeated(subject, places, kinds, sample)
-
-
-class _Sampled:
-    """Formulas of a phase of the whole model, made from its sampled layers, compared with runs."""
-
-    def __init__(self, model: Repeated, phase: str, forms: PhaseForms) -> None:
-        self.model, self.phase, self.forms, self.sample = model, phase, forms, model.sample
+    def _sum_up(self, forms: PhaseForms) -> None:
+        """Make the formulas of all layers of those of the sampled ones."""
+        self.derived, model, phase = forms, self.model, self.phase
         trace, stacks = forms.trace, self.sample.stacks
         pieces: Sequence[StackCalls] | None = None
         most: Any = None
@@ -203,7 +238,7 @@ class _Sampled:
             for quantity in next(iter(costs.values()), {})
         }
 
-    def verified(
+    def _verified(
         self, run: Trace, sizes: Mapping[str, int], near: Mapping[str, int],
         run_near: SymbolicRun | None,
     ) -> ModelForms:  # fmt: skip
@@ -211,16 +246,16 @@ class _Sampled:
 
         They were derived ``near`` the asked sizes; ``run_near`` is the symbolic run there.
         """
-        forms = extended(self.forms, near, run_near, sizes, self._agrees)
-        shape = min(self.forms.verified_at, key=lambda x: x.get("N", 0))
+        forms = extended(self.derived, near, run_near, sizes, self._agrees)
+        shape = min(self.derived.verified_at, key=lambda x: x.get("N", 0))
         more, full = list(self._lengths_to_verify()), self.sample.full
         for lengths in more:
-            self._withhold(self.model.counted(lengths, self.phase, shape), shape, lengths)
+            self._withhold(self._counted(lengths, shape), shape, lengths)
         if forms.holds(sizes):
             self._withhold(run, sizes, full)
         elif not more:  # the asked sizes are another case, as a batch of one
-            self._withhold(self.model.counted(full, self.phase, shape), shape, full)
-        domains, seen = list(forms.domain), [dict(shape) for shape in self.forms.verified_at]
+            self._withhold(self._counted(full, shape), shape, full)
+        domains, seen = list(forms.domain), [dict(shape) for shape in self.derived.verified_at]
         layers = self.sample.layers
         if layers:
             domains += self.sample.domain(layers)
@@ -232,14 +267,14 @@ class _Sampled:
         parts = {key: {q: x for q, x in costs.items() if q in self.whole}
                  for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
-            self.forms.method, parts, self.whole, tuple(domains), tuple(seen),
+            self.derived.method, parts, self.whole, tuple(domains), tuple(seen),
             left_out(run, self.phase), tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 
     def _agrees(self, sizes: Sizes) -> bool:
         """Return whether a run of all layers at these sizes contradicts nothing."""
         full = self.sample.full
-        return not self._contradictions(self.model.counted(full, self.phase, sizes), sizes, full)
+        return not self._contradictions(self._counted(full, sizes), sizes, full)
 
     def _lengths_to_verify(self) -> Iterator[Lengths]:
         """Yield numbers of layers that are no sample, at which formulas are verified."""

@@ -10,19 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.models.costs import by_part, calls_by_part, half_length
+from attnprof.models.costs import by_part, calls_by_part, half_length, weights_met
 from attnprof.models.engine import difference
-from attnprof.models.forms import ModelForms, at_layers
+from attnprof.models.forms import Model, ModelForms, at_layers
 from attnprof.models.memory import (
     CacheForms,
     cache_bytes,
     peak_fields,
     training_memory,
     ungraded_note,
-    weights_met,
 )
 from attnprof.models.parts import PARTS
-from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
+from attnprof.models.phases import PhaseRun, run_of, with_forms
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
@@ -291,7 +290,7 @@ def _cache(
 ) -> tuple[list[ModelRecord], CacheForms]:
     """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
-        rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
+        rows, forms = cache_bytes(subject, sizes, model, shares)
     except AttnprofError as error:
         notes.append(f"no size of the cache: {error}")
         return [], CacheForms()
