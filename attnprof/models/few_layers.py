@@ -314,16 +314,15 @@ def _walk(
 ) -> Iterator[Step]:
     """Yield the steps of the layers of a walk, taken from the sampled layers, and of the jump."""
     stack: Any = piece.stack
-    walk, sampled, backward = walks[stack.path], len(steps), piece.part == "backward"
+    walk, sampled = walks[stack.path], len(steps)
     inner, originals = stack.inner_layers(sampled), stack.originals(sampled, len(stack))
-    order = list(enumerate(walk.layers))
-    repeated = walk.layers[walk.jump : walk.jump + walk.period]
-    between = [takes for n in repeated for takes, _, _ in steps[inner[stack.kinds[n]]]]
-    held = added(between) * walk.times
-    for place, number in reversed(order) if backward else order:
-        jumps = walk.period and place == walk.jump
-        if jumps and not backward:
-            yield held, 0, 0
+    before, after = walk.layers[: walk.jump], walk.layers[walk.jump :]
+    repeated = [steps[inner[stack.kinds[n]]] for n in after[: walk.period]]
+    if piece.part == "backward":
+        before, after = after[::-1], before[::-1]
+    for number in before:
         yield from steps[originals[number]]
-        if jumps and backward:
-            yield held, 0, 0
+    if walk.period:
+        yield added([takes for one in repeated for takes, _, _ in one]) * walk.times, 0, 0
+    for number in after:
+        yield from steps[originals[number]]

@@ -6,7 +6,7 @@ confirm the result. :class:`SampledPhase` is the entry point.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,12 +248,12 @@ class SampledPhase:
         """
         forms = extended(self.derived, near, run_near, sizes, self._agrees)
         shape = min(self.derived.verified_at, key=lambda x: x.get("N", 0))
-        more, full = list(self._lengths_to_verify()), self.sample.full
-        for lengths in more:
-            self._withhold(self._counted(lengths, shape), shape, lengths)
+        longer, full = self.sample.longer, self.sample.full
+        if longer:
+            self._withhold(self._counted(longer, shape), shape, longer)
         if forms.holds(sizes):
             self._withhold(run, sizes, full)
-        elif not more:  # the asked sizes are another case, as a batch of one
+        elif not longer:  # the asked sizes are another case, as a batch of one
             self._withhold(self._counted(full, shape), shape, full)
         domains, seen = list(forms.domain), [dict(shape) for shape in self.derived.verified_at]
         layers = self.sample.layers
@@ -275,22 +275,6 @@ class SampledPhase:
         """Return whether a run of all layers at these sizes contradicts nothing."""
         full = self.sample.full
         return not self._contradictions(self._counted(full, sizes), sizes, full)
-
-    def _lengths_to_verify(self) -> Iterator[Lengths]:
-        """Yield numbers of layers that are no sample, at which formulas are verified."""
-        symbols, sampled = self.sample.symbols, self.sample.lengths
-        more = {
-            stack.path: self.sample.min_layers(stack)
-            if stack.path in symbols
-            else stack.sampled + (not symbols)
-            for stack in self.sample.stacks
-        }
-        for name in set(symbols.values()):
-            most = max(more[path] for path, other in symbols.items() if other == name)
-            more |= {path: most for path, other in symbols.items() if other == name}
-        lengths = {path: min(more[path], length) for path, length in self.sample.full.items()}
-        if lengths not in (self.sample.full, sampled):
-            yield lengths
 
     def _withhold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
         """Withhold peaks or bytes that a run contradicts; UnlikeError for other quantities."""

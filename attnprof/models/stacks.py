@@ -183,13 +183,6 @@ class Sample:
         name = self.symbols.get(stack.path)
         return symbol(name) if name and self._min_periods(name) else None
 
-    def min_layers(self, stack: LayerStack) -> int:
-        """Return the smallest number of a stack's layers for which formulas in it hold."""
-        periods = self._min_periods(self.symbols[stack.path])
-        start = max(stack.start, stack.sampled - (periods > 0))
-        period = stack.period(stack.start)
-        return start + periods * period + (len(stack) - start) % period
-
     def _min_periods(self, name: str) -> int:
         """Return the least periods after the sampled layers: 2 if the peak is known, else 0.
 
@@ -201,14 +194,36 @@ class Sample:
         """Return the stacks whose number of layers a symbol stands for."""
         return [stack for stack in self.stacks if self.symbols.get(stack.path) == name]
 
+    def _min_layers(self, name: str) -> int:
+        """Return the smallest number of layers, by its symbol, for which formulas hold."""
+        periods, numbers = self._min_periods(name), list[int]()
+        for stack in self._stacks(name):
+            start = max(stack.start, stack.sampled - (periods > 0))
+            period = stack.period(stack.start)
+            numbers.append(start + periods * period + (len(stack) - start) % period)
+        return max(numbers)
+
     def domain(self, symbols: Iterable[str]) -> Iterator[str]:
         """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
         for name in symbols:
+            yield f"{name} >= {self._min_layers(name)}"
             stacks = self._stacks(name)
-            yield f"{name} >= {max(map(self.min_layers, stacks))}"
             for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
                 if period > 1:
                     yield f"{name} mod {period} = {len(stacks[0]) % period}"
+
+    @property
+    def longer(self) -> Lengths | None:
+        """Lengths at which formulas are verified, the least that they hold for; None without any.
+
+        Where no number of layers has a symbol, it is one layer more than the sample has.
+        """
+        least = {name: self._min_layers(name) for name in {*self.symbols.values()}}
+        lengths = {}
+        for stack in self.stacks:
+            more = stack.sampled + (not self.symbols)
+            lengths[stack.path] = min(len(stack), least.get(self.symbols.get(stack.path, ""), more))
+        return None if lengths in (self.full, self.lengths) else lengths
 
 
 def sample_of(stacks: Sequence[LayerStack]) -> Sample | None:
