@@ -156,11 +156,19 @@ class Sample:
         return {name: lengths[path] for path, name in self.symbols.items()}
 
     def times(self, lengths: Lengths) -> Counter[Layer]:
-        """Return how often each sampled layer stands for one in stacks of these lengths."""
+        """Return how often each sampled layer stands for one in stacks of these lengths.
+
+        The last sampled layer counts once. Where the stack ends with a layer of another kind, its
+        kind has one layer less between the ends: the last layer alone lacks what runs between two.
+        """
         times = Counter[Layer]({None: 1})
         for stack in self.stacks:
+            last = stack.sampled - 1
             originals = stack.originals(stack.sampled, lengths[stack.path])
             times.update((stack, number) for number in originals)
+            if last not in originals:
+                times[stack, last] += 1
+                times[stack, stack.inner_layers(stack.sampled)[stack.kinds[last]]] -= 1
         return times
 
     def in_layers(self, each: Mapping[Layer, Any]) -> Any:

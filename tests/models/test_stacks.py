@@ -65,6 +65,17 @@ def test_the_first_and_the_last_layer_count_once():
     assert sample.in_layers(each) == 7 * symbol("L") + 106
 
 
+def test_what_runs_between_two_layers_runs_once_less_than_there_are_layers():
+    """Also where the last sampled layer is of another kind than the last of all."""
+    stack = LayerStack("layers", (1, 1, 1, 2) * 3)
+    sample = sample_of([stack])
+    assert sample.lengths == {"layers": 5}
+    between = {(stack, n): int(n < 4) for n in range(5)}
+    assert sample.in_layers(between) == symbol("L") - 1
+    kinds = {(stack, n): int(kind == 2) for n, kind in enumerate(stack.kinds[:5])}
+    assert sample.in_layers(kinds) == symbol("L") / 4
+
+
 @pytest.mark.parametrize(
     ("holds", "length"),
     [(lambda _: True, 100), (lambda n: n >= 2048, None), (lambda n: n <= 50, None),
