@@ -157,8 +157,9 @@ class SampledPhase:
     """
 
     def __init__(self, model: Model, subject: WholeModel, phase: str, ran: Target) -> None:
-        self.model, self.subject, self.phase, self.ran = model, subject, phase, ran
-        self.sample: Sample = model.sample  # type: ignore[assignment] - asked for where it repeats
+        assert model.sample is not None
+        self.model, self.sample = model, model.sample
+        self.subject, self.phase, self.ran = subject, phase, ran
 
     def forms(self, sizes: Mapping[str, int], run: Trace) -> ModelForms:
         """Return the closed forms of a phase that agree with ``run``, of all layers at ``sizes``.
