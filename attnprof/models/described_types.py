@@ -39,7 +39,7 @@ _INDEX = "index_head_dim index_topk"
 _MAMBA = "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel full_attention_layers"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """A type of transformers: the traits that it needs, and those that it takes.
 

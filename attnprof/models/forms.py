@@ -198,9 +198,10 @@ class SampledPhase:
             most = stitched_peak(trace.calls, pieces, phase, walks)
         self.tables = self._costs_by_layer(trace, pieces)
         keys = [(kind, part) for kind in model.kinds for part in PARTS]
-        self.parts = {key: costs for key in keys if (costs := self._in_layers(key))}
-        costs = self.parts.values()
-        self.whole = {name: added([x[name] for x in costs]) for name in next(iter(costs), {})}
+        sums = {key: self._in_layers(key) for key in keys}
+        self.parts = {key: costs for key, costs in sums.items() if costs}
+        each = self.parts.values()
+        self.whole = {name: added([x[name] for x in each]) for name in next(iter(each), {})}
         if most is not None:
             self.whole["peak_bytes"] = most
         kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
