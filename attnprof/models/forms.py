@@ -34,7 +34,7 @@ from attnprof.models.stacks import (
     Layer,
     LayerStack,
     Lengths,
-    Sample,
+    SampledLayers,
     sample_of,
     shortened,
     stacks_of,
@@ -84,7 +84,7 @@ class Model:
     parameters: int
     resting: Mapping[tuple[LayerKind, str], int]
     held: Mapping[str, HeldWeights] = field(repr=False)
-    sample: Sample | None = field(repr=False)
+    sample: SampledLayers | None = field(repr=False)
     _cut: dict[Any, WholeModel] = field(default_factory=dict, repr=False)
 
     @classmethod

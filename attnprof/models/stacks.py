@@ -126,7 +126,7 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampledLayers:
     """The first layers of stacks, which stand for all layers.
 
     ``symbols`` are the names of numbers of layers in formulas, by the path of a stack that repeats:
@@ -234,11 +234,11 @@ class Sample:
         return None if lengths in (self.full, self.lengths) else lengths
 
 
-def sample_of(stacks: Sequence[LayerStack]) -> Sample | None:
+def sample_of(stacks: Sequence[LayerStack]) -> SampledLayers | None:
     """Return the sampled layers of stacks; None if these are all of them."""
     if sum(stack.sampled for stack in stacks) >= sum(map(len, stacks)):
         return None
-    return Sample(stacks, _symbols(stacks))
+    return SampledLayers(stacks, _symbols(stacks))
 
 
 def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
