@@ -7,9 +7,10 @@ replaced. :func:`swapped` is the entry point.
 """
 
 import copy
+import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,9 +20,8 @@ from torch import Tensor, nn
 from attnprof.blocks.core import build_layer, checked_sizes
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.models.parts import is_recurrent, layer_names, layers_of
+from attnprof.models.parts import is_recurrent, layer_names, layers_of, places
 from attnprof.models.swap import Swap, by_layer
-from attnprof.models.text_run import TextRun, text_run
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import (
     SwappedAttention,
@@ -32,9 +32,11 @@ from attnprof.models.wrappers import (
 )
 from attnprof.ops.layer import MAPS, LayerSizes
 from attnprof.registry import module_of
+from attnprof.trace.solve.count import count
 
 #: Our kernel's name in transformers' registry, and that of the submodule with the mechanism.
 _NAME, _CORE = "attnprof", "swapped_attention"
+_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 #: Names of modules that attend to another sequence than their own.
 _ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
 #: Arguments of kernels besides q, k and v, and their effect.
@@ -43,9 +45,11 @@ _KERNEL_EXTRAS = {
     "s_aux": "has sinks among the scores",
     "softcap": "caps the scores",
 }
+#: Tokens of the run that shows a model's attention, unless its inputs have a size.
+_TOKENS = 16
 
 
-@dataclass(frozen=True)
+@dataclass
 class _LayerAttention:
     """One layer's attention, as a run of the model shows it; heads only if it asks for a kernel.
 
@@ -56,18 +60,18 @@ class _LayerAttention:
 
     path: str
     kind: str
-    name: str
+    name: str = ""
     number: int | None = None
-    tokens: int = 0
-    width: int = 0
-    causal: bool = False
-    result: Any = None
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
     value_dim: int = 0
+    tokens: int = 0
+    width: int = 0
+    causal: bool = False
     more: Mapping[str, Any] = field(default_factory=dict)
     maps_output: bool = False
+    result: Any = None
 
 
 @dataclass(frozen=True)
@@ -132,40 +136,75 @@ def _built(build: Callable[[], nn.Module], plan: Mapping[str, _SwapPlan]) -> nn.
 # -- the model's attention -----------------------------------------------------------------
 def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
     """Return the attention of every layer, in order, by a run of the model."""
-    # attention that asks no registry is causal if it gets a cache
-    run = text_run(subject, **({"use_cache": True} if subject.caches else {}))
-    inside: dict[str, list[str]] = {layer: [] for layer in layers_of(run.places)}
-    for path, place in run.places.items():
+    built = list[list[_LayerAttention]]()
+
+    def make(_: Any) -> nn.Module:
+        model: nn.Module = subject.build()
+        if subject.caches:  # attention that asks no registry is causal if it gets a cache
+            config: Any = model.config
+            config.get_text_config(decoder=True).use_cache = True
+        built.append(list(_records_to_fill(model, subject.layer_types)))
+        return model
+
+    target = subject.target()
+    count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
+    # a large model is also built without being run, for the size of its weights
+    return next((seen for seen in reversed(built) if any(one.width for one in seen)), built[-1])
+
+
+def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerAttention]:
+    """Yield a record for each layer, filled in while the model runs."""
+    where, modules = places(model), dict(model.named_modules())
+    inside: dict[str, list[str]] = {layer: [] for layer in layers_of(where)}
+    for path, place in where.items():
         if place.layer and place.part == "attention" and not _ACROSS.search(path):
-            inside[place.layer] += [] if is_recurrent(run.modules[path]) else [path]
-    types = subject.layer_types if len(subject.layer_types) == len(inside) else []
-    names = layer_names(run.model, [*inside], run.places, types)
-    types = types or [type(run.modules[layer]).__name__ for layer in inside]
-    each = zip(inside.values(), types, names, strict=True)
-    return [_layer_attention(run, paths, kind, name) for paths, kind, name in each]
+            inside[place.layer] += [] if is_recurrent(modules[path]) else [path]
+    types = types if len(types) == len(inside) else []
+    names = layer_names(model, [*inside], where, types)
+    types = types or [type(modules[layer]).__name__ for layer in inside]
+    for paths, kind, name in zip(inside.values(), types, names, strict=True):
+        asking = [path for path in paths if _asks_registry(modules[path])]
+        seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)
+        if seen.path:
+            seen.number = _number_of(modules[seen.path])
+            _record_calls(modules[seen.path], seen, bool(asking))
+        yield seen
 
 
-def _layer_attention(run: TextRun, paths: Sequence[str], kind: str, name: str) -> _LayerAttention:
-    """Return the attention of a layer, whose modules of attention have these paths."""
-    kernels = {path: (place, call) for place, (path, call) in enumerate(run.attention())}
-    path = next((x for x in paths if x in kernels), next(iter(paths), ""))
-    call = run.ran.get(path) if path else None
-    if call is None:
-        return _LayerAttention(path, kind, name)
-    module, rows = run.modules[path], rows_in(call.arguments)
-    number, causal = _number_of(module), cache_in_call(call.arguments) is not None
-    of_rows = number, rows.shape[1], rows.shape[-1]
-    if path not in kernels:
-        return _LayerAttention(path, kind, name, *of_rows, causal, call.result)
-    place, kernel = kernels[path]
-    shape, maps = kernel.shape, False
-    for inner, part in module.named_modules(prefix=path):
-        is_map = isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"
-        maps = maps or (is_map and inner in run.ran and run.ran[inner].attended > place)
-    return _LayerAttention(
-        path, kind, name, *of_rows, is_causal(module, kernel.more), call.result, shape.heads,
-        shape.kv_heads, shape.key_dim, shape.value_dim, kernel.more, maps,
-    )  # fmt: skip
+def _asks_registry(module: nn.Module) -> bool:
+    """Return whether a module's forward pass looks a kernel up in transformers' registry."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and _REGISTRY in code.co_names and hasattr(module, "config")
+
+
+def _record_calls(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
+    """Record the arguments that a module and its kernel get."""
+
+    def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values = (*args, *kwargs.values())
+        rows = rows_in(values)
+        seen.width, seen.tokens, seen.maps_output = rows.shape[-1], rows.shape[1], False
+        seen.causal = cache_in_call(values) is not None  # its kernel may correct this
+
+    def ended(_: Any, __: Any, result: Any) -> None:
+        seen.result = result
+
+    def mapped(*_: Any) -> None:
+        seen.maps_output = seen.head_dim > 0
+
+    def kernel(owner: Any, q: Tensor, k: Tensor, v: Tensor, more: dict[str, Any]) -> Tensor:
+        seen.heads, seen.kv_heads = q.shape[1], k.shape[1]
+        seen.head_dim, seen.value_dim = q.shape[-1], v.shape[-1]
+        seen.causal, seen.more = is_causal(owner, more), more
+        return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
+
+    module.register_forward_pre_hook(began, with_kwargs=True)
+    module.register_forward_hook(ended)
+    for inner in module.modules():
+        if isinstance(inner, nn.Linear) or type(inner).__name__ == "Conv1D":
+            inner.register_forward_hook(mapped)
+    if asks:
+        _set_kernel(module, kernel)
 
 
 def _set_kernel(module: Any, kernel: Any) -> None:

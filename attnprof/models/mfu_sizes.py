@@ -115,7 +115,7 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
         role = "head" if tied else _role(run, owner, last, weight)
         times = share if _is_expert(owner) else Fraction(1)
         if role in ("attention", "mlp"):  # some models run the same layers several times
-            times = max(times, run.ran[owner].rows if owner in run.ran else Fraction(0))
+            times = max(times, run.rows.get(owner, Fraction(0)))
         entries[role] += weight.numel()
         active[role] += weight.numel() * times
     for name, buffer in run.model.named_buffers():  # experts' biases that training sets by a rule
@@ -212,12 +212,13 @@ _BLOCK = 256  # of lightning attention
 
 def attention_shapes(run: TextRun, config: Any) -> list[AttentionShape]:
     """Return the shapes of attention, alike layers together."""
+    names = {id(module): name for name, module in run.modules.items()}
     top, heads, width = (
         first_number(config, (x,)) for x in ("index_topk", "index_n_heads", "index_head_dim")
     )
     indexers, shapes = [x for x in run.modules if "indexer" in x], []
-    for owner, call in run.attention():
-        shape = call.shape
+    for module, shape in run.calls:
+        owner = names.get(module, "")
         if any(x.startswith(f"{owner}.") for x in indexers):
             sparse = top and shape.mask.kind == "causal"
             mask = Mask("window", top) if sparse else shape.mask
@@ -240,7 +241,8 @@ def with_unrecorded(
     Their FLOPs are the part of three short runs that grows with the square of the length, taken as
     two products of equal width. They are causal if the model keeps a cache.
     """
-    covered = {run.places[owner].layer for owner, _ in run.attention()}
+    names = {id(module): name for name, module in run.modules.items()}
+    covered = {run.places[names[module]].layer for module, _ in run.calls if module in names}
     mixers = {run.places[name].layer for name in run.ran if mixer_of(run.modules[name])}
     rest = {x.layer for name, x in run.places.items() if x.part == "attention" and name in run.ran}
     swapped = {run.places[name].layer for name in run.swapped}

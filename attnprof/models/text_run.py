@@ -1,12 +1,13 @@
 """Run a model of tokens without values, and record what its modules and its attention compute.
 
-Hooks note the calls of modules (:func:`text_run`). Models ask registries
+Hooks count the rows that modules multiply for each token (:func:`text_run`). Models ask registries
 of transformers for a mask and for attention, and get functions of ours. These record each call's
 heads and widths, and probe the mask at a few indices far out, so that a window of any size is
 found. Experts do not run: without values it is unknown which tokens they see.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -29,13 +30,8 @@ _FAR = 2**40
 MASKS: dict[int, tuple[Mask, Any, Any, Any]] = {}
 
 
-@dataclass(frozen=True)
-class AttentionCall:
-    """A call of a kernel of attention: the module that made it, its shape, its other arguments."""
-
-    module: Any
-    shape: AttentionShape
-    more: Mapping[str, Any]
+#: A call of attention: the module that made it, by its id, and its shape.
+AttentionCall = tuple[int, AttentionShape]
 
 
 def set_kernel(model: Any, kernel: str) -> None:
@@ -70,7 +66,7 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         seen = small[0] if small else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, seen)
-        calls.append(AttentionCall(module, shape, how))
+        calls.append((id(module), shape))
         return query.new_empty((batch, tokens, heads, value_width)), None
 
     registries: dict[Any, Any] = {
@@ -159,28 +155,16 @@ def _is_chunked(function: Any) -> bool:
 TOKENS = 8
 
 
-@dataclass(frozen=True)
-class ModuleCall:
-    """The last call of a module: its arguments, its result, and the calls of attention until then.
-
-    ``rows`` are multiplied for each token of the text, by all calls together.
-    """
-
-    arguments: Sequence[Any]
-    result: Any
-    attended: int
-    rows: Fraction
-
-
 @dataclass
 class TextRun:
-    """A run without values: calls of modules by their names, and of attention, in order.
+    """A run without values: rows that modules multiplied for each token, and attention's calls.
 
     ``result`` is the model's result, with a cache if the run was to keep one.
     """
 
     model: Any
-    ran: Mapping[str, ModuleCall]
+    rows: Mapping[str, Fraction]
+    ran: set[str]
     calls: Sequence[AttentionCall]
     result: Any = None
 
@@ -190,15 +174,10 @@ class TextRun:
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
         named = self.modules.items()
-        self.names: Mapping[int, str] = {id(module): name for name, module in named}
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
         inputs = getattr(self.model, "get_input_embeddings", lambda: None)()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
-
-    def attention(self) -> Iterator[tuple[str, AttentionCall]]:
-        """Yield the calls of attention, each with the name of the module that made it, or ""."""
-        return ((self.names.get(id(call.module), ""), call) for call in self.calls)
 
 
 def text_run(subject: WholeModel, **more: Any) -> TextRun:
@@ -208,36 +187,35 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
     """
     import torch
 
-    ran = dict[str, ModuleCall]()
+    rows, ran = defaultdict[str, Fraction](Fraction), set[str]()
 
-    def hooked(model: Any, calls: Sequence[AttentionCall]) -> None:
-        def note(name: str, module: Any, args: Any, kwargs: Any, result: Any) -> None:
-            rows = ran[name].rows if name in ran else Fraction(0)
-            first = next((x for x in args if isinstance(x, torch.Tensor)), None)
-            width = getattr(module, "in_features", None) or getattr(module, "nx", None)
-            if first is not None and width:
-                rows += Fraction(first.numel(), width * TOKENS)
-            ran[name] = ModuleCall((*args, *kwargs.values()), result, len(calls), rows)
+    def note(name: str, module: Any, inputs: Any, _result: Any) -> None:
+        ran.add(name)
+        first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
+        width = getattr(module, "in_features", None) or getattr(module, "nx", None)
+        if first is not None and width:
+            rows[name] += Fraction(first.numel(), width * TOKENS)
 
+    def hooked(model: Any) -> None:
+        rows.clear()
         ran.clear()
         for name, module in model.named_modules():
-            module.register_forward_hook(partial(note, name), with_kwargs=True)
+            module.register_forward_hook(partial(note, name))
 
     model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
-    return TextRun(model, ran, calls, result)
+    return TextRun(model, rows, ran, calls, result)
 
 
 def run_without_values(
     subject: WholeModel,
     tokens: int,
-    before: Callable[[Any, Sequence[AttentionCall]], None] = lambda *_: None,
+    before: Callable[[Any], None] = lambda _: None,
     within: AbstractContextManager[Any] | None = None,
     **more: Any,
 ) -> tuple[Any, list[AttentionCall], Any]:
-    """Build a model and run it; return it, attention's calls, its result.
+    """Build a model, call ``before`` with it, run it; return it, attention's calls, its result.
 
-    ``before`` is called with the model and the list of calls. The model runs ``within`` a context,
-    with ``more`` arguments. Meta tensors are fast; a model
+    The model runs ``within`` a context, with ``more`` arguments. Meta tensors are fast; a model
     that looks at values there runs on fake ones, which transformers takes for a trace. Raises
     :class:`CannotRunError` if it runs on neither.
     """
@@ -252,7 +230,7 @@ def run_without_values(
             try:
                 model = subject.build().eval()
                 set_kernel(model, KERNEL)
-                before(model, calls)
+                before(model)
                 with within or nullcontext():
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
                     result = model(**inputs, **more)
