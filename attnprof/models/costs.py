@@ -1,6 +1,6 @@
 """Costs of a model's run by kind of layer and part (attention, mlp, …), as numbers or formulas.
 
-A part may be half of the work from some length on.
+Also the weights that tokens meet, and the length from which on a part is half of the work.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from typing import Any
 
 from attnprof.models.parts import PARTS, ModulePlace, distinct_names, layer_names, layers_of
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of, unnumbered
-from attnprof.trace.sizes import evaluate
+from attnprof.trace.sizes import evaluate, expected_bytes
 
 #: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
 #: names its type: layers may mix the results of all layers before them.
@@ -158,6 +158,58 @@ def _sums(calls: Sequence[Call]) -> dict[str, Size]:
     counts = {kind: added([call.counts.get(kind, 0) for call in calls]) for kind in KINDS}
     moved = added([call.bytes_moved for call in calls])
     return {**counts, "flops": flops_of(calls), "bytes_moved": moved}
+
+
+@dataclass(frozen=True)
+class HeldWeights:
+    """Numbers of weights of a module: ``shared`` meet every token, ``routed`` are of experts."""
+
+    shared: int = 0
+    routed: int = 0
+
+
+def _is_routed(name: str, weights: Any, experts: int) -> bool:
+    """Return whether a parameter is of experts that see some tokens each, by name or by slices."""
+    sliced = weights.ndim == 3 and weights.shape[0] == experts > 1
+    return ".experts." in f".{name}" or sliced
+
+
+def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
+    """Return the weights of a model by the name of the module that reads them.
+
+    Tables of embeddings, of which a token reads a row, are left out, unless a head shares them.
+    """
+    from torch.nn import Embedding
+
+    seen, held = set[int](), dict[str, HeldWeights]()
+    for name, module in model.named_modules():
+        if isinstance(module, Embedding):
+            continue
+        sums = [0, 0]
+        for parameter, weights in module.named_parameters(recurse=False):
+            if id(weights) not in seen:
+                sums[_is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
+            seen.add(id(weights))
+        if any(sums):
+            held[name] = HeldWeights(*sums)
+    return held
+
+
+def weights_met(
+    held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
+) -> int:
+    """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
+
+    Of E routed experts they meet E (1 - (1 - k/E)^tokens) on average if each chooses k evenly.
+    """
+    ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
+    # a module that holds another may use its weights itself
+    read = [
+        one for name, one in held.items()
+        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & ran
+    ]  # fmt: skip
+    routed = expected_bytes(sum(one.routed for one in read), experts, chosen, tokens)
+    return sum(one.shared for one in read) + int(routed)
 
 
 #: Lengths tried on either side: formulas may hold for multiples of a block alone.

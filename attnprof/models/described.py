@@ -70,6 +70,7 @@ def as_typed(fields: Fields, name: str) -> tuple[dict[str, Any], str]:
     kind = next((kind for kind in KINDS if not any(_mismatch(kind, traits))), None)
     if kind is None or (vision and kind.model_type not in WITH_VISION):
         raise RequestError(f"{name}: {_why_none(traits, vision)}")
+    sizes = {**kind.usual, **sizes}
     typed: dict[str, Any] = {"model_type": kind.model_type, **_same_fields(sizes, kind)}
     try:
         typed |= kind.write(sizes)

@@ -18,7 +18,7 @@ from typing import Any
 from attnprof.algebra.maxima import running_maximum
 from attnprof.models.costs import LayerKind, calls_by_layer, place_of
 from attnprof.models.parts import ModulePlace, layers_of, places
-from attnprof.models.stacks import LayerStack, Lengths, samples_of, shortened, stacks_of
+from attnprof.models.stacks import Layer, LayerStack, Lengths, sample_of, shortened, stacks_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Call, Size, Trace, added, flops_of
 from attnprof.trace.request.target import Sizes, Target
@@ -29,37 +29,53 @@ from attnprof.trace.solve.count import counted
 _SETTINGS = (bool, int, str, type(None))
 #: Bytes allocated, bytes of workspace for a moment, bytes freed.
 Step = tuple[Size, Size, Size]
-#: The layer of a call: its stack and number; None if it is in no layer.
-Layer = tuple[LayerStack, int] | None
 
 
 # -- calls by layer --------------------------------------------------------------------------
 
 
-def _layers_of_calls(
+@dataclass(frozen=True)
+class StackCalls:
+    """The calls of one stack in the forward or backward ``part`` of a run, by layer, in order.
+
+    Calls are their numbers in the run. Calls in no stack stand at layer 0 of None.
+    """
+
+    part: str
+    stack: LayerStack | None
+    by_number: Mapping[int, list[int]]
+
+    def by_layer(self) -> Iterator[tuple[Layer, list[int]]]:
+        """Yield each layer with its calls."""
+        for number, inside in self.by_number.items():
+            yield (self.stack, number) if self.stack else None, inside
+
+
+def calls_by_stack(
     calls: Sequence[Call], places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
     lengths: Lengths,
-) -> list[Layer]:  # fmt: skip
-    """Return the layer of each call."""
-    by_path = {stack.layer(n): (stack, n) for stack in stacks for n in range(lengths[stack.path])}
-    return [by_path.get(place_of(call.module, places).layer) for call in calls]
+) -> list[StackCalls] | None:  # fmt: skip
+    """Return the calls of a run by stack and layer, in order.
 
-
-def _calls_by_stack(
-    indices: Sequence[int], at: Sequence[Layer], lengths: Lengths, *, backward: bool
-) -> list[tuple[LayerStack | None, dict[int, list[int]]]] | None:
-    """Return indices of calls by stack and layer, in order; calls in no stack stand at layer 0.
-
-    None if the layers of a stack do not run one after the other, backward from the last.
+    A call between two layers of a stack belongs to the first. None if the layers of a stack do not
+    run one after the other, backward from the last.
     """
+    by_path = layers_by_path(stacks, lengths)
+    at = [by_path.get(place_of(call.module, places).layer) for call in calls]
     pieces = []
-    for stack, group in groupby(_segments(indices, at), lambda segment: segment[0]):
-        segments = [(number, inside) for _, number, inside in group]
-        order = range(lengths[stack.path]) if stack else range(1)
-        if [number for number, _ in segments] != list(reversed(order) if backward else order):
-            return None
-        pieces.append((stack, dict(segments)))
+    for part, indices in groupby(range(len(calls)), lambda n: calls[n].part):
+        for stack, group in groupby(_segments(list(indices), at), lambda segment: segment[0]):
+            layers = [(number, inside) for _, number, inside in group]
+            order = list(range(lengths[stack.path] if stack else 1))
+            if [number for number, _ in layers] != (order[::-1] if part == "backward" else order):
+                return None
+            pieces.append(StackCalls(part, stack, dict(layers)))
     return pieces
+
+
+def layers_by_path(stacks: Sequence[LayerStack], lengths: Lengths) -> dict[str, Layer]:
+    """Return the layers of stacks of these lengths by their paths."""
+    return {stack.layer(n): (stack, n) for stack in stacks for n in range(lengths[stack.path])}
 
 
 def _segments(
@@ -86,21 +102,6 @@ def _segments(
     return segments
 
 
-def _inner_layers(stack: LayerStack, sampled: int) -> dict[int, int]:
-    """Return the number of a sampled layer of each kind, the last layer only if it is the only."""
-    return {stack.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
-
-
-def _originals(stack: LayerStack, sampled: int) -> list[int]:
-    """Return for every layer of a stack the number of the sampled layer whose calls it repeats.
-
-    The model's last layer, which may have less to do, repeats the last sampled one of its kind.
-    """
-    inner, last = _inner_layers(stack, sampled), sampled - 1
-    numbers = [n if n < last else inner[kind] for n, kind in enumerate(stack.kinds)]
-    return [*numbers[:-1], last] if stack.kinds[last] == stack.kinds[-1] else numbers
-
-
 # -- a run -----------------------------------------------------------------------------------
 
 
@@ -119,8 +120,8 @@ def run_by_few(
     for path in layers_of(where):
         groups[path.rpartition(".")[0], _built_like(model.get_submodule(path), path)].append(path)
     stacks = stacks_of(model, [LayerKind("", tuple(paths)) for paths in groups.values()])
-    samples = samples_of(stacks)
-    if samples is None:
+    sample = sample_of(stacks)
+    if sample is None:
         return None
     if other_phase is not None:
         by_layer = calls_by_layer(other_phase.calls, where)
@@ -128,14 +129,14 @@ def run_by_few(
             calls_of = {n: by_layer.get(stack.layer(n), []) for n in range(len(stack))}
             if not _alike(stack, calls_of):
                 return None
-    lengths = {stack.path: _run_length(stack, samples.lengths[-1][stack.path]) for stack in stacks}
-    if all(lengths[stack.path] == len(stack) for stack in stacks):
+    lengths = {stack.path: _run_length(stack) for stack in stacks}
+    if lengths == sample.full:
         return None
     trace, ran = counted(
         shortened(subject, lengths).target(phase), sizes, phase, compare_real=False
     )
-    at = _layers_of_calls(trace.calls, where, stacks, lengths)
-    calls = _all_calls(trace.calls, at, lengths)
+    pieces = calls_by_stack(trace.calls, where, stacks, lengths)
+    calls = None if pieces is None else _all_calls(trace.calls, pieces)
     if calls is None:
         return None
     entries = Submodules(model).entries
@@ -166,43 +167,36 @@ def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
     return tuple(descriptions)
 
 
-def _run_length(stack: LayerStack, length: int) -> int:
+def _run_length(stack: LayerStack) -> int:
     """Return how many first layers to run: each kind is twice between the first and the last.
 
     The last is of the kind of the model's last layer. A rarer kind is there with all its layers.
     """
     kinds, inside = stack.kinds, Counter(stack.kinds[1:-1])
-    for n in range(length, len(kinds)):
+    for n in range(stack.sampled, len(kinds)):
         seen = Counter(kinds[1 : n - 1])
         if kinds[n - 1] == kinds[-1] and all(seen[x] >= min(2, inside[x]) for x in {*kinds}):
             return n
     return len(kinds)
 
 
-def _all_calls(calls: Sequence[Call], at: Sequence[Layer], lengths: Lengths) -> list[Call] | None:
-    """Return the calls of all layers; None if layers run in another order, or cost differently.
-
-    ``at`` is the layer of each call. A call between two layers belongs to the first.
-    """
+def _all_calls(calls: Sequence[Call], pieces: Sequence[StackCalls]) -> list[Call] | None:
+    """Return the calls of all layers; None if layers of a kind cost differently."""
     placed = list[tuple[int, str]]()  # the number of each call, and its module
-    for part, indices in groupby(range(len(calls)), lambda n: calls[n].part):
-        backward = part == "backward"
-        pieces = _calls_by_stack(list(indices), at, lengths, backward=backward)
-        if pieces is None:
+    for piece in pieces:
+        stack, by_number = piece.stack, piece.by_number
+        if stack is None:
+            placed += [(n, calls[n].module) for n in by_number[0]]
+            continue
+        ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
+        if not _alike(stack, ran):
             return None
-        for stack, by_number in pieces:
-            if stack is None:
-                placed += [(n, calls[n].module) for n in by_number[0]]
-                continue
-            ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
-            if not _alike(stack, ran):
-                return None
-            like = list(enumerate(_originals(stack, lengths[stack.path])))
-            for number, model in reversed(like) if backward else like:
-                inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
-                modules = {calls[n].module for n in inside}
-                names = {name: _renamed(name, old, new) for name in modules}
-                placed += [(n, names[calls[n].module]) for n in inside]
+        like = list(enumerate(stack.originals(len(by_number), len(stack))))
+        for number, model in reversed(like) if piece.part == "backward" else like:
+            inside, old, new = by_number[model], stack.layer(model), stack.layer(number)
+            modules = {calls[n].module for n in inside}
+            names = {name: _renamed(name, old, new) for name in modules}
+            placed += [(n, names[calls[n].module]) for n in inside]
     return _in_order(calls, placed)
 
 
@@ -242,7 +236,7 @@ def _names_in_all(
     """Yield the names of parameters in all layers, given the names in the first few."""
     yield from names
     for stack in stacks:
-        for number, model in enumerate(_originals(stack, lengths[stack.path])):
+        for number, model in enumerate(stack.originals(lengths[stack.path], len(stack))):
             inside = f"{stack.layer(model)}."
             for name in names if number >= lengths[stack.path] else ():
                 if name.startswith(inside):
@@ -267,12 +261,12 @@ class LayerWalk:
     times: Any = 0
 
 
-def layer_walk(stack: LayerStack, sampled: int, symbol: Any = None) -> LayerWalk:
+def layer_walk(stack: LayerStack, symbol: Any = None) -> LayerWalk:
     """Return the walk through a stack of its own length or, with a ``symbol``, of any length.
 
     Layers beyond the sampled ones repeat; only the first and last of them are walked through.
     """
-    start = max(stack.start, sampled - 1)
+    start = max(stack.start, stack.sampled - 1)
     period = stack.period(start) if start < len(stack) else 0
     if not period:
         return LayerWalk(range(len(stack)))
@@ -284,39 +278,24 @@ def layer_walk(stack: LayerStack, sampled: int, symbol: Any = None) -> LayerWalk
     return LayerWalk([*range(first), *range(last, len(stack))], first, period, times)
 
 
-def min_layers(stack: LayerStack, sampled: int, periods: int) -> int:
-    """Return the smallest number of layers for which a formula in that number holds.
-
-    It is the sampled layers plus ``periods`` repetitions: 2 for a formula of the peak, as the walk
-    goes through the first and the last of them, else 0.
-    """
-    start = max(stack.start, sampled - (periods > 0))
-    period = stack.period(stack.start)
-    return start + periods * period + (len(stack) - start) % period
-
-
 def stitched_peak(
-    trace: Trace, phase: str, places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
-    lengths: Lengths, walks: Mapping[str, LayerWalk],
-) -> Size | None:  # fmt: skip
+    calls: Sequence[Call], pieces: Sequence[StackCalls], phase: str, walks: Mapping[str, LayerWalk]
+) -> Size | None:
     """Return the most bytes that a model holds in a phase, by a run of one with fewer layers.
 
-    None if layers do not run one after the other, forward and back.
+    None if a stack runs more than once, forward or back.
     """
     steps, before = list[Step](), list[Size]()
-    for part, group in groupby(trace.calls, lambda call: call.part):
-        calls, backward = list(group), part == "backward"
-        at = _layers_of_calls(calls, places, stacks, lengths)
-        pieces = _calls_by_stack(range(len(calls)), at, lengths, backward=backward)
-        if pieces is None:
-            return None
-        ran = [stack for stack, _ in pieces if stack]
+    for part, group in groupby(pieces, lambda piece: piece.part):
+        passed = list(group)
+        ran = [piece.stack for piece in passed if piece.stack]
         if len(ran) > len({*ran}):
             return None
-        whole: list[Step] = [(-calls[0].gives, 0, 0)]
-        for stack, by_number in pieces:
-            by_layer = {n: list(_steps(calls, inside)) for n, inside in by_number.items()}
-            whole += _walk(stack, by_layer, walks, backward=backward) if stack else by_layer[0]
+        first = min(n for piece in passed for inside in piece.by_number.values() for n in inside)
+        whole: list[Step] = [(-calls[first].gives, 0, 0)]
+        for piece in passed:
+            by_layer = {n: list(_steps(calls, inside)) for n, inside in piece.by_number.items()}
+            whole += _walk(piece, by_layer, walks) if piece.stack else by_layer[0]
         if part == "forward" and phase == "backward":
             before += [takes for takes, _, _ in whole]
         else:
@@ -328,25 +307,24 @@ def _steps(calls: Sequence[Call], indices: Sequence[int]) -> Iterator[Step]:
     """Yield the bytes that each call allocates, then the bytes freed before the next call."""
     for n in indices:
         yield calls[n].takes, calls[n].workspace, 0
-        if n + 1 < len(calls):
+        if n + 1 < len(calls) and calls[n + 1].part == calls[n].part:
             yield -calls[n + 1].gives, 0, 0
 
 
 def _walk(
-    stack: LayerStack, steps: Mapping[int, list[Step]], walks: Mapping[str, LayerWalk], *,
-    backward: bool,
-) -> Iterator[Step]:  # fmt: skip
+    piece: StackCalls, steps: Mapping[int, list[Step]], walks: Mapping[str, LayerWalk]
+) -> Iterator[Step]:
     """Yield the steps of the layers of a walk, taken from the sampled layers, and of the jump."""
+    stack: Any = piece.stack
     walk, sampled = walks[stack.path], len(steps)
-    inner, originals = _inner_layers(stack, sampled), _originals(stack, sampled)
-    order = list(enumerate(walk.layers))
-    repeated = walk.layers[walk.jump : walk.jump + walk.period]
-    between = [takes for n in repeated for takes, _, _ in steps[inner[stack.kinds[n]]]]
-    held = added(between) * walk.times
-    for place, number in reversed(order) if backward else order:
-        jumps = walk.period and place == walk.jump
-        if jumps and not backward:
-            yield held, 0, 0
+    inner, originals = stack.inner_layers(sampled), stack.originals(sampled, len(stack))
+    before, after = walk.layers[: walk.jump], walk.layers[walk.jump :]
+    repeated = [steps[inner[stack.kinds[n]]] for n in after[: walk.period]]
+    if piece.part == "backward":
+        before, after = after[::-1], before[::-1]
+    for number in before:
         yield from steps[originals[number]]
-        if jumps and backward:
-            yield held, 0, 0
+    if walk.period:
+        yield added([takes for one in repeated for takes, _, _ in one]) * walk.times, 0, 0
+    for number in after:
+        yield from steps[originals[number]]

@@ -82,24 +82,22 @@ def fit(
 
 
 def _report(
-    model: FitModel, options: Any, parts: Callable[[FitModel, Any], dict[str, int]],
-    texts: Sequence[tuple[str, str]], more: Mapping[str, Any],
-    answer: Callable[[Mapping[str, Any], int], str],
+    model: FitModel, options: Any, parts: Callable[[FitModel, Any], list[FitRecord]],
+    more: Mapping[str, Any], answer: Callable[[Mapping[str, Any], int], str],
 ) -> Report:  # fmt: skip
-    """Return a record per part, with formula and basis from ``texts``, and whether all of it fits.
+    """Return the records of parts, one of the total, and whether all of it fits.
 
     The longest context and the largest batch fit with all other options as typed.
     """
-    needed = parts(model, options)
-    total, rows = sum(needed.values()), zip(needed.items(), texts, strict=True)
-    records = [FitRecord(part=a, bytes=b, formula=c, basis=d) for (a, b), (c, d) in rows]
+    records = parts(model, options)
+    total = _total(records)
     basis = f"of {format_bytes(options.memory)} on one rank"
-    records.append(FitRecord(part="total", bytes=total, formula="", basis=basis))
+    records.append(_part("total", total, "", basis))
 
     def most(name: str) -> int:
         def is_too_much(number: int) -> bool:
             larger = parts(model, replace(options, **{name: number}))
-            return bool(sum(larger.values()) > options.memory)
+            return bool(_total(larger) > options.memory)
 
         return bisect_left(range(LONGEST + 1), True, 1, key=is_too_much) - 1
 
@@ -117,22 +115,26 @@ def _report(
     return Report("fit", records, {**summary, "answer": answer(summary, total)})
 
 
+def _part(name: str, held: int, formula: str, basis: str) -> FitRecord:
+    return FitRecord(part=name, bytes=held, formula=formula, basis=basis)
+
+
+def _total(parts: Sequence[FitRecord]) -> int:
+    return sum(part.bytes for part in parts)
+
+
+def _reserve(options: FitOptions, basis: str) -> FitRecord:
+    held = options.memory - int(options.memory * options.utilization)
+    share = f"{1 - options.utilization:.2g} of the memory"
+    return _part("reserve", held, share, f"{basis}: --utilization")
+
+
 # -- a model that is run ---------------------------------------------------------------------
 
 
 def fit_report(model: FitModel, options: FitOptions) -> Report:
     """Return the report of ``fit``: a record per part of one rank's memory, and whether it fits."""
     check_ranks(model, options)
-    name, _, who = weight_format(model, options)
-    pages = plural(page_tokens(model, options), "token")
-    texts = [
-        (weight_formula(model, options), f"{name}, by {who}"),
-        (cache_formula(model, options), f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"),
-        (activation_bytes(model, options)[1],
-         f"a convention; at most {options.chunk:,} tokens at once"),
-        (f"{1 - options.utilization:.2g} of the memory",
-         "a convention of engines: --utilization"),
-    ]  # fmt: skip
     layers = Counter[str]()
     for one in model.caches:
         layers[one.kind] += one.layers
@@ -141,30 +143,33 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
         "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
         "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
-        "dtype": name, "layers": dict(layers),
+        "dtype": weight_format(model, options)[0], "layers": dict(layers),
         "notes": _notes(model, options),
     }  # fmt: skip
-    return _report(model, options, _parts, texts, more, _answer)
+    return _report(model, options, _serving_parts, more, _answer)
 
 
-def _parts(model: FitModel, options: FitOptions) -> dict[str, int]:
-    """Return the bytes of each part on the fullest rank."""
-    return {
-        "weights": weight_bytes(model, options),
-        "cache": options.batch_size * cache_bytes(model, options, options.seq_len),
-        "activations": activation_bytes(model, options)[0],
-        "reserve": _reserve(options),
-    }
-
-
-def _reserve(options: FitOptions) -> int:
-    return options.memory - int(options.memory * options.utilization)
+def _serving_parts(model: FitModel, options: FitOptions) -> list[FitRecord]:
+    """Return the parts on the fullest rank."""
+    name, _, who = weight_format(model, options)
+    pages = plural(page_tokens(model, options), "token")
+    activations, formula = activation_bytes(model, options)
+    of_cache = f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"
+    kept = options.batch_size * cache_bytes(model, options, options.seq_len)
+    at_once = f"a convention; at most {options.chunk:,} tokens at once"
+    weights = weight_bytes(model, options), weight_formula(model, options)
+    return [
+        _part("weights", *weights, f"{name}, by {who}"),
+        _part("cache", kept, cache_formula(model, options), of_cache),
+        _part("activations", activations, formula, at_once),
+        _reserve(options, "a convention of engines"),
+    ]
 
 
 def _tokens_in_all(model: FitModel, options: FitOptions) -> int:
     """Return how many tokens all caches hold: whole blocks, or sequences of the asked length."""
-    parts = _parts(model, options)
-    left = options.memory - sum(parts.values()) + parts["cache"]
+    parts = _serving_parts(model, options)
+    left = options.memory - sum(part.bytes for part in parts if part.part != "cache")
     if left <= 0:
         return 0
     if all(one.heads and not one.window and not one.state and not one.tail for one in model.caches):
@@ -225,32 +230,34 @@ def training_report(model: FitModel, options: TrainingOptions) -> Report:
             f"what training {model.sizes.name} keeps is not laid out: leave --train out, or type "
             "attnprof model with the same --swap and --phase train"
         )
-    sent = _sent_in_training(model, options)
-    texts = _training_texts(model, options)
-    more = {"bytes_sent_per_step": sent}
-    return _report(model, options, _training_parts, texts, more, _training_answer)
+    more = {"bytes_sent_per_step": _sent_in_training(model, options)}
+    return _report(model, options, _training_parts, more, _training_answer)
 
 
-def _training_parts(model: FitModel, options: TrainingOptions) -> dict[str, int]:
-    """Return the bytes of each part on the fullest rank."""
+def _training_parts(model: FitModel, options: TrainingOptions) -> list[FitRecord]:
+    """Return the parts on the fullest rank."""
     held = entries_of_rank(model, options)
     entries = sum(held.values(), Fraction(0))
     inner = sum((held[role] for role in _INNER if role in held), Fraction(0))
     by_inner, by_others = OPTIMIZERS[options.optimizer]
-    state = by_inner * inner + by_others * (entries - inner)
+    state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
+    each, of_gradient = _kept_per_token(model, options), GRADIENTS[options.gradient_dtype]
+    kept = options.batch_size * options.seq_len * each / options.context_parallel
 
-    def of(letter: str, number: Fraction) -> int:
-        divided = letter in SHARDS[options.shard]
-        return ceil(number / options.data_parallel if divided else number)
+    def sharded(part: str, number: Fraction, formula: str, basis: str) -> FitRecord:
+        ranks = options.data_parallel if part[0] in SHARDS[options.shard] else 1
+        shared = f", over {ranks} ranks by {options.shard}" if ranks > 1 else ""
+        return _part(part, ceil(number / ranks), formula, f"{basis}{shared}")
 
-    tokens = options.batch_size * options.seq_len
-    return {
-        "weights": of("w", HALF * entries),
-        "gradients": of("g", GRADIENTS[options.gradient_dtype] * entries),
-        "optimizer": of("o", state),
-        "activations": ceil(tokens * _kept_per_token(model, options) / options.context_parallel),
-        "reserve": _reserve(options),
-    }  # fmt: skip
+    of_state = f"{options.optimizer}: float32 master and moments"
+    how = f"recompute {options.recompute}; N = {options.seq_len:,}"
+    return [
+        sharded("weights", HALF * entries, "2*P", "bfloat16"),
+        sharded("gradients", of_gradient * entries, f"{of_gradient}*P", options.gradient_dtype),
+        sharded("optimizer", by_inner * inner + by_others * (entries - inner), state, of_state),
+        _part("activations", ceil(kept), f"{float(each):.6g}*B*N", how),
+        _reserve(options, "a convention"),
+    ]
 
 
 def _kept_per_token(model: FitModel, options: TrainingOptions) -> Fraction:
@@ -260,23 +267,6 @@ def _kept_per_token(model: FitModel, options: TrainingOptions) -> Fraction:
     """
     logits = Fraction(table_rows(model) * (HALF + 4 + 4), options.tensor_parallel)
     return activation_bytes_per_token(model, options, options.seq_len) + logits
-
-
-def _training_texts(model: FitModel, options: TrainingOptions) -> list[tuple[str, str]]:
-    """Return the formula and basis of each part."""
-    each = _kept_per_token(model, options)
-    by_inner, by_others = OPTIMIZERS[options.optimizer]
-    state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
-    divided = f", over {options.data_parallel} ranks by {options.shard}"
-    shared = SHARDS[options.shard] if options.data_parallel > 1 else ""
-    over = {letter: divided if letter in shared else "" for letter in "wgo"}
-    return [
-        ("2*P", f"bfloat16{over['w']}"),
-        (f"{GRADIENTS[options.gradient_dtype]}*P", f"{options.gradient_dtype}{over['g']}"),
-        (state, f"{options.optimizer}: float32 master and moments{over['o']}"),
-        (f"{float(each):.6g}*B*N", f"recompute {options.recompute}; N = {options.seq_len:,}"),
-        (f"{1 - options.utilization:.2g} of the memory", "a convention: --utilization"),
-    ]  # fmt: skip
 
 
 def _sent_in_training(model: FitModel, options: TrainingOptions) -> int:

@@ -6,14 +6,13 @@ part of it.
 """
 
 from dataclasses import replace
-from fractions import Fraction
-from math import ceil
 from typing import Any
 
 from attnprof.models.conventions import EXECUTED, count, sequence_flops, summed, terms
 from attnprof.models.fit_layout import FitModel, FitOptions
 from attnprof.models.fit_parts import cache_bytes, weight_bytes, weight_format
 from attnprof.record import Report
+from attnprof.trace.sizes import expected_bytes
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.
 _FASTER = {"fp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
@@ -107,18 +106,15 @@ def _weights_met(model: FitModel, options: FitOptions, tokens: int) -> int:
     It reads the experts that tokens meet on average if they choose evenly, and no tables of
     embeddings, of which a token needs a row.
     """
-    whole = weight_bytes(model, options)
     sizes = model.sizes
-    expert = sizes.weights.get("expert")
-    tables = sizes.weights.get("embedding")
-    without = {
-        role: one for role, one in sizes.weights.items()
-        if role != "embedding" or (tables and sizes.tied)
-    }  # fmt: skip
-    read = weight_bytes(replace(model, sizes=replace(sizes, weights=without)), options)
+
+    def held_without(*roles: str) -> int:
+        kept = {role: one for role, one in sizes.weights.items() if role not in roles}
+        return weight_bytes(replace(model, sizes=replace(sizes, weights=kept)), options)
+
+    tables = () if sizes.tied else ("embedding",)
+    read, expert = held_without(*tables), sizes.weights.get("expert")
     if expert is None or not expert.entries:
-        return min(whole, read)
-    shared = {role: one for role, one in without.items() if role != "expert"}
-    others = weight_bytes(replace(model, sizes=replace(sizes, weights=shared)), options)
-    met = 1 - (1 - Fraction(expert.active, expert.entries)) ** tokens
-    return others + ceil((read - others) * met)
+        return min(weight_bytes(model, options), read)
+    others = held_without(*tables, "expert")
+    return others + int(expected_bytes(read - others, expert.entries, expert.active, tokens))

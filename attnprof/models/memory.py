@@ -1,21 +1,18 @@
-"""Memory of a model: the cache, a training step, weights that decoding reads, tensors of a peak.
+"""Memory of a model: the cache, a training step, tensors of a peak.
 
 The cache after a prompt is counted by kind of layer, as numbers and as formulas
 (:func:`cache_bytes`). A training step holds weights, gradients, optimizer and activations
-(:func:`training_memory`). A decoding step reads shared weights, and those of the experts that its
-tokens meet (:func:`weights_met`). :func:`peak_fields` names the largest tensors at a peak.
+(:func:`training_memory`). :func:`peak_fields` names the largest tensors at a peak.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import accumulate
-from math import ceil
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.models.forms import ModelForms, Repeated
+from attnprof.models.forms import Model, ModelForms
 from attnprof.models.parts import above
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
@@ -58,14 +55,14 @@ def _cache_row(kind: str, count: int, expression: Any, value: int) -> ModelRecor
 
 
 def cache_bytes(
-    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None, shares: Shares
+    subject: WholeModel, sizes: Mapping[str, int], model: Model | None, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms]:
     """Return rows of the cache's bytes after N tokens, by kind of layer and whole; and formulas.
 
     If layers repeat, and layers of a kind are alike, only the first few are run. Formulas get up to
     two of the ``shares`` of time.
     """
-    if repeated is not None and (result := _rows_by_few_layers(sizes, repeated, shares)):
+    if model and model.sample and (result := _rows_by_few_layers(subject, sizes, model, shares)):
         return result
     numbers, forms = _bytes_and_formulas(subject.cache(), sizes, shares)
     formulas = forms.by_layer
@@ -81,40 +78,39 @@ def cache_bytes(
 
 
 def _rows_by_few_layers(
-    sizes: Mapping[str, int], repeated: Repeated, shares: Shares
+    subject: WholeModel, sizes: Mapping[str, int], model: Model, shares: Shares
 ) -> tuple[list[ModelRecord], CacheForms] | None:
     """Return rows and formulas from a decoder's first layers; None if later layers may differ."""
-    samples = repeated.samples
-    stack, longest = samples.stacks[-1], samples.lengths[-1]
-    length = longest[stack.path]
-    numbers, forms = _bytes_and_formulas(repeated.few.cache(), sizes, shares)
-    formulas = forms.by_layer
-    held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
-    expressions = [formulas.get(f"layers.{n}", 0) for n in range(length)]
-    by_kind = dict(zip(stack.kinds, zip(held, expressions, strict=False), strict=False))
-    expected = [by_kind[kind] for kind in stack.kinds[:length]]
-    beyond = {*numbers} - {f"layers.{n}" for n in range(length)}  # of layers that were cut off
+    sample: Any = model.sample
+    stack = sample.stacks[-1]
+    numbers, forms = _bytes_and_formulas(model.few(subject).cache(), sizes, shares)
+    formulas, sampled = forms.by_layer, [f"layers.{n}" for n in range(stack.sampled)]
+    held = [(numbers.get(layer, 0), formulas.get(layer, 0)) for layer in sampled]
+    of_kind = dict(zip(stack.kinds, held, strict=False))
+    beyond = numbers.keys() - {*sampled}  # of layers that were cut off
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
-    if filled or expected != list(zip(held, expressions, strict=True)) or not sum(held):
+    if filled or held != [of_kind[kind] for kind in stack.kinds[: len(held)]]:
         return None
-    rows, by_name, held_in_all = list[ModelRecord](), defaultdict[str, list[int]](list), 0
-    for kind in dict.fromkeys(stack.kinds):
-        by_name[repeated.kinds[kind].name] += [kind] if by_kind[kind][0] else []
-    for name, kinds in by_name.items():
-        number = sum(stack.kinds.count(kind) for kind in kinds)
-        value = sum(by_kind[kind][0] * stack.kinds.count(kind) for kind in kinds)
-        held_in_all += value
-        if value:
-            each = {kind: by_kind[kind][1] for kind in kinds}
-            whole = repeated.of_layers(stack, each) if formulas else None
-            rows.append(_cache_row(name, number, whole, value))
-    whole = {kind: form for kind, (_, form) in by_kind.items()}
-    total = repeated.of_layers(stack, whole) if formulas else None
+
+    def row(name: str, kinds: Sequence[int]) -> ModelRecord:
+        layers = [kind for kind in stack.kinds if kind in kinds]
+        each = {(stack, n): x for n, (_, x) in enumerate(held) if stack.kinds[n] in kinds}
+        whole = sample.in_layers(each) if formulas else None
+        value = sum(of_kind[kind][0] for kind in layers)
+        return _cache_row(name, len(layers) if name else 1, whole, value)
+
+    by_name = defaultdict[str, list[int]](list)
+    for kind, (number, _) in of_kind.items():
+        if number:
+            by_name[model.kinds[kind].name].append(kind)
+    if not by_name:
+        return None
+    rows = [*(row(name, kinds) for name, kinds in by_name.items()), row("", stack.kinds)]
+    total = sample.in_layers({(stack, n): x for n, (_, x) in enumerate(held)}) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
-    layers = {name: number for name, number in samples.layers.items() if name in shown}
-    domain = (*forms.domain, *repeated.domain(layers))
-    forms = replace(forms, whole=total, layers=layers, domain=domain)
-    return [*rows, _cache_row("", 1, total, held_in_all)], forms
+    layers = {name: number for name, number in sample.layers.items() if name in shown}
+    domain = (*forms.domain, *sample.domain(layers))
+    return rows, replace(forms, whole=total, layers=layers, domain=domain)
 
 
 def _bytes_and_formulas(
@@ -249,59 +245,6 @@ def _optimizer(
 
 def _shape(weights: Any) -> tuple[Any, ...]:
     return tuple(weights.shape), weights.dtype
-
-
-@dataclass(frozen=True)
-class HeldWeights:
-    """Numbers of weights of a module: ``shared`` meet every token, ``routed`` are of experts."""
-
-    shared: int = 0
-    routed: int = 0
-
-
-def is_routed(name: str, weights: Any, experts: int) -> bool:
-    """Return whether a parameter is of experts that see some tokens each, by name or by slices."""
-    sliced = weights.ndim == 3 and weights.shape[0] == experts > 1
-    return ".experts." in f".{name}" or sliced
-
-
-def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
-    """Return the weights of a model by the name of the module that reads them.
-
-    Tables of embeddings, of which a token reads a row, are left out, unless a head shares them.
-    """
-    from torch.nn import Embedding
-
-    seen, held = set[int](), dict[str, HeldWeights]()
-    for name, module in model.named_modules():
-        if isinstance(module, Embedding):
-            continue
-        sums = [0, 0]
-        for parameter, weights in module.named_parameters(recurse=False):
-            if id(weights) not in seen:
-                sums[is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
-            seen.add(id(weights))
-        if any(sums):
-            held[name] = HeldWeights(*sums)
-    return held
-
-
-def weights_met(
-    held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
-) -> int:
-    """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
-
-    Of E routed experts the tokens meet E (1 - (1 - k/E)^tokens) on average if each chooses k of
-    them evenly; the weights are rounded up.
-    """
-    ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
-    # a module that holds another may use its weights itself
-    read = [
-        one for name, one in held.items()
-        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & ran
-    ]  # fmt: skip
-    met = 1 - (1 - Fraction(chosen, experts)) ** tokens
-    return sum(one.shared for one in read) + ceil(sum(one.routed for one in read) * met)
 
 
 #: The most kinds of tensors that are named, and the least share of a peak that each takes.

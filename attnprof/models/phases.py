@@ -6,17 +6,19 @@ model with its first few layers if the others repeat them, else from all layers
 is the :class:`WholeModel` whose costs are asked for.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_near, extended
-from attnprof.models.costs import LayerKind, by_kind, kind_of_layer
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.forms import ModelForms, Repeated, UnlikeError, forms_of_all_layers, repeated
-from attnprof.models.memory import HeldWeights, held_weights
-from attnprof.models.parts import ModulePlace, places
+from attnprof.models.forms import (
+    Model,
+    ModelForms,
+    SampledPhase,
+    UnlikeError,
+    forms_of_all_layers,
+)
 from attnprof.models.whole import WholeModel
 from attnprof.processes.progress import tell
 from attnprof.trace.events import Trace, totals, trains
@@ -50,51 +52,6 @@ class PhaseRun:
     missing: str = ""
     held: bool = False
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A built subject: its modules' places (layer and part), its kinds of layers, its parameters.
-
-    ``resting``: parameters of experts that a token skips, by kind of layer and part. ``held``:
-    weights by module.
-    """
-
-    places: Mapping[str, ModulePlace]
-    kinds: Sequence[LayerKind]
-    parameters: int
-    resting: Mapping[tuple[LayerKind, str], int]
-    repeated: Repeated | None = field(repr=False)
-    held: Mapping[str, HeldWeights] = field(repr=False)
-
-    @classmethod
-    def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
-        """Return a built subject; layers of equal costs in these runs are of one kind."""
-        model = subject.on_meta()
-        where = places(model)
-        entries = sum(weights.numel() for weights in model.parameters())
-        kinds = by_kind(model, where, traces, subject.layer_types)
-        of_layer = kind_of_layer(kinds)
-        held, routed = held_weights(model, subject.experts), Counter[tuple[LayerKind, str]]()
-        for name, weights in held.items():
-            routed[of_layer[where[name].layer], where[name].part] += weights.routed
-        left = subject.experts - subject.chosen
-        resting = {key: number * left // subject.experts for key, number in routed.items()}
-        return cls(where, kinds, entries, resting, repeated(subject, model, where, kinds), held)
-
-    @property
-    def layers(self) -> Mapping[str, int]:
-        """The number of layers of each kind, by its name."""
-        return Counter(kind.name for kind in self.kinds for _ in kind.layers)
-
-    @property
-    def active(self) -> int:
-        """Parameters that one token is multiplied with."""
-        return self.parameters - sum(self.resting.values())
-
-    def few(self, subject: WholeModel) -> WholeModel:
-        """Return the subject with its first layers alone, if others repeat them."""
-        return subject if self.repeated is None else self.repeated.few
 
 
 def _with_logits(subject: WholeModel, name: str) -> WholeModel:
@@ -168,8 +125,6 @@ def with_forms(
 ) -> PhaseRun:
     """Return a run with its formulas, or with why there are none."""
     subject = _with_logits(subject, run.name)
-    if model.repeated is not None:
-        model = replace(model, repeated=model.repeated.for_subject(subject))
     with shares.next() as share:
         most = f"at most {share:.0f} s of processor time"
         tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
@@ -188,9 +143,10 @@ def _derived(
     """Return a run with formulas, derived from the first layers if the others repeat them."""
     target, phase = subject.target(run.phase), run.phase
     numbers = {name: sizes[name] for name in target.symbols}
-    if model.repeated is not None:
+    if model.sample is not None:
         try:
-            return replace(run, forms=model.repeated.forms(phase, numbers, run.trace, run.ran))
+            forms_of_all = SampledPhase(model, subject, phase, run.ran).forms(numbers, run.trace)
+            return replace(run, forms=forms_of_all)
         except (UnlikeError, AttnprofError, TooLongError):
             pass  # a run of all layers may still have formulas
     if not is_patient():

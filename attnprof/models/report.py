@@ -10,19 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.models.costs import by_part, calls_by_part, half_length
+from attnprof.models.costs import by_part, calls_by_part, half_length, weights_met
 from attnprof.models.engine import difference
-from attnprof.models.forms import ModelForms, at_layers
+from attnprof.models.forms import Model, ModelForms, at_layers
 from attnprof.models.memory import (
     CacheForms,
     cache_bytes,
     peak_fields,
     training_memory,
     ungraded_note,
-    weights_met,
 )
 from attnprof.models.parts import PARTS
-from attnprof.models.phases import Model, PhaseRun, run_of, with_forms
+from attnprof.models.phases import PhaseRun, run_of, with_forms
 from attnprof.models.whole import NoCacheError, WholeModel
 from attnprof.processes.progress import tell
 from attnprof.record import ModelRecord, Report
@@ -36,28 +35,26 @@ from attnprof.workload import ITEM_SIZES
 _POINTS, _AROUND = 49, 64
 
 
-def shares_of(
-    forms: ModelForms | None, sizes: Mapping[str, int], counted: Mapping[str, int]
-) -> dict[str, Any] | None:
-    """Return FLOPs by part at lengths where the formulas hold; None if they have no N.
-
-    ``counted`` are the FLOPs of a run at the asked sizes.
-    """
+def _shares(run: PhaseRun, sizes: Mapping[str, int], model: Model) -> dict[str, Any] | None:
+    """Return FLOPs by part at lengths where a phase's formulas hold; None if they have no N."""
+    forms, counted = run.forms, Counter[str]()
     if forms is None or not any("N" in shape for shape in forms.verified_at):
         return None
+    for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
+        counted[part] += values["flops"]
 
     def flops(sizes: Mapping[str, int]) -> Mapping[str, int]:
-        by_part: Counter[str] = Counter()
+        sums = Counter[str]()
         for (_, part), values in forms.parts.items():
-            by_part[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
-        return +by_part
+            sums[part] += evaluate(values.get("flops", 0), {**sizes, **forms.layers})
+        return +sums
 
-    curve, at = _curve(flops, forms.holds, sizes, +Counter(counted))
+    curve, at = _curve(flops, forms.holds, sizes, +counted)
     parts = {part: [x.get(part, 0) for x in at] for part in dict.fromkeys(k for x in at for k in x)}
     return {**curve, "parts": parts} if len(at) > 1 and parts else None
 
 
-def growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[str, Any] | None:
+def _growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[str, Any] | None:
     """Return bytes of the cache at lengths where its formula holds; None if there are none.
 
     ``counted`` are the bytes in a run at the asked sizes.
@@ -123,6 +120,7 @@ def model_report(
     runs = _with_forms(runs, subject, model, sizes, shares)
     records = [row for run in runs for row in _records(run, model)]
     layers = {name: n for run in runs if run.forms for name, n in run.forms.layers.items()}
+    shares_of_parts = {run.name: _shares(run, sizes, model) for run in runs}
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
@@ -133,7 +131,7 @@ def model_report(
         "layers": {name: number for name, number in model.layers.items() if name},
         "phases": {run.name: _phase_fields(run, subject, sizes) for run in runs},
         "logits": {run.name: logits for run in runs if (logits := subject.logits_of(run.name))},
-        "curves": _curves(runs, sizes, model),
+        "curves": {"shares": {name: x for name, x in shares_of_parts.items() if x}, "cache": None},
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half_length(first, sizes)
@@ -144,7 +142,7 @@ def model_report(
         summary["cache_domain"] = list(cache.domain)
         summary["at"] |= cache.layers
         if rows:
-            summary["curves"]["cache"] = growth(cache, sizes, int(rows[-1].value or 0))
+            summary["curves"]["cache"] = _growth(cache, sizes, int(rows[-1].value or 0))
         records += rows
         decoded = [run for run in runs if run.phase == "decode"]
         if rows and decoded:
@@ -291,7 +289,7 @@ def _cache(
 ) -> tuple[list[ModelRecord], CacheForms]:
     """Return bytes of the cache by kind of layer, then of the whole, and where formulas hold."""
     try:
-        rows, forms = cache_bytes(subject, sizes, model.repeated, shares)
+        rows, forms = cache_bytes(subject, sizes, model, shares)
     except AttnprofError as error:
         notes.append(f"no size of the cache: {error}")
         return [], CacheForms()
@@ -309,14 +307,3 @@ def _least_traffic(
     ran = {call.module for call in run.trace.part("decode")}
     met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
     return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}
-
-
-def _curves(runs: Sequence[PhaseRun], sizes: Mapping[str, int], model: Model) -> dict[str, Any]:
-    """Return the curves of each phase's FLOPs by part over the length, where formulas hold."""
-    shares = dict[str, Any]()
-    for run in runs:
-        counted: Counter[str] = Counter()
-        for (_, part), values in by_part(run.trace, run.phase, model.places, model.kinds).items():
-            counted[part] += values["flops"]
-        shares[run.name] = shares_of(run.forms, sizes, counted)
-    return {"shares": {phase: curve for phase, curve in shares.items() if curve}, "cache": None}

@@ -1,18 +1,21 @@
-"""Layers that repeat: choose a few models with fewer layers whose costs give the cost of all.
+"""Layers that repeat: a model with the first few of them stands for the model with all.
 
-A model with its first k layers alone is built for several k. A cost is a sum over layers by kind,
-so as many of these models as there are kinds, and one more, give the cost of the whole. Of 12
-layers alike, models with 1 and 3 layers are enough: the cost is (11·cost(3) - 9·cost(1))/2.
+Layers of a kind cost the same, except perhaps the first and the last of the model. So a model in
+which each kind stands between two other layers gives the cost of any number of layers: of 12 layers
+alike the first 3 are enough, of which the one in the middle counts ten times.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.models.costs import LayerKind
 from attnprof.models.whole import WholeModel
+from attnprof.trace.events import added
 
 #: The symbol for the number of layers.
 LAYERS = "L"
@@ -42,24 +45,41 @@ class LayerStack:
         half = range(1, len(kinds) // 2 + 1)
         return next((p for p in half if kinds[p:] == kinds[:-p]), 0)
 
-    def sample_length(self, length: int) -> int:
-        """Return how many first layers, at least ``length``, to sample so that every kind is there.
-
-        Each kind that repeats is among them between two other layers.
-        """
-        repeated = {kind for kind in self.kinds if self.kinds.count(kind) > 1}
-        enough = (n for n in range(length, len(self)) if repeated <= {*self.kinds[1 : n - 1]})
-        return next(enough, len(self))
-
-    def ends_with_new_kind(self, length: int) -> bool:
-        """Return whether the last of the first ``length`` layers is the first of its kind."""
-        return 1 < length < len(self) and self.kinds[length - 1] not in self.kinds[: length - 1]
-
-    @property
+    @cached_property
     def start(self) -> int:
         """The first layer from which on kinds repeat; the length if they never do."""
         few = range(len(self) // _ONE_BEFORE + 1)
         return next((n for n in few if self.period(n)), len(self))
+
+    @cached_property
+    def sampled(self) -> int:
+        """How many first layers are sampled: all kinds, and repeated ones between two other layers.
+
+        A layer of a new kind is never the last of them, as it may affect the next one.
+        """
+        repeated = {kind for kind, times in Counter(self.kinds).items() if times > 1}
+        enough = (
+            n for n in range(1, len(self))
+            if {*self.kinds} == {*self.kinds[: n - 1]} and repeated <= {*self.kinds[1 : n - 1]}
+        )  # fmt: skip
+        return next(enough, len(self))
+
+    def inner_layers(self, sampled: int) -> dict[int, int]:
+        """Return the number of a sampled layer by kind, the last layer only if it is the only."""
+        return {self.kinds[n]: n for n in (sampled - 1, *range(sampled - 1))}
+
+    def originals(self, sampled: int, length: int) -> list[int]:
+        """Return the sampled layer that each of the first ``length`` layers repeats.
+
+        The last layer, which may have less to do, repeats the last sampled one of its kind.
+        """
+        inner, last = self.inner_layers(sampled), sampled - 1
+        numbers = [n if n < last else inner[kind] for n, kind in enumerate(self.kinds[:length])]
+        return [*numbers[:-1], last] if self.kinds[last] == self.kinds[length - 1] else numbers
+
+
+#: A layer: its stack and number; None stands for what is in no layer.
+Layer = tuple[LayerStack, int] | None
 
 
 def stacks_of(model: Any, kinds: Sequence[LayerKind]) -> list[LayerStack]:
@@ -106,37 +126,20 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Lengths of stacks in the sampled models; the last one has the most layers.
+class SampledLayers:
+    """The first layers of stacks, which stand for all layers.
 
-    The model costs the sum of the samples times ``weights``. ``symbols`` are the names of numbers
-    of layers in formulas, by the stack's path: one name if all stacks are equally long; empty if
-    layers do not repeat. ``slopes`` are the changes of the weights by one layer more, by name.
+    ``symbols`` are the names of numbers of layers in formulas, by the path of a stack that repeats:
+    one name if all stacks are equally long and repeat.
     """
 
     stacks: Sequence[LayerStack]
-    lengths: Sequence[Lengths]
-    weights: Sequence[Any]
     symbols: Mapping[str, str]
-    slopes: Mapping[str, Sequence[Any]]
 
-    def summed(self, values: Sequence[Any], *, by_layers: bool = False) -> Any:
-        """Return a quantity of the whole, given that of each sample; ``by_layers`` in symbols."""
-        import sympy
-
-        def weighted(weights: Sequence[Any]) -> Any:
-            return sympy.Add(*(n * x for n, x in zip(weights, values, strict=True)))
-
-        whole = weighted(self.weights)
-        for name, slope in self.slopes.items() if by_layers else ():
-            whole += (symbol(name) - self.layers[name]) * weighted(slope)
-        total = sympy.expand(whole)
-        return int(total) if total.is_Integer else total
-
-    def weights_of(self, lengths: Lengths) -> list[Any]:
-        """Return the weight of each sample in the cost of stacks with these lengths."""
-        rows = [counts_of(self.stacks, sample) for sample in self.lengths]
-        return _combination(rows, counts_of(self.stacks, lengths))
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The sampled layers of each stack."""
+        return {stack.path: stack.sampled for stack in self.stacks}
 
     @property
     def full(self) -> dict[str, int]:
@@ -148,76 +151,94 @@ class Samples:
         """The model's numbers of layers, by symbol."""
         return self.numbers(self.full)
 
-    def stacks_of(self, name: str) -> list[LayerStack]:
-        """Return the stacks whose number of layers a symbol stands for."""
-        return [stack for stack in self.stacks if self.symbols.get(stack.path) == name]
-
     def numbers(self, lengths: Lengths) -> dict[str, int]:
         """Return the value of each symbol in stacks with these lengths."""
         return {name: lengths[path] for path, name in self.symbols.items()}
 
+    def times(self, lengths: Lengths) -> Counter[Layer]:
+        """Return how often each sampled layer stands for one in stacks of these lengths.
 
-def samples_of(stacks: Sequence[LayerStack]) -> Samples | None:
-    """Return the samples with the fewest layers; None if they have as many as the model."""
-    import sympy
+        The last sampled layer counts once. Where the stack ends with a layer of another kind, its
+        kind has one layer less between the ends: the last layer alone lacks what runs between two.
+        """
+        times = Counter[Layer]({None: 1})
+        for stack in self.stacks:
+            last = stack.sampled - 1
+            originals = stack.originals(stack.sampled, lengths[stack.path])
+            times.update((stack, number) for number in originals)
+            if last not in originals:
+                times[stack, last] += 1
+                times[stack, stack.inner_layers(stack.sampled)[stack.kinds[last]]] -= 1
+        return times
 
-    whole = {stack.path: len(stack) for stack in stacks}
-    lengths: list[Lengths] = []
-    rows: list[list[int]] = []
-    for sample in _lengths_to_try(stacks):
-        row = counts_of(stacks, sample)
-        if sympy.Matrix([*rows, row]).rank() > len(rows):
-            lengths.append(sample)
-            rows.append(row)
-        if weights := _combination(rows, counts_of(stacks, whole)):
-            break
-    else:
+    def in_layers(self, each: Mapping[Layer, Any]) -> Any:
+        """Return the sum of a quantity over all layers, with symbols for numbers of layers.
+
+        ``each`` is the quantity of each sampled layer. Of 12 layers alike that hold x it is L*x.
+        """
+        terms = [each.get(layer, 0) * times for layer, times in self.times(self.full).items()]
+        for stack in self.stacks:
+            if name := self.symbols.get(stack.path):
+                inner, period = stack.inner_layers(stack.sampled), stack.period(stack.start)
+                repeated = stack.kinds[stack.start : stack.start + period]
+                one_period = added([each.get((stack, inner[kind]), 0) for kind in repeated])
+                terms.append(one_period * (symbol(name) - len(stack)) / period)
+        total = added(terms)
+        return int(total) if getattr(total, "is_Integer", False) else total
+
+    def symbol_of_peak(self, stack: LayerStack) -> Any:
+        """Return the symbol for a stack's number of layers in peaks, or None."""
+        name = self.symbols.get(stack.path)
+        return symbol(name) if name and self._min_periods(name) else None
+
+    def _min_periods(self, name: str) -> int:
+        """Return the least periods after the sampled layers: 2 if the peak is known, else 0.
+
+        The walk to a peak goes through the first and the last of them (:mod:`.few_layers`).
+        """
+        return 2 if all(s.period(max(s.start, s.sampled - 1)) for s in self._stacks(name)) else 0
+
+    def _stacks(self, name: str) -> list[LayerStack]:
+        """Return the stacks whose number of layers a symbol stands for."""
+        return [stack for stack in self.stacks if self.symbols.get(stack.path) == name]
+
+    def _min_layers(self, name: str) -> int:
+        """Return the smallest number of layers, by its symbol, for which formulas hold."""
+        periods, numbers = self._min_periods(name), list[int]()
+        for stack in self._stacks(name):
+            start = max(stack.start, stack.sampled - (periods > 0))
+            period = stack.period(stack.start)
+            numbers.append(start + periods * period + (len(stack) - start) % period)
+        return max(numbers)
+
+    def domain(self, symbols: Iterable[str]) -> Iterator[str]:
+        """Yield the conditions on numbers of layers: ``L >= 4``, ``L mod 2 = 0``."""
+        for name in symbols:
+            yield f"{name} >= {self._min_layers(name)}"
+            stacks = self._stacks(name)
+            for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
+                if period > 1:
+                    yield f"{name} mod {period} = {len(stacks[0]) % period}"
+
+    @property
+    def longer(self) -> Lengths | None:
+        """Lengths at which formulas are verified, the least that they hold for; None without any.
+
+        Where no number of layers has a symbol, it is one layer more than the sample has.
+        """
+        least = {name: self._min_layers(name) for name in {*self.symbols.values()}}
+        lengths = {}
+        for stack in self.stacks:
+            more = stack.sampled + (not self.symbols)
+            lengths[stack.path] = min(len(stack), least.get(self.symbols.get(stack.path, ""), more))
+        return None if lengths in (self.full, self.lengths) else lengths
+
+
+def sample_of(stacks: Sequence[LayerStack]) -> SampledLayers | None:
+    """Return the sampled layers of stacks; None if these are all of them."""
+    if sum(stack.sampled for stack in stacks) >= sum(map(len, stacks)):
         return None
-    lengths[-1] = {stack.path: stack.sample_length(lengths[-1][stack.path]) for stack in stacks}
-    rows[-1] = counts_of(stacks, lengths[-1])
-    weights = _combination(rows, counts_of(stacks, whole))
-    if not stacks or sum(map(sum, rows)) - len(rows) > sum(whole.values()):
-        return None
-    symbols = _symbols(stacks)
-    slopes = {name: _combination(rows, _slope(stacks, symbols, name)) for name in symbols.values()}
-    if not all(slopes.values()):
-        symbols, slopes = {}, {}
-    return Samples(stacks, lengths, weights, symbols, slopes)
-
-
-def _kinds(stacks: Sequence[LayerStack]) -> list[int]:
-    return sorted({kind for stack in stacks for kind in stack.kinds})
-
-
-def counts_of(stacks: Sequence[LayerStack], lengths: Lengths) -> list[int]:
-    """Return 1, then the number of layers of each kind."""
-    seen = [kind for stack in stacks for kind in stack.kinds[: lengths[stack.path]]]
-    return [1, *map(seen.count, _kinds(stacks))]
-
-
-def _lengths_to_try(stacks: Sequence[LayerStack]) -> Iterator[Lengths]:
-    """Yield lengths to try: one layer of each stack, then ever more of all.
-
-    Of stacks that are not equally long, each but the last also has one layer more. A layer of a new
-    kind is never the last, as it may affect the next one.
-    """
-    longest = max(map(len, stacks), default=0)
-    alone = stacks[:-1] if len({len(stack) for stack in stacks}) > 1 else []
-    for length in range(1, longest + 1):
-        for one in (None, *alone):
-            lengths = {s.path: min(length + (s is one), len(s)) for s in stacks}
-            if not any(stack.ends_with_new_kind(lengths[stack.path]) for stack in stacks):
-                yield lengths
-
-
-def _combination(rows: Sequence[Sequence[int]], wanted: Sequence[Any]) -> list[Any]:
-    """Return weights with which the rows sum to ``wanted``; [] if there are none."""
-    import sympy
-
-    names = [sympy.Dummy() for _ in rows]
-    system = sympy.Matrix(rows).T, sympy.Matrix(wanted)
-    solutions = list(sympy.linsolve(system, *names))
-    return list(solutions[0].subs(dict.fromkeys(names, 0))) if solutions else []
+    return SampledLayers(stacks, _symbols(stacks))
 
 
 def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
@@ -231,17 +252,3 @@ def _symbols(stacks: Sequence[LayerStack]) -> dict[str, str]:
     names = firsts if len(set(firsts)) == len(paths) else ["_".join(path[same:]) for path in paths]
     by_path = {".".join(path): f"{LAYERS}_{name}" for path, name in zip(paths, names, strict=True)}
     return {path: by_path[path] for path in repeated}
-
-
-def _slope(stacks: Sequence[LayerStack], symbols: Mapping[str, str], name: str) -> list[Any]:
-    """Return how counts by kind change with one layer more in every stack of a symbol."""
-    import sympy
-
-    kinds = _kinds(stacks)
-    more = [sympy.Integer(0) for _ in kinds]
-    for stack in stacks:
-        if symbols.get(stack.path) == name:
-            period = stack.period(stack.start)
-            for kind in stack.kinds[stack.start : stack.start + period]:
-                more[kinds.index(kind)] += sympy.Rational(1, period)
-    return [0, *more]

@@ -6,7 +6,6 @@ recurrent state does not grow, the cache of attention grows by a row a token. On
 confirms it. Entry point: :class:`WholeModel`.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.request.decoding import with_step
+from attnprof.trace.request.decoding import extrapolated, with_step
 from attnprof.trace.request.target import RunMode, Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 from attnprof.trace.run.limits import TooLongError
@@ -60,7 +59,7 @@ class Growth:
         for name in self._lengths:
             if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
                 return None
-        return _extrapolated(kept, _line(least, most, sizes), {})
+        return _extrapolated(kept, _line(least, most, sizes))
 
     def _sampled_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
         """Return the least sizes, the largest ones, and the caches that prompts leave.
@@ -72,7 +71,7 @@ class Growth:
             most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
             most = {name: most.get(name, 5) for name in hints}
             self._sampled = least, most, list(self._prompts(least, most))
-            _extrapolated(self._sampled[2], _line(least, most, least), {})
+            _extrapolated(self._sampled[2], _line(least, most, least))
         return self._sampled
 
     def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
@@ -115,29 +114,14 @@ def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequ
     return extended
 
 
-def _extrapolated(
-    values: Sequence[Any], line: Callable[[Sequence[int]], Any], seen: dict[int, Any]
-) -> Any:
-    """Return a cache's value at other sizes, extrapolated from its values after each prompt."""
+def _extrapolated(kept: Sequence[Any], line: Callable[[Sequence[int]], Any]) -> Any:
     import torch
 
-    one = result = values[0]
-    if id(one) in seen or all(other is one for other in values):
-        result = seen.get(id(one), one)
-    elif isinstance(one, torch.Tensor):
+    def tensor(values: Sequence[Any]) -> Any:
         shapes = zip(*(x.shape for x in values), strict=True)
-        result = torch.empty([line(numbers) for numbers in shapes], dtype=one.dtype)
-    elif isinstance(one, list | tuple):
-        made = [_extrapolated(parts, line, seen) for parts in zip(*values, strict=True)]
-        result = made if isinstance(one, list) else tuple(made)
-    elif isinstance(one, dict):
-        result = {name: _extrapolated([x[name] for x in values], line, seen) for name in one}
-    elif isinstance(one, int) and not isinstance(one, bool):
-        result = line(values)
-    elif hasattr(one, "__dict__") and not isinstance(one, type):
-        result = seen[id(one)] = copy.copy(one)
-        vars(result).update(_extrapolated([vars(x) for x in values], line, seen))
-    return result
+        return torch.empty([line(numbers) for numbers in shapes], dtype=values[0].dtype)
+
+    return extrapolated(kept, line, tensor)
 
 
 #: Inputs of a forward pass that are decoded one token at a time.

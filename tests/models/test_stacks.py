@@ -11,7 +11,7 @@ from attnprof.models.forms import at_layers
 from attnprof.models.parts import distinct_names, layer_names, layers_of, places
 from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject
-from attnprof.models.stacks import LayerStack, samples_of
+from attnprof.models.stacks import LayerStack, sample_of
 from tests.models.tiny import LATENT, MOE, TINY
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
@@ -38,21 +38,42 @@ def total(stacks):
 def test_sums_in_layers_are_those_of_models_with_more_of_them(name):
     stacks, period = STACKS[name]
     made = [LayerStack(f"stack{n}", kinds) for n, kinds in enumerate(stacks)]
-    samples = samples_of(made)
-    values = [
-        total(stack.kinds[: lengths[stack.path]] for stack in made) for lengths in samples.lengths
-    ]
-    assert samples.summed(values) == total(stacks)
-    formula = samples.summed(values, by_layers=True)
-    assert {str(name) for name in formula.free_symbols} == {*samples.symbols.values()} != set()
-    apart = len(samples.slopes) > 1
+    sample = sample_of(made)
+    each = {(x, n): EACH[x.kinds[n]] for x in made for n in range(sample.lengths[x.path])}
+    each[None] = BESIDE
+    assert sum(times * each[layer] for layer, times in sample.times(sample.full).items()) == total(
+        stacks
+    )
+    formula = sample.in_layers(each)
+    assert {str(name) for name in formula.free_symbols} == {*sample.symbols.values()} != set()
+    apart = len({*sample.symbols.values()}) > 1
     for turns in (0, 1, 5):
         longer = [
-            kinds + kinds[-period:] * ((turns + apart * place) * (stack.path in samples.symbols))
+            kinds + kinds[-period:] * ((turns + apart * place) * (stack.path in sample.symbols))
             for place, (stack, kinds) in enumerate(zip(made, stacks, strict=True))
         ]
         numbers = {s.path: len(kinds) for s, kinds in zip(made, longer, strict=True)}
-        assert at_layers(formula, samples.numbers(numbers)) == total(longer)
+        assert at_layers(formula, sample.numbers(numbers)) == total(longer)
+
+
+def test_the_first_and_the_last_layer_count_once():
+    stack = LayerStack("layers", (1,) * 12)
+    sample = sample_of([stack])
+    assert sample.lengths == {"layers": 3}
+    assert sample.times({"layers": 12}) == {None: 1, (stack, 0): 1, (stack, 1): 10, (stack, 2): 1}
+    each = {(stack, 0): 100, (stack, 1): 7, (stack, 2): 20}
+    assert sample.in_layers(each) == 7 * symbol("L") + 106
+
+
+def test_what_runs_between_two_layers_runs_once_less_than_there_are_layers():
+    """Also where the last sampled layer is of another kind than the last of all."""
+    stack = LayerStack("layers", (1, 1, 1, 2) * 3)
+    sample = sample_of([stack])
+    assert sample.lengths == {"layers": 5}
+    between = {(stack, n): int(n < 4) for n in range(5)}
+    assert sample.in_layers(between) == symbol("L") - 1
+    kinds = {(stack, n): int(kind == 2) for n, kind in enumerate(stack.kinds[:5])}
+    assert sample.in_layers(kinds) == symbol("L") / 4
 
 
 @pytest.mark.parametrize(

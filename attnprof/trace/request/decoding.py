@@ -1,7 +1,8 @@
 """Decoding steps of user modules: one token, with the cache that N - 1 earlier tokens leave."""
 
+import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import isfunction, signature
 from typing import Any
@@ -69,8 +70,18 @@ def _with_cache(
 
     def make(sizes: Sizes) -> CachedCall:
         module = target.make(sizes).eval()
-        two, three = (cache_after(module, {**sizes, "N": n}) for n in (2, 3))
-        return CachedCall(module, {**flags, name: _extended(two, three, sizes["N"] - 1, set())})
+        caches = [cache_after(module, {**sizes, "N": n}) for n in (2, 3)]
+
+        def number(pair: Sequence[Any]) -> Any:
+            two, three = pair
+            return two + sizes["N"] - 3 if three == two + 1 else two
+
+        def tensor(pair: Sequence[Any]) -> Any:
+            two, three = pair
+            shape = map(number, zip(two.shape, three.shape, strict=True))
+            return two if two.shape == three.shape else two.new_zeros([*shape])
+
+        return CachedCall(module, {**flags, name: extrapolated(caches, number, tensor)})
 
     step = replace(source, inputs=tuple(map(_of_one_token, inputs)), make=make)
     return replace(target, step=step)
@@ -113,27 +124,38 @@ def _of_one_token(item: Input, length: str = "N") -> Input:
     return replace(item, dims=tuple(dims))
 
 
-def _extended(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
-    """Return the cache after ``tokens`` tokens, from the caches after two and three tokens."""
+def extrapolated(
+    values: Sequence[Any], number: Callable[[Sequence[int]], Any],
+    tensor: Callable[[Sequence[Any]], Any], seen: dict[int, Any] | None = None,
+) -> Any:  # fmt: skip
+    """Return a cache at another length, made of the caches at a few lengths.
+
+    ``number`` and ``tensor`` give a number and a tensor, from those at the same place in each. What
+    is the same object in all caches stays, and other objects are copied.
+    """
     import torch
 
-    if isinstance(two, torch.Tensor):
-        shape = [
-            tokens + a - 2 if b == a + 1 else a for a, b in zip(two.shape, three.shape, strict=True)
-        ]
-        return two if two.shape == three.shape else two.new_zeros(shape)
-    if isinstance(two, list | tuple):
-        made = [_extended(a, b, tokens, seen) for a, b in zip(two, three, strict=True)]
-        return made if isinstance(two, list) else tuple(made)
-    if isinstance(two, dict):
-        return {name: _extended(value, three[name], tokens, seen) for name, value in two.items()}
-    if isinstance(two, int) and not isinstance(two, bool):
-        return tokens + two - 2 if three == two + 1 else two
-    if hasattr(two, "__dict__") and id(two) not in seen and not isinstance(two, type):
-        seen.add(id(two))
-        for name, value in vars(two).items():
-            vars(two)[name] = _extended(value, vars(three)[name], tokens, seen)
-    return two
+    seen = {} if seen is None else seen
+    one = result = values[0]
+    if id(one) in seen or all(other is one for other in values):
+        result = seen.get(id(one), one)
+    elif isinstance(one, torch.Tensor):
+        result = tensor(values)
+    elif isinstance(one, list | tuple):
+        made = [extrapolated(x, number, tensor, seen) for x in zip(*values, strict=True)]
+        result = made if isinstance(one, list) else tuple(made)
+    elif isinstance(one, dict):
+        result = {
+            name: extrapolated([value[name] for value in values], number, tensor, seen)
+            for name in one
+        }
+    elif isinstance(one, int) and not isinstance(one, bool):
+        result = number(values)
+    elif hasattr(one, "__dict__") and not isinstance(one, type):
+        result = seen[id(one)] = copy.copy(one)
+        inside = [vars(value) for value in values]
+        vars(result).update(extrapolated(inside, number, tensor, seen))
+    return result
 
 
 def _empty_cache(module: Any, scope: Mapping[str, Any], *, states: bool) -> Any:
