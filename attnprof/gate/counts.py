@@ -15,9 +15,9 @@ from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError, NotFoundError, RequestError
 from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.request import PointRequest
-from attnprof.trace.events import KINDS, QUANTITIES, flops_of, grouped, totals
+from attnprof.trace.events import KINDS, QUANTITIES, flops_of, totals
 from attnprof.trace.request.lookup import first_guesses_alone
-from attnprof.units import setting_text
+from attnprof.units import grouped, setting_text
 from attnprof.user_code import error_text, is_place
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Self
 
 from attnprof.algebra.maxima import running_maximum
+from attnprof.units import grouped
 
 Size = Any  # int | sympy.Expr
 
@@ -190,14 +191,6 @@ def peak(trace: Trace, phase: str) -> Size:
 def unnumbered(module: str) -> str:
     """Return ``layers.*.linear1`` for ``layers.3.linear1``."""
     return ".".join("*" if part.isdigit() else part for part in module.split("."))
-
-
-def grouped(calls: Iterable[Call], key: Callable[[Call], Any]) -> dict[Any, list[Call]]:
-    """Return calls by their key, in order."""
-    groups: dict[Any, list[Call]] = {}
-    for call in calls:
-        groups.setdefault(key(call), []).append(call)
-    return groups
 
 
 def times_of(calls: Iterable[Call]) -> Size | None:

@@ -8,9 +8,10 @@ from typing import Any
 from attnprof.algebra.maxima import running_maximum
 from attnprof.errors import RequestError
 from attnprof.record import Report
-from attnprof.trace.events import Size, Trace, added, bound, flops_of, grouped
+from attnprof.trace.events import Size, Trace, added, bound, flops_of
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import Value, evaluate
+from attnprof.units import grouped
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import Any
 
 from attnprof.algebra.orders import leading_terms, total
 from attnprof.record import DeriveRecord, Report
-from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
+from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.curves import curves_of
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import evaluate
+from attnprof.units import grouped
 
 
 def report_of(
