@@ -148,6 +148,17 @@ def test_formulas_are_checked_over_all_magnitudes():
     assert max(lengths) > 10_000
 
 
+@pytest.mark.parametrize("length", [48, 64, 250])
+def test_lengths_at_which_a_rounded_float_is_another_number_are_outside(length):
+    def resized(x):
+        return x @ nn.functional.interpolate(x.mT, scale_factor=length / x.shape[1])
+
+    forms = attnprof.derive(resized, None, inputs=INPUTS, phases=["forward"]).phases["forward"]
+    others = [n for n in range(2, 65537) if math.floor(n * (length / n)) != length]
+    assert len(others) > 3000
+    assert not [n for n in others if forms.holds({"B": 2, "N": n, "d": 8})]
+
+
 def test_sizes_to_try_are_ends_powers_of_two_and_others():
     sizes = telling_sizes(range(4, 3073), 768, 20)
     assert len(sizes) == 20

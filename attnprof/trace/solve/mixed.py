@@ -4,7 +4,7 @@ Some sizes were symbols in the runs behind these formulas; the others were numbe
 :meth:`Mixed.extend_ranges` extends run by run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, product
@@ -37,7 +37,9 @@ SHORT, LONG = 400, 4_000
 #: How many times as many turns of a loop as the runs behind formulas had are tried.
 _TIMES = 2
 #: Sizes at which a range is tried: of long runs, at least and at most; operations of all of them.
-_CHECKS, _ALL_CHECKS = (3, 5, 20), 2_500
+_CHECKS, _ALL_CHECKS = (3, 5, 60), 2_500
+#: The same at most, once a size inside has differed.
+_MORE_CHECKS = 400
 #: A size at which large arrays that code makes outside of torch show.
 _REAL = 2048
 #: Most steps of a search for a border.
@@ -336,21 +338,39 @@ def _shape_with(formulas: Mixed, others: Sizes, name: str, size: int) -> dict[st
 
 
 def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> None:
-    """Try sizes all over a range, where code likes to branch; end it before one that differs."""
+    """Try sizes all over a range, where code likes to branch; end it before one that differs.
+
+    What is left of the range is then tried at more sizes: where code rounds a float of a size, as
+    in ``int(n * (64 / n))``, the sizes that differ lie anywhere.
+    """
     longest = formulas.operations(formulas.near(**{name: sizes[-1]}))
     few, least, most = _CHECKS
     least = few if longest > LONG else least
-    many = max(least, min(most, int(_ALL_CHECKS / max(longest, 1))))
+    affordable = int(_ALL_CHECKS / max(longest, 1))
+    many = max(least, min(most, affordable))
     probes = telling_sizes(sizes, sizes[0], many)
     if name not in FIRST and longest > SHORT:  # layers of every kind
         probes = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
+    border: int | None = None
+    while (size := _first_that_differs(formulas, name, probes, runs)) is not None:
+        last = max(x for x in sizes if x < size) if size > sizes[0] else 0
+        if last <= sizes[0] + sizes.step:
+            raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
+        border, sizes = size, sizes[: sizes.index(last) + 1]
+        more = min(_MORE_CHECKS, affordable)
+        probes = telling_sizes(sizes, sizes[0], more) if more > many else []
+    if border is not None:
+        formulas.borders.append(f"the code branches at {name} = {border}")
+        formulas.branches[name] = border
+        formulas.end_at(name, sizes[-1])
+
+
+def _first_that_differs(
+    formulas: Mixed, name: str, probes: Iterable[int], runs: Runs
+) -> int | None:  # fmt: skip
+    """Return the smallest of the sizes at which a run contradicts the formulas, or None."""
     for place, size in enumerate(sorted(probes)):
         shape = _shape_with(formulas, formulas.others[place % len(formulas.others)], name, size)
         if formulas.holds(shape) and not formulas.fits(shape, runs):
-            last = max(x for x in sizes if x < size) if size > sizes[0] else 0
-            if last <= sizes[0] + sizes.step:
-                raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
-            formulas.borders.append(f"the code branches at {name} = {size}")
-            formulas.branches[name] = size
-            formulas.end_at(name, last)
-            return
+            return size
+    return None

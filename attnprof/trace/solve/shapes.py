@@ -63,7 +63,9 @@ def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     """Return ``most`` sizes of a class, or all if they are few, nearest to ``start`` first.
 
-    Both ends, powers of two, squares, sizes next to these, and others; the same in every call.
+    Both ends, powers of two, squares and sizes next to these, and at least a third of random ones:
+    where code rounds a float of a size, it differs at sizes that have nothing in common. The same
+    in every call.
     """
     if len(sizes) <= min(_FEW, most):
         return sorted(sizes, key=lambda size: abs(size - start))
@@ -75,7 +77,8 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     neighbours = [size + step for size in (*powers[-3:], *squares) for step in (-1, 1)]
     chance.shuffle(neighbours)
     others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
-    wanted = (low, high, *powers[::-1], *neighbours[:3], sizes[1], *squares, *others)
+    likely = (low, high, *powers[::-1], *neighbours[:3], sizes[1], *squares)
+    wanted = (*likely[: most - most // 3], *others, *likely)
     indexes = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
     chosen = list(dict.fromkeys(sizes[place] for place in indexes))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))
