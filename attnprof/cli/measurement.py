@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.arguments import MOST_THREADS, shown
 from attnprof.cli import options as opt
+from attnprof.cli.parameters import NAMES as POSSIBLE
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.record.files import read_toml
 from attnprof.record.recognition import take_modules
-from attnprof.workload import DTYPES, PHASES, SCOPES
 
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
@@ -80,11 +80,6 @@ class Measurement:
 SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
 NAMES = ("attention", "scope", "dtype", "phase", "device")
 LISTS = {"settings": "set", "args": "arg", "inputs": "input"}
-#: Names that are possible.
-POSSIBLE: Mapping[str, Sequence[str]] = {
-    "scope": SCOPES, "dtype": DTYPES, "phase": ("forward", "prefill", *PHASES[1:]),
-    "device": ("auto", "cpu", "cuda"),
-}  # fmt: skip
 #: Keys of a case that a grid does not have.
 CASE_KEYS = ("rule", "time", "formula", "compile")
 _EXAMPLES = {
@@ -204,9 +199,11 @@ def _axis(key: str, text: str, where: str) -> Sequence[Any]:
     """Return the sizes or names of a grid's axis."""
     if key in SIZES:
         return parse_sizes(text, where)
-    if key not in POSSIBLE:
+    possible = POSSIBLE.get(key)
+    if possible is None:  # mechanisms
         return parse_names(text, where)
-    return parse_names(text, where, f"possible: {', '.join(POSSIBLE[key])}")
+    names = possible[""] if isinstance(possible, dict) else possible
+    return parse_names(text, where, f"possible: {', '.join(names)}")
 
 
 def _as_list(

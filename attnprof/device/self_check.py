@@ -81,10 +81,10 @@ class _TimedLayer:
         seconds = sorted(measure(self.request))
         undisturbed, quiet_s = before and is_undisturbed(), seconds[len(seconds) // 4]
         self.profiled_s = self.profiled_s or median(seconds)
-        if undisturbed >= self.is_undisturbed:
-            better = undisturbed > self.is_undisturbed
-            self.quiet_s = quiet_s if better else min(self.quiet_s, quiet_s)
-            self.is_undisturbed = undisturbed
+        if undisturbed and not self.is_undisturbed:
+            self.quiet_s, self.is_undisturbed = quiet_s, True
+        elif undisturbed == self.is_undisturbed:
+            self.quiet_s = min(self.quiet_s, quiet_s)
 
     def result(self) -> CheckedLayer:
         """Return the layer as a calibration keeps it."""
