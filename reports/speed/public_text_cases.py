@@ -64,7 +64,8 @@ def cases() -> list[Case]:
             "gla:naive_recurrent_gla", "q k v g", "channel"), longest=LOOPED),
         of_rule("dsa", hf, f"{layers} eager", indexed("eager")),
         of_rule("dsa sdpa", hf, f"{layers} sdpa", indexed("sdpa")),
-        of_rule("topk", fla, "core, naive", picked),
+        of_rule("topk", fla, "core, naive", picked(gathered=True)),
+        of_rule("topk dense-mask", fla, "core, naive", picked(gathered=False)),
         of_rule("differential", hf, f"{layers} eager", differential("eager")),
         of_rule("differential sdpa", hf, f"{layers} sdpa", differential("sdpa")),
     ]  # fmt: skip
@@ -230,25 +231,33 @@ def indexed(way: str) -> Callable[[int], Pair]:
     return make
 
 
-def picked(n: int) -> Pair:
-    """The indexer and attention over what it picks, of given queries, keys, values, shares."""
-    import torch
-    from torch import nn
+def picked(*, gathered: bool) -> Callable[[int], Pair]:
+    """The indexer and attention over what it picks, of given queries, keys, values, shares.
 
-    from attnprof.blocks.picked import picked_attention, picks
+    Theirs masks all products. Ours multiplies the picked keys only, or masks as theirs does.
+    """
 
-    text = naive("dsa:naive_dsa")
+    def make(n: int) -> Pair:
+        import torch
+        from torch import nn
 
-    def ours(q: Any, k: Any, v: Any, *index: Any) -> Any:
-        places = picks(*(x.detach() for x in index), top=TOP, causal=True)
-        heads = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-        return picked_attention(*heads, places, top=TOP, causal=True).transpose(1, 2)
+        from attnprof.blocks.picked import over_picks, picks
 
-    heads = [torch.randn(BATCH, n, HEADS, HEAD) for _ in "qkv"]
-    count, width = INDEX.values()
-    index = [torch.randn(BATCH, n, *shape) for shape in ((count, width), (width,), (count,))]
-    call = side(nn.Module(), lambda *inputs: text(*inputs, topk=TOP))
-    return side(nn.Module(), ours), call, [*heads, *index]
+        text = naive("dsa:naive_dsa")
+
+        def ours(q: Any, k: Any, v: Any, *index: Any) -> Any:
+            indices = picks(*(x.detach() for x in index), top=TOP, causal=True)
+            heads = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+            mixed = over_picks(*heads, indices, gathered=gathered, top=TOP, causal=True)
+            return mixed.transpose(1, 2)
+
+        heads = [torch.randn(BATCH, n, HEADS, HEAD) for _ in "qkv"]
+        count, width = INDEX.values()
+        index = [torch.randn(BATCH, n, *shape) for shape in ((count, width), (width,), (count,))]
+        call = side(nn.Module(), lambda *inputs: text(*inputs, topk=TOP))
+        return side(nn.Module(), ours), call, [*heads, *index]
+
+    return make
 
 
 # -- recurrences --------------------------------------------------------------------------------
