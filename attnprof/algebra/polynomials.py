@@ -182,17 +182,17 @@ class Branches:
         A :class:`NotPiecewisePolynomialError` that it raises is remembered, too.
         """
         before, kept = len(self.decided), self._made.setdefault(key, [])
-        for made, signs in kept:
+        for result, signs in kept:
             if all(self.sign(dict(terms)) == sign for terms, sign in signs.items()):
-                return _raised(made)
+                return _raised(result)
             del self.decided[before:]
         try:
-            made = make()
+            result = make()
         except NotPiecewisePolynomialError as error:
-            made = error
+            result = error
         compared = {tuple(terms.items()): terms for terms in self.decided[before:]}
-        kept.append((made, {items: self.sign(terms) for items, terms in compared.items()}))
-        return _raised(made)
+        kept.append((result, {items: self.sign(terms) for items, terms in compared.items()}))
+        return _raised(result)
 
     def size(self, which: int) -> "PolynomialSize":
         """Return a variable as a size: 0 is seq_len, 1 is head_dim."""
@@ -319,11 +319,11 @@ class PolynomialSize:
         return self._sign(0) != 0
 
 
-def _raised(made: Any) -> Any:
+def _raised(result: Any) -> Any:
     """Return a remembered result of :meth:`Branches.once`, or raise it if it is an error."""
-    if isinstance(made, NotPiecewisePolynomialError):
-        raise made
-    return made
+    if isinstance(result, NotPiecewisePolynomialError):
+        raise result
+    return result
 
 
 def _terms(value: Any) -> Polynomial:

@@ -153,11 +153,11 @@ class Latent(Mechanism):
             shared, rotary = turned(shared, *turns), turned(rotary, *turns)
         return key, shared, normed(latent, layer.kv_norm), rotary
 
-    def _heads(self, layer: Any, made: Any, rotary: Any) -> tuple[Any, Any]:
+    def _heads(self, layer: Any, rows: Any, rotary: Any) -> tuple[Any, Any]:
         """Return keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
-        b, m, _ = made.shape
+        b, m, _ = rows.shape
         h, (_, width, value) = layer.sizes.num_heads, self.widths(layer.sizes.head_dim)
-        parts = made.view(b, m, h, width + value).split([width, value], -1)
+        parts = rows.view(b, m, h, width + value).split([width, value], -1)
         keys, values = (part.transpose(1, 2) for part in parts)
         if rotary is not None:
             keys = join([keys, rotary.unsqueeze(1).expand(b, h, m, self.rope_dim)], -1)
@@ -222,8 +222,8 @@ class Latent(Mechanism):
         if self.form(layer.sizes.head_dim, "decode") == "absorbed":
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
         # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
-        made = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
-        keys, values = self._heads(layer, made, rows[..., c:] if self.rope_dim else None)
+        expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+        keys, values = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
         return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
 
     def _later(self, x: Any, cached: Any) -> Any:

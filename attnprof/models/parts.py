@@ -328,8 +328,8 @@ def _experts(layer: Any, text: Any) -> str:
     if experts < 2:
         return ""
     chosen = [first_number(part, _CHOSEN) for part in layer.modules()]
-    seen = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
-    return f"moe {experts}/{seen}" if seen else f"moe {experts}"
+    top = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
+    return f"moe {experts}/{top}" if top else f"moe {experts}"
 
 
 def _difference(first: Any, layer: Any, paths: Sequence[str]) -> str:

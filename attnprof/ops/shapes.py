@@ -51,7 +51,7 @@ def empty(
     *, item_size: int = 0, whole: bool | None = None,
 ) -> T:  # fmt: skip
     """Return uninitialised memory; ``cost`` is that of filling it in the same operation."""
-    out = like.made(like.counter, shape, layout, item_size or like.item_size)
+    out = like.allocate(like.counter, shape, layout, item_size or like.item_size)
     out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
     like.counter.record(name, shape, cost or costs.Cost(), out.size_bytes)

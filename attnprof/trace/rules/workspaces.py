@@ -67,7 +67,7 @@ class UnknownWorkspaceError(Exception):
 
 def workspaces(table: Mapping[str, Workspace]) -> None:
     """Enter formulas for operations; names are separated by spaces."""
-    WORKSPACES.update({name: made for names, made in table.items() for name in names.split()})
+    WORKSPACES.update({name: rule for names, rule in table.items() for name in names.split()})
 
 
 def is_mask(index: Any) -> bool:
