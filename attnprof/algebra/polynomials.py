@@ -1,9 +1,10 @@
-"""Polynomials: in one variable as coefficients (``Poly``), in seq_len and head_dim as sizes.
+"""Costs as exact polynomials, to solve for crossovers: in one variable (``Poly``), or in two sizes.
 
-A mechanism's text is run once on two :class:`PolynomialSize`. Its comparisons (max, min, if) are
-decided at a sample point and noted in :class:`Branches`; the cost is one polynomial wherever they
-are decided alike, and elsewhere the text is run again. sympy could do this, but takes longer to
-import than the whole command. ``sympy.sympify`` reads the texts made here.
+A mechanism's text is run once on two :class:`PolynomialSize`, seq_len and head_dim. Its comparisons
+(max, min, if) are decided at a sample point and noted in :class:`Branches`; the cost is one
+polynomial wherever they are decided alike, and elsewhere the text is run again. sympy could do
+this, but takes longer to import than the whole command. ``sympy.sympify`` reads the texts written
+here. Entry points: :class:`Branches` and :func:`terms_of`.
 """
 
 import math
@@ -168,7 +169,7 @@ class Branches:
     """
 
     def __init__(self, sample: tuple[int, int]) -> None:
-        self._made: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
+        self._results: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
         self.move(sample)
 
     def move(self, sample: tuple[int, int]) -> None:
@@ -181,7 +182,7 @@ class Branches:
 
         A :class:`NotPiecewisePolynomialError` that it raises is remembered, too.
         """
-        before, kept = len(self.decided), self._made.setdefault(key, [])
+        before, kept = len(self.decided), self._results.setdefault(key, [])
         for result, signs in kept:
             if all(self.sign(dict(terms)) == sign for terms, sign in signs.items()):
                 return _raised(result)

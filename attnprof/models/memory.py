@@ -8,7 +8,7 @@ The cache after a prompt is counted by kind of layer, as numbers and as formulas
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -23,7 +23,7 @@ from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import chosen, evaluate
+from attnprof.trace.sizes import chosen, evaluate, live_bytes
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
@@ -285,7 +285,7 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     Empty for a phase that replaces earlier memory, as a cache by a longer copy.
     """
     counts: Counter[Any] = Counter()
-    for call, size, number in _live_at_peak(trace.calls, phase):
+    for call, size, number in _live_at_peak(trace, phase):
         module = unnumbered(call.module.removeprefix("module").removeprefix("."))
         counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += number
     tensors = [
@@ -300,20 +300,14 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     return [one for one in tensors[:_MOST_TENSORS] if one.bytes >= least]
 
 
-def _live_at_peak(calls: Sequence[Call], phase: str) -> Iterator[tuple[Call, int, int]]:
+def _live_at_peak(trace: Trace, phase: str) -> Iterator[tuple[Call, int, int]]:
     """Yield calls with results alive at the peak, the bytes of a result, and how many there are.
 
     In a run that repeats the calls of a few layers, several storages have one number.
     """
-    counted = [call for call in calls if phase != "forward" or call.part == "forward"]
-    totals = list(accumulate(call.takes - call.gives for call in counted))
-    most = [
-        now + call.workspace if phase != "backward" or call.part == phase else 0
-        for call, now in zip(counted, totals, strict=True)
-    ]
-    last = max(range(len(most)), key=most.__getitem__, default=-1)
+    last, _ = max(live_bytes(trace, phase, {}), key=itemgetter(1), default=(-1, 0))
     live: dict[int, list[Any]] = {}
-    for call in counted[: last + 1]:
+    for call in trace.calls[: last + 1]:
         for number in call.died:
             live[number][2] -= 1
         for number, size in call.born:

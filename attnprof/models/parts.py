@@ -76,6 +76,10 @@ def layers_of(places: Mapping[str, ModulePlace]) -> list[str]:
 
 
 def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
+    """Return a module's place, by the names and classes of the modules that it is inside of.
+
+    ``heads`` are the paths of the model's output embeddings.
+    """
     match = _LAYER.match(name)
     layer = match.group() if match else ""
     part = "other"

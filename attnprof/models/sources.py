@@ -130,6 +130,7 @@ _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim
 _TIME_STEPS = ("context_length", "num_input_channels")
 #: Fields for the number of pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
+#: Dimensions of tokens, as ``--input`` takes them.
 _TEXT = "B, N int64"
 #: Inputs that are tokens; and fields of configurations whose models take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})

@@ -126,6 +126,7 @@ def cut_at(x: T, place: int, part: Any) -> T:
 
 
 def _length(size: costs.Number, part: slice) -> costs.Number:
+    """Return the length of a slice of a dimension."""
     if part.stop is None and costs.is_plain(part.start) and part.start == -1:
         return 1  # the last one, whatever the size is
     length = _bound(part.stop, size)

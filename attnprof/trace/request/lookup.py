@@ -44,8 +44,9 @@ from attnprof.user_code import error_text, is_place, loaded
 _TRIES, _SECONDS = 64, 8.0
 #: Operations of each run.
 _OPERATIONS = 3000
-#: Tokens at which a guess is tried: tables may be shorter.
+#: Tokens at which a guess is tried, in turn: the code's tables may be shorter than the first.
 _LENGTHS, _LONGER = (256, 64, 12), (1024,)
+#: Whether only first guesses are tried: :func:`first_guesses_alone`.
 _ALONE = ContextVar("alone", default=False)
 #: The end of an error message where other guesses might have run.
 UNTRIED = "no other inputs were tried"

@@ -146,7 +146,7 @@ EXPANSIONS: dict[str, Replacement] = {
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 
 
-def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Replacement | None:
+def expansion_of(func: Any, args: tuple[Any, ...]) -> Replacement | None:
     """Return a function of the operations that this one is made of, or None.
 
     None for an operation that is one kernel, or for which a user has registered a rule.

@@ -16,8 +16,9 @@ from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
-#: Bytes, from the result and the call.
+#: A formula: bytes of scratch memory, from an operation's result and its arguments by name.
 Workspace = Callable[[Any, Any], Size]
+#: (size, stride) of each dimension.
 _Layout = list[tuple[Size, Size]]
 
 WORKSPACES: dict[str, Workspace] = {}

@@ -353,7 +353,7 @@ class Choices:
     In a ``routed`` run the rows of an expert are followed to the products that read its weights.
     """
 
-    def __init__(self, *, routed: bool = False) -> None:
+    def __init__(self, *, routed: bool) -> None:
         self._routed = routed
         self._rows: dict[Size, Size] = {}
         self.notes: list[str] = []

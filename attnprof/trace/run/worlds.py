@@ -309,7 +309,7 @@ class UnsupportedTensorError(CannotRunError):
 
 
 @contextmanager
-def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
+def refusing_unsupported_tensors(*, symbolic: bool) -> Iterator[None]:
     """Raise :class:`UnsupportedTensorError` for torch's errors about unsupported tensors inside.
 
     Also for higher-order operations that fail in torch, unless sizes are ``symbolic``: numbers may
