@@ -333,7 +333,6 @@ def _either(flags: Sequence[Number]) -> Number:
 
 
 def _where(flag: Number, yes: Number, no: Number) -> Number:
-    """Return ``yes`` where a flag is 1, ``no`` where it is 0."""
     if isinstance(flag, int):
         return yes if flag else no
     return flag * yes + (1 - flag) * no

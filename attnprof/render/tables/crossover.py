@@ -91,7 +91,6 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
-    """Return the cells of a row of the table."""
     unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
     size = str(row.fixed_size) if row.over == "seq" else format_count(row.fixed_size)
     if row.skipped:

@@ -243,7 +243,6 @@ def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield a recomputed table."""
     yield Text(title_of(values), style="bold")
     rows, names, labels = values["rows"], values["columns"], 0
     while labels < 2 and not any(isinstance(row[names[labels]], Mapping) for row in rows):

@@ -146,7 +146,6 @@ class Remembering(EagerMode):
         return Remembering._make_view, (place, sizes, strides, further, self._device(tensor))
 
     def _operand(self, tensors: list[Any], place: int) -> Any:
-        """Return one of the tensors."""
         return tensors[place]
 
     def _make_view(
