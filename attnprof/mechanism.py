@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from attnprof.arguments import choice, parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.errors import RequestError, closest
-from attnprof.ops.layer import Definition, LayerSizes, Weight, counted, kept, made, merge_heads
+from attnprof.ops.layer import Definition, LayerSizes, Weight, build, counted, kept, merge_heads
 from attnprof.workload import SCOPES, Published, Workload
 
 #: Arguments of a core that are not queries, keys or values.
@@ -184,7 +184,7 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Return the number of trainable parameters."""
-        return made(self, self._fitted(workload), scope)[1].count
+        return build(self, self._fitted(workload), scope)[1].count
 
     def _fitted(self, workload: Workload) -> Workload:
         """Return the workload with the key and value heads that the mechanism fixes, if any."""
@@ -370,8 +370,8 @@ class Mechanism:
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""
         for ability, is_wanted in wanted.items():
-            own = {"decode": "decodes", "free_width": "maps_all"}.get(ability)
-            if is_wanted and not (getattr(self, own) if own else getattr(self.abilities, ability)):
+            key = {"decode": "decodes", "free_width": "maps_all"}.get(ability)
+            if is_wanted and not (getattr(self, key) if key else getattr(self.abilities, ability)):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
 
     @property

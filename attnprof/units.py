@@ -22,6 +22,7 @@ def format_count(value: float, *, short: bool = False) -> str:
 
 
 def _decimal(value: float) -> str:
+    """Return a number from 1e6 on with a decimal prefix: ``21.0 M``; a smaller one as it is."""
     for size, prefix in _SI:
         if abs(value) >= 0.9995 * size:  # not 1,000 of the prefix below
             return f"{_rounded(value / size, 3)} {prefix}"

@@ -94,13 +94,13 @@ def apart(make: Callable[[], T], otherwise: T, limit_s: float) -> T:
     child = context.Process(target=lambda: send.send(make()))
     child.start()
     send.close()
-    made = otherwise
+    result = otherwise
     if receive.poll(limit_s):
         with suppress(EOFError):
-            made = receive.recv()
+            result = receive.recv()
     child.kill()
     child.join()
-    return made
+    return result
 
 
 _FRESH = """
@@ -116,9 +116,9 @@ def fresh(function: Callable[..., T], *arguments: Any, **environment: str | None
 
     Variables of the environment are set there, or left out where they are None.
     """
-    asked: Mapping[str, Any] = {**os.environ, **environment}
+    variables: Mapping[str, Any] = {**os.environ, **environment}
     paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    known = {name: text for name, text in asked.items() if text is not None}
+    known = {name: text for name, text in variables.items() if text is not None}
     words = [function.__module__, function.__name__, json.dumps(arguments)]
     ended = subprocess.run(  # noqa: S603 - our own interpreter and the lines above
         [sys.executable, "-c", _FRESH, *words], capture_output=True, text=True, check=False,
@@ -126,5 +126,5 @@ def fresh(function: Callable[..., T], *arguments: Any, **environment: str | None
     )  # fmt: skip
     if ended.returncode:
         raise RuntimeError(f"{function.__name__}{arguments}: {ended.stderr[-2000:]}")
-    made: T = json.loads(ended.stdout.splitlines()[-1])
-    return made
+    result: T = json.loads(ended.stdout.splitlines()[-1])
+    return result

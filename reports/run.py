@@ -73,18 +73,18 @@ def options(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def fill(report: Any, name: str, asked: argparse.Namespace) -> None:
+def fill(report: Any, name: str, options: argparse.Namespace) -> None:
     """Measure what is asked or missing, save the rows of each case as it ends, write the page.
 
     Rows of cases that are no longer there stay until every case is measured again.
     """
-    for constant in asked.set:
+    for constant in options.set:
         key, _, text = constant.partition("=")
         setattr(report, key, ast.literal_eval(text))
     path, cases = HERE / f"{name}.csv", report.cases()
     known = grouped(earlier(path, report.Row), getattr(report, "name_of", first_field))
-    order = [*cases, *(case for case in known if case not in cases and not asked.all)]
-    todo = [] if asked.page else wanted(asked, list(cases), known)
+    order = [*cases, *(case for case in known if case not in cases and not options.all)]
+    todo = [] if options.page else wanted(options, list(cases), known)
     for case in todo:
         known[case] = measured(report, case, cases[case])
         save(path, report.Row, [row for each in order for row in known.get(each, [])])
@@ -97,14 +97,14 @@ def first_field(row: Any) -> Any:
     return getattr(row, fields(row)[0].name)
 
 
-def wanted(asked: argparse.Namespace, cases: list[str], known: dict[str, Any]) -> list[str]:
+def wanted(options: argparse.Namespace, cases: list[str], known: dict[str, Any]) -> list[str]:
     """Return the cases to measure: all, those named so or beginning so, or those without rows."""
-    if asked.all:
+    if options.all:
         return cases
-    if not asked.names:
+    if not options.names:
         return [case for case in cases if case not in known]
     chosen: list[str] = []
-    for one in asked.names:
+    for one in options.names:
         ways = (str.__eq__, lambda case, one: re.split("[ ,]", case)[0] == one, str.startswith)
         alike = next(filter(None, ([c for c in cases if same(c, one)] for same in ways)), [])
         if not alike:
@@ -135,16 +135,16 @@ def write_page(report: ModuleType, name: str, rows: list[Any], *, anew: float) -
     """
     path = HERE / f"{name}.md"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    there = re.search(r"^Measured with (.*?)(; some rows later.*)?\.$", text, re.MULTILINE)
-    where, later = there.groups("") if there and anew < 1 else ("", "")
+    earlier = re.search(r"^Measured with (.*?)(; some rows later.*)?\.$", text, re.MULTILINE)
+    where, later = earlier.groups("") if earlier and anew < 1 else ("", "")
     if anew:
         here = machine(getattr(report, "PACKAGES", ("torch",)))
         later = f"; some rows later with {here}" if where else ""
         where = where or here
     csv = f"{path.stem}.csv"
-    made = f"Written by `python reports/run.py {name}`; all rows are in [{csv}]({csv})."
+    origin = f"Written by `python reports/run.py {name}`; all rows are in [{csv}]({csv})."
     title, *rest = report.page(rows)
-    lines = [title, "", made, f"Measured with {where}{later}.", "", *rest]
+    lines = [title, "", origin, f"Measured with {where}{later}.", "", *rest]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

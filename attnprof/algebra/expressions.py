@@ -44,7 +44,7 @@ def symbol(name: str) -> Any:
 def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return a tree in sympy, with ``meanings`` for names; FormulaError if it has no value."""
+    """Return a formula in sympy, with ``meanings`` for names; FormulaError if it has no value."""
     values = meanings or {}
     return evaluate(
         tree, lambda name: values[name] if name in values else symbol(name), rules or rules_of()
@@ -196,9 +196,9 @@ def expression_latex(expression: Any) -> str:
 
 
 # -- whether it is 0 -------------------------------------------------------------------
-#: Shapes drawn to compare values; operations of a formula beyond which algebra takes too long; the
-#: least value that is no rounding of 0.
-_DRAWS, _LONG, _SURELY = 3, 150, 1e-9
+_DRAWS = 3  # random shapes at which values are compared
+_LONG = 150  # operations of a formula beyond which sympy's simplification takes too long
+_NONZERO = 1e-9  # a larger value is no rounding of 0
 
 
 def is_zero(expression: Any) -> bool:
@@ -212,7 +212,7 @@ def is_zero(expression: Any) -> bool:
     if expression.is_Rational:
         return bool(expression == 0)
     values = list(_values(expression))
-    if any(value is not None and abs(value) > _SURELY for value in values):
+    if any(value is not None and abs(value) > _NONZERO for value in values):
         return False
     rational = expression.is_rational_function(*expression.free_symbols)
     if rational and all(value is not None and value.is_Rational for value in values):

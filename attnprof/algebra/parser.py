@@ -231,8 +231,8 @@ class _Parser:
         while self._take(","):
             values.append(self._value())
         if not self._take(")"):
-            there = f"'{self._next[1][:20]}'" if self._next[1] else "its end"
-            raise FormulaError(f"a bracket is not closed before {there}")
+            next_text = f"'{self._next[1][:20]}'" if self._next[1] else "its end"
+            raise FormulaError(f"a bracket is not closed before {next_text}")
         return _call("tuple", values)
 
     def _named(self, text: str) -> Tree:

@@ -1,9 +1,10 @@
-"""Polynomials: in one variable as coefficients (``Poly``), in seq_len and head_dim as sizes.
+"""Costs as exact polynomials, to solve for crossovers: in one variable (``Poly``), or in two sizes.
 
-A mechanism's text is run once on two :class:`PolynomialSize`. Its comparisons (max, min, if) are
-decided at a sample point and noted in :class:`Branches`; the cost is one polynomial wherever they
-are decided alike, and elsewhere the text is run again. sympy could do this, but takes longer to
-import than the whole command. ``sympy.sympify`` reads the texts made here.
+A mechanism's text is run once on two :class:`PolynomialSize`, seq_len and head_dim. Its comparisons
+(max, min, if) are decided at a sample point and noted in :class:`Branches`; the cost is one
+polynomial wherever they are decided alike, and elsewhere the text is run again. sympy could do
+this, but takes longer to import than the whole command. ``sympy.sympify`` reads the texts written
+here. Entry points: :class:`Branches` and :func:`terms_of`.
 """
 
 import math
@@ -168,7 +169,7 @@ class Branches:
     """
 
     def __init__(self, sample: tuple[int, int]) -> None:
-        self._made: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
+        self._results: dict[Any, list[tuple[Any, dict[Any, int]]]] = {}
         self.move(sample)
 
     def move(self, sample: tuple[int, int]) -> None:
@@ -181,18 +182,18 @@ class Branches:
 
         A :class:`NotPiecewisePolynomialError` that it raises is remembered, too.
         """
-        before, kept = len(self.decided), self._made.setdefault(key, [])
-        for made, signs in kept:
+        before, kept = len(self.decided), self._results.setdefault(key, [])
+        for result, signs in kept:
             if all(self.sign(dict(terms)) == sign for terms, sign in signs.items()):
-                return _raised(made)
+                return _raised(result)
             del self.decided[before:]
         try:
-            made = make()
+            result = make()
         except NotPiecewisePolynomialError as error:
-            made = error
+            result = error
         compared = {tuple(terms.items()): terms for terms in self.decided[before:]}
-        kept.append((made, {items: self.sign(terms) for items, terms in compared.items()}))
-        return _raised(made)
+        kept.append((result, {items: self.sign(terms) for items, terms in compared.items()}))
+        return _raised(result)
 
     def size(self, which: int) -> "PolynomialSize":
         """Return a variable as a size: 0 is seq_len, 1 is head_dim."""
@@ -319,11 +320,11 @@ class PolynomialSize:
         return self._sign(0) != 0
 
 
-def _raised(made: Any) -> Any:
+def _raised(result: Any) -> Any:
     """Return a remembered result of :meth:`Branches.once`, or raise it if it is an error."""
-    if isinstance(made, NotPiecewisePolynomialError):
-        raise made
-    return made
+    if isinstance(result, NotPiecewisePolynomialError):
+        raise result
+    return result
 
 
 def _terms(value: Any) -> Polynomial:

@@ -223,12 +223,12 @@ def kept_by(subject: Any) -> Any:
     return subject.kept if isinstance(subject, CachedCall) else None
 
 
-def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+def tensors_within(value: Any, visited: set[int] | None = None) -> Iterator[Tensor]:
     """Yield each tensor that a state holds, once: of a full cache as many rows as are filled."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, Caches):  # a maker of caches holds no state
+    visited = set() if visited is None else visited
+    if id(value) in visited or isinstance(value, Caches):  # a maker of caches holds no state
         return
-    seen.add(id(value))
+    visited.add(id(value))
     value = value.filled if isinstance(value, FullCache) else value
     if isinstance(value, Tensor):
         yield value
@@ -243,4 +243,4 @@ def tensors_within(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]
         slot_values = (getattr(value, name, None) for name in slots)
         inside = (*getattr(value, "__dict__", {}).values(), *slot_values)
     for part in inside:
-        yield from tensors_within(part, seen)
+        yield from tensors_within(part, visited)

@@ -80,7 +80,7 @@ def block_sums(k: Any, block: int) -> Any:
     return sums
 
 
-def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any = 0) -> Any:
+def block_picks(q: Any, sums: Any, *, top: int, block: int, start: Any) -> Any:
     """Return the blocks (b·h, n, top) that each row of q (b·h, n, d) reads; no gradient.
 
     The row's own block comes first, then earlier blocks by the row's product with their sum of keys
@@ -110,7 +110,7 @@ def _tokens(picked: Any, rows: slice, block: int, m: Any, start: Any) -> tuple[A
 
 
 def unpicked(
-    indices: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int = 1
+    indices: Any, heads: Any, m: Any, like: Any, *, causal: bool, groups: Any, block: int
 ) -> Any:
     """Return (groups, ·, m) booleans, True at keys that a row did not pick; indices (b, n, top).
 

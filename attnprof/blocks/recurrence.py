@@ -89,7 +89,7 @@ def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk
     return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel)
 
 
-def _chunk_rows(c: Chunk, state: Any, *, inverse: bool = False) -> Any:
+def _chunk_rows(c: Chunk, state: Any, *, inverse: bool) -> Any:
     """Return rows (batch, c, dv) of a chunk; moves the state past it, if there is one."""
     factors = c.factors()
     keys_seen = c.keys_seen(factors)

@@ -62,7 +62,7 @@ def derive(
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     (check_place if is_place(target) else registry.derivable)(target)
     phases = some_of("forward,backward" if phase is None else phase, PHASES, "--phase")
-    numbers = parse_named_sizes(at, "--at")
+    numbers = parse_named_sizes(at)
     options: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip

@@ -207,7 +207,7 @@ def environment(**more: Any) -> dict[str, Any]:
 
 
 def ensure_writable(
-    path: Path | None, *, force: bool = False, flag: str = "--output", extended: bool = False
+    path: Path | None, *, force: bool, flag: str = "--output", extended: bool = False
 ) -> None:
     """Refuse an output that cannot or must not be written, before any work is done.
 

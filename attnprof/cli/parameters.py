@@ -65,11 +65,11 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def run(**values: Any) -> Any:
-        made = {
+        group_values = {
             name: group(**{field: values.pop(field) for field in names})
             for name, (group, names) in groups.items()
         }
-        return function(**values, **made)
+        return function(**values, **group_values)
 
     run.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined] # as inspect reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
@@ -148,8 +148,8 @@ def completing(parameter: str) -> Callable[..., list[str]] | None:
 
     def complete(ctx: Context, incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
-        taken = {name.strip() for name in before.split(",")}
-        names = (name for name in _possible_names(parameter, ctx) if name not in taken)
+        chosen = {name.strip() for name in before.split(",")}
+        names = (name for name in _possible_names(parameter, ctx) if name not in chosen)
         return [before + comma + name for name in names if name.startswith(begun)]
 
     return complete

@@ -67,7 +67,7 @@ def reproduce(
             opt.ensure_writable(path, force=to.force, flag="--reports")
     with ExitStack() as stack:  # inside, with --measure, measurements are made anew
         again = request.documents if measure else []
-        made = {number: stack.enter_context(papers.fresh(number, opt.note)) for number in again}
+        results = {number: stack.enter_context(papers.fresh(number, opt.note)) for number in again}
         report = _replay_claims(request, plot, size)
         failed = _write_reports(report, request.documents, reports) if reports is not None else {}
         kept = report if shown is None else replay.only(report, shown)
@@ -79,7 +79,7 @@ def reproduce(
         else:
             to.deliver(kept, everything=everything, in_full=in_full, by_name=request.by_name)
         if accept:
-            _commit_results(report, made)
+            _commit_results(report, results)
             report = replace(report, summary={**report.summary, "changed": [], "not_committed": []})
     return _finish(report, failed)
 
@@ -154,11 +154,11 @@ def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str
     return failed
 
 
-def _commit_results(report: Report, made: dict[str, dict[str, Any]]) -> None:
+def _commit_results(report: Report, results: dict[str, dict[str, Any]]) -> None:
     """Make these results the committed ones that later replays are compared with."""
     for path in replay.accept(report.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
-    for number, values in made.items():
+    for number, values in results.items():
         if values:
             import torch
 

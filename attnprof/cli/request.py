@@ -66,8 +66,8 @@ def parse_size(text: str, flag: str) -> int:
     return sizes[0]
 
 
-def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
-    """Return texts like ``B=1,N=4096`` as one mapping ``{"B": 1, "N": 4096}``; empty for none."""
+def parse_named_sizes(texts: Sequence[str] | None) -> dict[str, int]:
+    """Return texts of ``--at`` like ``B=1,N=4096`` as one mapping; empty for none."""
     sizes: dict[str, int] = {}
     for text in filter(None, texts or ()):
         for part in text.split(","):
@@ -75,11 +75,11 @@ def parse_named_sizes(texts: Sequence[str] | None, flag: str) -> dict[str, int]:
             name = name_of(typed)
             if not equals or not name:
                 raise RequestError(
-                    f"{flag} {short(text)}: type names and sizes, like B=1,N=4096,h=8,d=64"
+                    f"--at {short(text)}: type names and sizes, like B=1,N=4096,h=8,d=64"
                 )
-            size = parse_size(value, f"{flag} {typed} =")
+            size = parse_size(value, f"--at {typed} =")
             if sizes.setdefault(name, size) != size:
-                raise RequestError(f"{flag}: {name} is {sizes[name]} and {size}; type one of them")
+                raise RequestError(f"--at: {name} is {sizes[name]} and {size}; type one of them")
     return sizes
 
 

@@ -127,7 +127,7 @@ def verify_formula(
     row = Printed(
         formula or "", source, quantity=quantity, where=meanings(reading.meaning or ()),
         growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
-        at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
+        at=parse_named_sizes(reading.at), up_to=reading.up_to,
     )  # fmt: skip
     if whole.is_asked():
         whole.answer(row, phase, to)

@@ -3,7 +3,8 @@
 Each of P ranks holds N/P consecutive tokens of all heads. Of other ranks' tokens it needs what a
 decoder keeps, so sizes come from the mechanism's decoding state: rows of a cache travel around a
 ring, a state of constant size is handed from rank to rank. All-to-all exchanges the split by tokens
-for a split by heads, and back. :func:`rank_records` is the entry point.
+for a split by heads, and back. Sources: ring attention (Liu et al., arXiv:2310.01889), all-to-all
+(Jacobs et al., arXiv:2309.14509). Entry point: :func:`rank_records`.
 """
 
 from bisect import bisect_left
@@ -49,7 +50,7 @@ class KeptBytes:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes that the busiest rank sends in a layer, and how many sends follow one another."""
+    """Bytes that the busiest rank sends in a layer, in ``steps`` sends one after another."""
 
     method: str
     forward: Number
@@ -230,7 +231,7 @@ def tokens_for_overlap(
     equal parts of its products. Other methods have all products. None if no length is enough.
     """
 
-    def hidden(tokens: int) -> bool:
+    def hides_transfer(tokens: int) -> bool:
         at = w.with_(seq_len=tokens * ranks)
         possible = [x for x in transfers(mechanism, at, ranks) if isinstance(x, Transfer)]
         sent = next((x.sent(w.phase) for x in possible if x.method == method), inf)
@@ -239,10 +240,10 @@ def tokens_for_overlap(
             flops *= (ranks - 1) / ranks
         return sent / link.bytes_per_s <= flops / link.flops_per_s
 
-    enough = next((2**power for power in range(_POWERS) if hidden(2**power)), None)
+    enough = next((2**power for power in range(_POWERS) if hides_transfer(2**power)), None)
     if enough is None:
         return None
-    return bisect_left(range(enough + 1), True, enough // 2 + (enough > 1), key=hidden)
+    return bisect_left(range(enough + 1), True, enough // 2 + (enough > 1), key=hides_transfer)
 
 
 def _products(mechanism: Mechanism, w: Workload) -> float:

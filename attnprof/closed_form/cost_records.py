@@ -292,7 +292,6 @@ def compare_records(
 
 
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
-    """Return the totals of one mechanism for one workload."""
     who: dict[str, Any] = identity(mechanism, workload, scope)
     try:
         table = mechanism.cost(workload, scope)

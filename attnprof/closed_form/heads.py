@@ -48,8 +48,9 @@ class Curve:
 class Optimum:
     """The head width d of least cost, as if the number of heads could be a fraction.
 
-    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None if
-    there is none; ``general`` is true if the cost is one polynomial, without branches by size.
+    ``equation`` has the coefficients in d of the derivative's numerator, lowest power first;
+    ``root`` is the root with the least cost, None if there is none; ``general`` is true if the cost
+    is one polynomial, without branches by size.
     """
 
     equation: tuple[int, ...]
@@ -175,6 +176,7 @@ def heads_report(
 
 
 def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
+    """Return a cost's optimum as JSON fields; ``values`` are the costs by head count."""
     best = min(values, key=lambda h: (values[h], h))
     lowest = optimum(curve, d_model, best)
     return {

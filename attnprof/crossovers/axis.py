@@ -61,7 +61,7 @@ class Lengths:
 
     @property
     def start(self) -> int:
-        """Return the first length of an answer for all lengths: 1, if only one is left out."""
+        """Return the first length of an answer "for all lengths": 1 even if 1 is left out."""
         return 1 if self.holds(1) or self.holds(2) else self.stretches[0][0]
 
     def grid(self) -> list[int]:

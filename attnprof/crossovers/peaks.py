@@ -24,14 +24,15 @@ from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.workload import Workload
 
-#: The longest length tried; bytes and seconds of a length after which no longer one is tried; and
-#: how many times as many bytes a length twice as long may take.
-LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
+LONGEST = 2**20  # tokens of the longest length tried
+MOST_BYTES, MOST_S = 2**31, 3.0  # no longer length is tried after one that takes so much
+GROWTH = 4  # times as many bytes that a length twice as long may take
 #: The factor around the closed forms' crossing within which the measured one is searched.
 FARTHEST = 16
 #: Values tried on either side of a refused middle, and from a refused power of two on.
 TRIES, FROM_A_PLACE = 64, 16
 
+#: Measured peaks of both sides, in bytes, at a value of the axis.
 Both = Callable[[int], tuple[int, int]]
 
 

@@ -28,15 +28,15 @@ class Demand:
     """The operations of a call in order.
 
     ``nodes``: number of autograd nodes that they create. ``functions``: calls of Python functions
-    between them. ``moved``: bytes that each operation reads and writes. ``given``: bytes that the
-    call reads from storages that existed before: weights, caches, inputs.
+    between them. ``moved``: bytes that each operation reads and writes. ``input_bytes``: bytes
+    that the call reads from storages that existed before: weights, caches, inputs.
     """
 
     operations: list[KernelCall]
     nodes: int = 0
     functions: int = 0
     moved: Sequence[int] = ()
-    given: int = 0
+    input_bytes: int = 0
 
 
 def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
@@ -78,7 +78,7 @@ def list_operations(subject: Subject, most_s: float = inf) -> Demand:
             sys.setprofile(None)
     nodes = _get_sequence_nr() - before
     return Demand(
-        observer.operations, nodes, observer.functions, observer.moved, sum(observer.given.values())
+        observer.operations, nodes, observer.functions, observer.moved, sum(observer.outer.values())
     )
 
 
@@ -94,7 +94,7 @@ class _Observer(TorchDispatchMode):
         self.functions = 0
         #: storages made by operations; bytes read from other storages, by storage and offset
         self.created: set[int] = set()
-        self.given: dict[tuple[int, int], int] = {}
+        self.outer: dict[tuple[int, int], int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -120,22 +120,22 @@ class _Observer(TorchDispatchMode):
         out = func(*args, **kwargs)
         if func.namespace != "prim":
             call = kernel_call(func, args, kwargs, out)
-            self.operations.append(replace(call, weights=self._given_bytes(call, args, out)))
+            self.operations.append(replace(call, weights=self._weight_bytes(call, args, out)))
             used = [] if call.form == "view" else tensors_of((args, kwargs, out))
             self.moved.append(sum({id(x): x.nbytes for x in used}.values()))
         sys.setprofile(self.count_function)
         return out
 
-    def _given_bytes(self, call: KernelCall, args: Any, out: Any) -> int:
+    def _weight_bytes(self, call: KernelCall, args: Any, out: Any) -> int:
         """Record given and created storages; return the given bytes that a product reads."""
         inputs = tensors_of(args)
-        given = [x for x in inputs if _storage(x) not in self.created]
+        outer = [x for x in inputs if _storage(x) not in self.created]
         if call.form not in PARTIAL_READS:
-            for x in given:
+            for x in outer:
                 place = _storage(x), int(x.storage_offset())
-                self.given[place] = max(x.nbytes, self.given.get(place, 0))
+                self.outer[place] = max(x.nbytes, self.outer.get(place, 0))
         self.created |= {_storage(x) for x in tensors_of(out)} - {_storage(x) for x in inputs}
-        return sum(x.nbytes for x in given) if call.form == "product" else 0
+        return sum(x.nbytes for x in outer) if call.form == "product" else 0
 
 
 #: Forms of operations that read only pieces of a tensor (rows of an embedding), or nothing.

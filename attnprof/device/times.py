@@ -139,7 +139,7 @@ class Times:
             entries = max(WEIGHT_ENTRIES[0], total_bytes / self.entry_bytes)
             return table.at((entries,)) / entries / self.entry_bytes
 
-        far_s = byte_s(work.given)
+        far_s = byte_s(work.input_bytes)
         extra_s = sum(size * max(0.0, far_s - byte_s(size)) for size in weights)
         return len(weights), extra_s
 

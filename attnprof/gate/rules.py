@@ -137,7 +137,7 @@ class Cause:
     cases: Sequence[str]
 
 
-def is_worth_showing(record: CheckRecord, common: str | None = None) -> bool:
+def is_worth_showing(record: CheckRecord, common: str | None) -> bool:
     """Return whether a record is not ok, or has a reason that is not ``common`` to all."""
     if record.verdict == NOT_COMPARABLE and common:
         return record.why not in ("", common)

@@ -215,7 +215,7 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
         start = clock.now_s()
         while len(samples) < most:
             # one call at first; then what a tenth of the time may hold, at most a round
-            longest = max((taken.wall_s for taken in samples), default=budget.max_time_s)
+            longest = max((timing.wall_s for timing in samples), default=budget.max_time_s)
             share = int(budget.max_time_s / 10 / max(1e-9, longest))
             missing = budget.samples - len(samples)
             left = missing if missing > 0 else most - len(samples)
@@ -224,7 +224,7 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
             if spent >= budget.max_time_s and len(samples) >= budget.least:
                 break
             if spent >= budget.min_time_s and len(samples) >= budget.samples:
-                median = estimate_median([taken.wall_s for taken in samples])
+                median = estimate_median([timing.wall_s for timing in samples])
                 if median.half_width <= budget.spread:
                     break
     finally:

@@ -96,9 +96,9 @@ def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     words = {"True": "on", "False": "off", "None": "not known"}
     differences = []
     for name, title in TITLES.items():
-        here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
+        here, other = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
         if a.get(name) != b.get(name):
-            differences.append(f"{title} {here}, there {there}")
+            differences.append(f"{title} {here}, there {other}")
     return "; ".join(differences) or None
 
 
@@ -106,8 +106,8 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     """Return a note if two fingerprints differ in attnprof's version: it may count differently."""
     if a.get("attnprof") == b.get("attnprof"):
         return None
-    here, there = a.get("attnprof"), b.get("attnprof")
-    return f"recorded by attnprof {there}, this is {here}: it may count by other rules"
+    here, recorder = a.get("attnprof"), b.get("attnprof")
+    return f"recorded by attnprof {recorder}, this is {here}: it may count by other rules"
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -209,8 +209,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     measured = _memory(request, subject, replace(record, parameters=actual, differences=notes))
     with watched(request.device) as conditions:
         timing = sample(clock, subject.prepare, subject.call, request.budget)
-    times = [taken.wall_s for taken in timing]
-    busy = [taken.cpu_s for taken in timing if taken.cpu_s is not None]
+    times = [call.wall_s for call in timing]
+    busy = [call.cpu_s for call in timing if call.cpu_s is not None]
     conditions["cpu_share"] = cpu_share(times, busy)
     measured = replace(measured, times_s=times, cpu_times_s=busy, clock=clock.name)
     measured = with_times(measured, estimate_median(times), conditions)

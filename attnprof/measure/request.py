@@ -107,7 +107,7 @@ def built(module: UserModule, workload: Workload) -> Any:
 
     target, sizes = module.target(workload), workload.by_symbol()
     inner = target.make(sizes)
-    plain = {item.name: item.made(sizes, target.dtype, "meta") for item in target.inputs}
+    plain = {item.name: item.make(sizes, target.dtype, "meta") for item in target.inputs}
     names = [item.name for item in target.inputs if not item.literal]
 
     class Called(nn.Module):

@@ -76,14 +76,14 @@ def default_dtype(name: str) -> Iterator[None]:
 
 def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[Any]:
     """Return inputs on torch's default device: normal random floats, zero integers."""
-    made = []
+    inputs = []
     for shape, name in request.inputs:
         dtype = getattr(torch, name)
         if dtype.is_floating_point:
-            made.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
+            inputs.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
         else:
-            made.append(torch.zeros(shape, dtype=dtype))
-    return made
+            inputs.append(torch.zeros(shape, dtype=dtype))
+    return inputs
 
 
 def build_subject(
@@ -243,17 +243,17 @@ def rewind_to(state: Any) -> Callable[[], None]:
     return rewind
 
 
-def parts(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
+def parts(part: Any, visited: set[int] | None = None) -> Iterator[Any]:
     """Yield a state and everything it holds, each once; tensors are not entered."""
-    seen = set() if seen is None else seen
-    if id(part) in seen:
+    visited = set() if visited is None else visited
+    if id(part) in visited:
         return
-    seen.add(id(part))
+    visited.add(id(part))
     yield part
     inside = vars(part) if _has_parts(part) else part
     if isinstance(inside, (list, tuple, dict)):
         for item in inside.values() if isinstance(inside, dict) else inside:
-            yield from parts(item, seen)
+            yield from parts(item, visited)
 
 
 def _has_parts(part: Any) -> bool:

@@ -146,8 +146,8 @@ def supplied(path: str) -> QueriesKeysValues:
     if not isinstance(tensors, Mapping):
         raise RequestError(f"{path} holds {shown(tensors)}, not tensors by name: save {EXAMPLE}")
     if missing := [name for name in NAMES if name not in tensors]:
-        there = ", ".join(sorted(map(str, tensors))[:8]) or "nothing"
-        raise RequestError(f"{path} has no '{missing[0]}': it holds {there}; save {EXAMPLE}")
+        names = ", ".join(sorted(map(str, tensors))[:8]) or "nothing"
+        raise RequestError(f"{path} has no '{missing[0]}': it holds {names}; save {EXAMPLE}")
     q, k, v = (_checked(path, name, tensors[name]) for name in NAMES)
     _check_sizes(path, q, k, v)
     return QueriesKeysValues(path, q, k, v)

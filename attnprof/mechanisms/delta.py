@@ -1,4 +1,9 @@
-"""Linear recurrences with short convolutions; the gated delta rule, and Kimi's gate by channel."""
+"""Linear recurrences: attention with a state of constant size in place of a cache.
+
+:class:`Recurrence` has what all share: projections, gates, short convolutions, a prompt in chunks,
+a decoding step. Its mechanisms here write to the state by the delta rule:
+:class:`GatedDeltaNet` with a gate a token, :class:`KimiDelta` with a gate a channel.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Multi-head latent attention (DeepSeek-V2, 2024, Section 2.1) in its three forms."""
+"""Multi-head latent attention (DeepSeek-V2, 2024, Section 2.1): a cache of one latent row a token.
+
+Its three forms return the same and differ in cost: where keys and values are expanded from latents.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -153,11 +156,11 @@ class Latent(Mechanism):
             shared, rotary = turned(shared, *turns), turned(rotary, *turns)
         return key, shared, normed(latent, layer.kv_norm), rotary
 
-    def _heads(self, layer: Any, made: Any, rotary: Any) -> tuple[Any, Any]:
+    def _heads(self, layer: Any, rows: Any, rotary: Any) -> tuple[Any, Any]:
         """Return keys (b, h, m, ·) and values, made from latents (b, m, h·(key + value))."""
-        b, m, _ = made.shape
+        b, m, _ = rows.shape
         h, (_, width, value) = layer.sizes.num_heads, self.widths(layer.sizes.head_dim)
-        parts = made.view(b, m, h, width + value).split([width, value], -1)
+        parts = rows.view(b, m, h, width + value).split([width, value], -1)
         keys, values = (part.transpose(1, 2) for part in parts)
         if rotary is not None:
             keys = join([keys, rotary.unsqueeze(1).expand(b, h, m, self.rope_dim)], -1)
@@ -204,8 +207,8 @@ class Latent(Mechanism):
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """Attend from the new tokens to every token so far."""
-        (b, s, _), h = x.shape, layer.sizes.num_heads
-        c, _, value = self.widths(layer.sizes.head_dim)
+        b, s, _ = x.shape
+        c, _, _ = self.widths(layer.sizes.head_dim)
         cache = state.keys if self.impl == "expanded" else state
         place = cache.length + 1 if s == 1 else wide_positions(x, s) + cache.length
         turns = angles(x, place, self.rope_dim) if self._turns else None
@@ -214,16 +217,16 @@ class Latent(Mechanism):
             key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
             keys, values = state.append(key_row, value_row)
             mask = self._later(x, keys)
-            y = weighted_values(flat(_joined(key, shared)), keys, values, mask)
-            return layer.o_proj(merge_heads(y.view(b, h, s, value))), state
+            return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
         rows = state.append(latent if rotary is None else join([latent, rotary], -1))
         del latent, rotary
         latents, mask = rows[..., :c], self._later(x, rows)
         if self.form(layer.sizes.head_dim, "decode") == "absorbed":
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
         # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
-        made = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
-        keys, values = self._heads(layer, made, rows[..., c:] if self.rope_dim else None)
+        expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+        heads = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
+        keys, values = map(flat, heads)
         return layer.o_proj(_attended(_joined(key, shared), keys, values, mask)), state
 
     def _later(self, x: Any, cached: Any) -> Any:
@@ -287,10 +290,10 @@ def _joined(key: Any, shared: Any) -> Any:
     return key if shared is None else join([key, shared], -1)
 
 
-def _attended(q: Any, keys: Any, values: Any, mask: Any = None) -> Any:
+def _attended(q: Any, keys: Any, values: Any, mask: Any) -> Any:
     """Return softmax attention of a step's few rows, heads side by side: (b, n, h · value)."""
     b, h, n, _ = q.shape
-    out = weighted_values(flat(q), flat(keys), flat(values), mask)
+    out = weighted_values(flat(q), keys, values, mask)
     return merge_heads(out.view(b, h, n, -1))
 
 

@@ -136,10 +136,10 @@ class NativeSparse(BlockMixture):
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define means of new windows, and softmaxes over windows, picked and latest tokens."""
         w, n, heads = workload, workload.seq_len, workload.batch_size * workload.num_heads
-        made = windows(n, self.pool, self.stride)
+        count = windows(n, self.pool, self.stride)
         if w.phase == "decode":
-            made = made - windows(n - 1, self.pool, self.stride)
-        means = made * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
+            count = count - windows(n - 1, self.pool, self.stride)
+        means = count * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
         writer.sums("means", means, means * self.pool)
         writer.stage("means: division", Cost(divisions=means), means)
         pairs, seeing_rows = window_pairs(w, self.pool, self.stride)

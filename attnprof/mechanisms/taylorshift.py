@@ -208,10 +208,10 @@ def switched(first: costs.CostTable, second: costs.CostTable, flag: costs.Number
     """Return the table of ``first`` where ``flag`` is 1 and of ``second`` where it is 0."""
     both = ((first, flag), (second, 1 - flag))
     return SwitchedTable(
-        tuple(times(stage, taken) for table, taken in both for stage in table),
+        tuple(times(stage, share) for table, share in both for stage in table),
         first.parameters,
-        sum(costs.scaled(table.state_entries, taken) for table, taken in both),
-        sum(costs.scaled(table.live_before, taken) for table, taken in both),
+        sum(costs.scaled(table.state_entries, share) for table, share in both),
+        sum(costs.scaled(table.live_before, share) for table, share in both),
         first=first,
         second=second,
         flag=flag,

@@ -52,12 +52,12 @@ def _parts(
 ) -> dict[str, int]:
     """Return the bytes that a phase holds: parameters, the cache, and all else at its peak."""
     training = summary.get("memory")  # its parameters include buffers
-    held = summary["parameters"] * ITEM_SIZES[summary["dtype"]]
-    held = training["parameters"] if training else held
+    weights = summary["parameters"] * ITEM_SIZES[summary["dtype"]]
+    weights = training["parameters"] if training else weights
     if training and phase == "train":
-        return {"parameters": held, "cache": 0, "peak": training["peak"] - held}
+        return {"parameters": weights, "cache": 0, "peak": training["peak"] - weights}
     cache = rows.get(("decode", "cache_bytes"), 0) if phase == "decode" else 0
-    return {"parameters": held, "cache": cache, "peak": rows[phase, "peak_bytes"]}
+    return {"parameters": weights, "cache": cache, "peak": rows[phase, "peak_bytes"]}
 
 
 def _sentence(phase: str, fields: Mapping[str, Any], memory: int) -> str:
@@ -157,6 +157,6 @@ def _curves(report: Report) -> dict[str, Any]:
         by_token = [value / n / batch for value, n in zip(sums, lengths, strict=True)]
         drawn["flops"] = {"seq_len": lengths, "flops_per_token": by_token}
     if cache:
-        held = [value / cache["batch_size"] for value in cache["bytes"]]
-        drawn["cache"] = {"seq_len": cache["seq_len"], "bytes": held}
+        sizes = [value / cache["batch_size"] for value in cache["bytes"]]
+        drawn["cache"] = {"seq_len": cache["seq_len"], "bytes": sizes}
     return drawn

@@ -67,8 +67,8 @@ class Mask:
         if kind == "around":
             near = minimum(n - 1, size)
             return 2 * near + 1 - near * (near + 1) / n
-        seen = minimum(n, size)
-        return seen - seen * (seen - 1) / (2 * n)
+        keys = minimum(n, size)
+        return keys - keys * (keys - 1) / (2 * n)
 
     def python(self) -> str:
         """Return the pairs as a Python expression in ``n`` that needs no import."""
@@ -83,8 +83,8 @@ class Mask:
         if kind == "around":
             near = f"min(n - 1, {size})"
             return f"(n * (2 * {near} + 1) - {near} * ({near} + 1))"
-        seen = f"min(n, {size})"
-        return f"(n * {seen} - {seen} * ({seen} - 1) // 2)"
+        keys = f"min(n, {size})"
+        return f"(n * {keys} - {keys} * ({keys} - 1) // 2)"
 
 
 TOKEN, FULL, CAUSAL = Mask("token"), Mask("full"), Mask("causal")

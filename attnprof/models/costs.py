@@ -83,11 +83,11 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, tu
     Backward, the last layer may have less to add up.
     """
     calls = calls_by_layer(trace.part("forward"), places)
-    held = defaultdict[str, list[Size]](list)
+    entries_at = defaultdict[str, list[Size]](list)
     for name, entries in trace.modules.items():
-        held[place_of(name, places).layer].append(entries)
+        entries_at[place_of(name, places).layer].append(entries)
     layers = {place.layer for place in places.values()}
-    return {path: (flops_of(calls.get(path, [])), added(held[path])) for path in layers}
+    return {path: (flops_of(calls.get(path, [])), added(entries_at[path])) for path in layers}
 
 
 def calls_by_layer(
@@ -181,32 +181,32 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
     """
     from torch.nn import Embedding
 
-    seen, held = set[int](), dict[str, HeldWeights]()
+    counted, by_name = set[int](), dict[str, HeldWeights]()
     for name, module in model.named_modules():
         if isinstance(module, Embedding):
             continue
         sums = [0, 0]
         for parameter, weights in module.named_parameters(recurse=False):
-            if id(weights) not in seen:
+            if id(weights) not in counted:
                 sums[_is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
-            seen.add(id(weights))
+            counted.add(id(weights))
         if any(sums):
-            held[name] = HeldWeights(*sums)
-    return held
+            by_name[name] = HeldWeights(*sums)
+    return by_name
 
 
 def weights_met(
-    held: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
+    table: Mapping[str, HeldWeights], modules: Iterable[str], experts: int, chosen: int, tokens: int
 ) -> int:
     """Return how many weights of ``modules`` are multiplied with any of ``tokens`` tokens.
 
     Of E routed experts they meet E (1 - (1 - k/E)^tokens) on average if each chooses k evenly.
     """
-    ran = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
+    active = {unnumbered(name.removeprefix("module").removeprefix(".")) for name in modules}
     # a module that holds another may use its weights itself
     read = [
-        one for name, one in held.items()
-        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & ran
+        one for name, one in table.items()
+        if {unnumbered(name), unnumbered(name).rpartition(".")[0]} & active
     ]  # fmt: skip
     routed = expected_bytes(sum(one.routed for one in read), experts, chosen, tokens)
     return sum(one.shared for one in read) + int(routed)

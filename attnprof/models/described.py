@@ -123,8 +123,8 @@ def _check_values(fields: Fields, name: str) -> None:
 
 def _mismatch(kind: Kind, traits: set[str]) -> tuple[set[str], set[str]]:
     """Return the traits that a type cannot have, and needed traits that are missing."""
-    taken = {*f"{kind.needs} {kind.takes} {kind.common}".split()}
-    return traits - taken, {*kind.needs.split()} - traits
+    allowed = {*f"{kind.needs} {kind.takes} {kind.common}".split()}
+    return traits - allowed, {*kind.needs.split()} - traits
 
 
 def _why_none(traits: set[str], vision: Any) -> str:

@@ -61,11 +61,11 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
     One whose attention cannot be replaced stays as torch runs it, with a note.
     """
-    seen = replace(subject, build=partial(_built, subject.build, view), view=view)
+    viewed = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         model = subject.on_meta()
     except Exception:  # noqa: BLE001 - its first run raises it again
-        return seen
+        return viewed
     recurrent, others = mixer_classes(model)
     parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
     asks = all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
@@ -74,7 +74,7 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
         return replace(subject, notes=(*subject.notes, note))
     usual = getattr(model.config, "_attn_implementation", None) or ""
     more = (*subject.notes, *notes(model, recurrent, others, view))
-    return replace(seen, notes=more, usual_kernel=usual, fallbacks=tuple(recurrent))
+    return replace(viewed, notes=more, usual_kernel=usual, fallbacks=tuple(recurrent))
 
 
 def _built(build: Callable[[], Any], view: str) -> Any:

@@ -81,8 +81,8 @@ def _count_tokens(layer: Any, keys: Any) -> None:
 
 def _write_token(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
     """Write one token's keys and values behind the earlier ones; return all."""
-    for held, row in zip(room, rows, strict=True):
-        held.narrow(2, held.shape[2] - 1, 1).copy_(row)
+    for part, row in zip(room, rows, strict=True):
+        part.narrow(2, part.shape[2] - 1, 1).copy_(row)
     _count_tokens(layer, rows[0])
     layer.keys, layer.values = room
     return layer.keys, layer.values
@@ -176,10 +176,10 @@ def absorbed(module: Any, query: Any, mask: Any, scaling: float | None, indices:
 
     from attnprof.blocks.latent_kernel import latent_attention
 
-    held = vars(module).pop(_HELD, None)
-    if not isinstance(held, tuple):
+    operands = vars(module).pop(_HELD, None)
+    if not isinstance(operands, tuple):
         return None
-    latents, rotary = held if indices is None else (_picked(x, indices) for x in held)
+    latents, rotary = operands if indices is None else (_picked(x, indices) for x in operands)
     rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
     weights = module.kv_b_proj.weight.view(-1, nope + value, rank)  # (heads, nope + value, rank)
     rows = query[:, :, 0, :nope].transpose(0, 1)  # (heads, batch, nope): no head's weights copied

@@ -85,8 +85,8 @@ def _scores(
         scores = scores.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    seen = visible(kind, width, query.shape[2], key.shape[2], query_start, key_start)
-    return scores.masked_fill(~seen.to(query.device), -torch.inf), slope
+    mask = visible(kind, width, query.shape[2], key.shape[2], query_start, key_start)
+    return scores.masked_fill(~mask.to(query.device), -torch.inf), slope
 
 
 def visible(
@@ -99,10 +99,10 @@ def visible(
         return torch.ones(queries, keys, dtype=torch.bool)
     if kind == "around":
         return (at - keys_at).abs() <= width
-    seen = keys_at <= at
+    mask = keys_at <= at
     if kind == "window":
-        return seen & (at - keys_at < width)
-    return seen & (at // width == keys_at // width) if kind == "chunk" else seen
+        return mask & (at - keys_at < width)
+    return mask & (at // width == keys_at // width) if kind == "chunk" else mask
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -169,10 +169,10 @@ def mixer(
 @torch.library.custom_op("attnprof::mixer_step", mutates_args={"state"})
 def mixer_step(kind: str, operands: list[Tensor], state: Tensor) -> Tensor:
     """Return the row of one token, and update the state in place."""
-    held = state.to(_wide(state))
-    out: Tensor = MIXERS[kind].text(*operands, held, rows=1, form="recurrent")
-    if held is not state:
-        state.copy_(held)
+    wide = state.to(_wide(state))
+    out: Tensor = MIXERS[kind].text(*operands, wide, rows=1, form="recurrent")
+    if wide is not state:
+        state.copy_(wide)
     return out.to(operands[MIXERS[kind].like].dtype).contiguous()
 
 

@@ -20,6 +20,7 @@ from attnprof.ops.functional import silu, softplus
 
 #: Tokens from one kept state to the next: of a scan, which has no chunks.
 _SCAN_ROWS = 256
+#: Attributes by which lightning attention is recognised.
 _LIGHTNING = ("slope_rate", "block_size", "qkv_proj", "output_gate", "out_proj", "norm", "act_fn")
 
 

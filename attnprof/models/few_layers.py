@@ -132,7 +132,7 @@ def run_by_few(
     lengths = {stack.path: _run_length(stack) for stack in stacks}
     if lengths == sample.full:
         return None
-    trace, ran = counted(
+    trace, target = counted(
         shortened(subject, lengths).target(phase), sizes, phase, compare_real=False
     )
     pieces = calls_by_stack(trace.calls, where, stacks, lengths)
@@ -149,7 +149,7 @@ def run_by_few(
         modules={"": 0, **named},
         ungraded=frozenset(_names_in_all(trace.ungraded, stacks, lengths)),
     )
-    return whole, replace(ran, make=subject.target(phase).make)
+    return whole, replace(target, make=subject.target(phase).make)
 
 
 def _built_like(layer: Any, path: str) -> tuple[Any, ...]:
@@ -174,8 +174,8 @@ def _run_length(stack: LayerStack) -> int:
     """
     kinds, inside = stack.kinds, Counter(stack.kinds[1:-1])
     for n in range(stack.sampled, len(kinds)):
-        seen = Counter(kinds[1 : n - 1])
-        if kinds[n - 1] == kinds[-1] and all(seen[x] >= min(2, inside[x]) for x in {*kinds}):
+        counts = Counter(kinds[1 : n - 1])
+        if kinds[n - 1] == kinds[-1] and all(counts[x] >= min(2, inside[x]) for x in {*kinds}):
             return n
     return len(kinds)
 
@@ -188,8 +188,8 @@ def _all_calls(calls: Sequence[Call], pieces: Sequence[StackCalls]) -> list[Call
         if stack is None:
             placed += [(n, calls[n].module) for n in by_number[0]]
             continue
-        ran = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
-        if not _alike(stack, ran):
+        layers = {number: [calls[n] for n in inside] for number, inside in by_number.items()}
+        if not _alike(stack, layers):
             return None
         like = list(enumerate(stack.originals(len(by_number), len(stack))))
         for number, model in reversed(like) if piece.part == "backward" else like:
@@ -288,8 +288,8 @@ def stitched_peak(
     steps, before = list[Step](), list[Size]()
     for part, group in groupby(pieces, lambda piece: piece.part):
         passed = list(group)
-        ran = [piece.stack for piece in passed if piece.stack]
-        if len(ran) > len({*ran}):
+        stacks = [piece.stack for piece in passed if piece.stack]
+        if len(stacks) > len({*stacks}):
             return None
         first = min(n for piece in passed for inside in piece.by_number.values() for n in inside)
         whole: list[Step] = [(-calls[first].gives, 0, 0)]

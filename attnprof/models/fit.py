@@ -115,8 +115,8 @@ def _report(
     return Report("fit", records, {**summary, "answer": answer(summary, total)})
 
 
-def _part(name: str, held: int, formula: str, basis: str) -> FitRecord:
-    return FitRecord(part=name, bytes=held, formula=formula, basis=basis)
+def _part(name: str, size: int, formula: str, basis: str) -> FitRecord:
+    return FitRecord(part=name, bytes=size, formula=formula, basis=basis)
 
 
 def _total(parts: Sequence[FitRecord]) -> int:
@@ -124,9 +124,9 @@ def _total(parts: Sequence[FitRecord]) -> int:
 
 
 def _reserve(options: FitOptions, basis: str) -> FitRecord:
-    held = options.memory - int(options.memory * options.utilization)
+    size = options.memory - int(options.memory * options.utilization)
     share = f"{1 - options.utilization:.2g} of the memory"
-    return _part("reserve", held, share, f"{basis}: --utilization")
+    return _part("reserve", size, share, f"{basis}: --utilization")
 
 
 # -- a model that is run ---------------------------------------------------------------------
@@ -236,9 +236,9 @@ def training_report(model: FitModel, options: TrainingOptions) -> Report:
 
 def _training_parts(model: FitModel, options: TrainingOptions) -> list[FitRecord]:
     """Return the parts on the fullest rank."""
-    held = entries_of_rank(model, options)
-    entries = sum(held.values(), Fraction(0))
-    inner = sum((held[role] for role in _INNER if role in held), Fraction(0))
+    by_role = entries_of_rank(model, options)
+    entries = sum(by_role.values(), Fraction(0))
+    inner = sum((by_role[role] for role in _INNER if role in by_role), Fraction(0))
     by_inner, by_others = OPTIMIZERS[options.optimizer]
     state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
     each, of_gradient = _kept_per_token(model, options), GRADIENTS[options.gradient_dtype]

@@ -352,17 +352,17 @@ def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
 
 def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
     """Return the cache of one layer; ``latent`` is the width of latent rows."""
-    held = vars(layer)
-    keys, values = (held.get(name) for name in ("keys", "values"))
+    fields = vars(layer)
+    keys, values = (fields.get(name) for name in ("keys", "values"))
     heads, key_dim, value_dim = 0, 0, 0
     if getattr(keys, "ndim", 0) == 4:
         heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
-    index, tails = held.get("indexer_keys"), list(_tensors(held.get("conv_states")))
+    index, tails = fields.get("indexer_keys"), list(_tensors(fields.get("conv_states")))
     return LayerCache(
         1, heads, key_dim, value_dim, latent=bool(latent) and heads == 1 and key_dim == latent,
-        window=int(held.get("sliding_window") or 0) if heads else 0,
+        window=int(fields.get("sliding_window") or 0) if heads else 0,
         index=0 if index is None else index.shape[-1],
-        state=sum(x.numel() for x in _tensors(held.get("recurrent_states"))),
+        state=sum(x.numel() for x in _tensors(fields.get("recurrent_states"))),
         tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
         taps=max((x.shape[-1] - 1 for x in tails), default=0),
     )  # fmt: skip

@@ -55,14 +55,14 @@ def weight_bytes(model: FitModel, options: FitOptions) -> int:
 def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fraction]:
     """Return the parameters of the fullest rank by the bytes of each."""
     name, entry, _ = weight_format(model, options)
-    held, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
-    for role, number in held.items():
+    by_role, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
+    for role, number in by_role.items():
         numbers[_entry_bytes(role, name, entry)] += number
     for tensor, finer, in_layers in fit_layout.MIXTURES.get(name, ()):
         roles = fit_layout.FINER[tensor][0]
         share = Fraction(in_layers(model.layers), model.layers)
         share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
-        moved = share * sum(held.get(role, 0) for role in roles)
+        moved = share * sum(by_role.get(role, 0) for role in roles)
         numbers[entry] -= moved
         numbers[ENTRY_BYTES[finer]] += moved
     return {each: number for each, number in numbers.items() if number}
@@ -73,20 +73,20 @@ def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]
 
     Latent projections are whole on every rank, and a rank has one head of keys and values at least.
     """
-    held = {
+    by_role = {
         role: Fraction(weights.entries, ranks_of(role, options))
         for role, weights in model.sizes.weights.items()
     }
     t, e, hidden = options.tensor_parallel, options.expert_parallel, model.sizes.hidden
-    if "expert" in held:  # whole experts: the fullest rank has one more than others
-        held["expert"] *= Fraction(-(-model.experts // e) * e, model.experts)
-    if "attention" in held and t > 1:
-        held["attention"] += model.latent_weights * Fraction(t - 1, t)
-        held["attention"] += sum(
+    if "expert" in by_role:  # whole experts: the fullest rank has one more than others
+        by_role["expert"] *= Fraction(-(-model.experts // e) * e, model.experts)
+    if "attention" in by_role and t > 1:
+        by_role["attention"] += model.latent_weights * Fraction(t - 1, t)
+        by_role["attention"] += sum(
             one.layers * (1 - Fraction(one.kv_heads, t)) * (one.key_dim + one.value_dim) * hidden
             for one in model.sizes.attention if one.kv_heads < t
         )  # fmt: skip
-    return {role: x * stage_share(role, model, options) for role, x in held.items()}
+    return {role: x * stage_share(role, model, options) for role, x in by_role.items()}
 
 
 def layer_share(model: FitModel, options: FitOptions) -> Fraction:
@@ -214,11 +214,11 @@ def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int,
     )
     group = max(1, min(rows, states))
     for one in model.caches:
-        held = one.layers * Fraction(state_bytes(one, options))
+        size = one.layers * Fraction(state_bytes(one, options))
         if rows and _has_state(one) and options.block_size > 1:
-            held = -(-one.layers // group) * group * page
+            size = -(-one.layers // group) * group * page
         window = 0 if options.uncapped else one.window
-        yield share * one.layers * row_bytes(one, options), window, share * held
+        yield share * one.layers * row_bytes(one, options), window, share * size
 
 
 def _has_state(one: LayerCache) -> bool:
@@ -230,8 +230,8 @@ def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
     page, total = page_tokens(model, options), Fraction(0)
     rank_tokens = -(-tokens // options.context_parallel)
     for row, window, state in _kept(model, options):
-        seen = min(rank_tokens, window) if window else rank_tokens
-        total += -(-seen // page) * page * row + state
+        keys = min(rank_tokens, window) if window else rank_tokens
+        total += -(-keys // page) * page * row + state
     return ceil(total)
 
 
@@ -240,10 +240,10 @@ def cache_formula(model: FitModel, options: FitOptions) -> str:
     terms, page = [], page_tokens(model, options)
     n = "N" if options.context_parallel == 1 else f"ceiling(N/{options.context_parallel})"
     for row, window, state in _kept(model, options):
-        seen = f"Min({n}, {window})" if window else n
+        keys = f"Min({n}, {window})" if window else n
         if row:
             terms.append(
-                f"{page * row}*B*ceiling({seen}/{page})" if page > 1 else f"{row}*B*{seen}"
+                f"{page * row}*B*ceiling({keys}/{page})" if page > 1 else f"{row}*B*{keys}"
             )
         if state:
             terms.append(f"{state}*B")

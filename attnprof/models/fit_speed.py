@@ -92,11 +92,11 @@ def token_scores(model: FitModel, tokens: int) -> int:
     latent = next((one for one in model.caches if one.latent), None)
     total = 0
     for one in model.sizes.attention:
-        seen = one.mask.pairs(tokens) - one.mask.pairs(tokens - 1)
+        keys = one.mask.pairs(tokens) - one.mask.pairs(tokens - 1)
         width = one.key_dim + one.value_dim
         if latent is not None:
             width = 2 * latent.key_dim + latent.value_dim
-        total += 2 * one.layers * one.heads * width * seen
+        total += 2 * one.layers * one.heads * width * keys
     return total
 
 

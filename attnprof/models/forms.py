@@ -75,7 +75,7 @@ class ModelForms:
 class Model:
     """A built model: its modules' places (layer and part), its kinds of layers, its parameters.
 
-    ``resting``: parameters of experts that a token skips, by kind of layer and part. ``held``:
+    ``resting``: parameters of experts that a token skips, by kind of layer and part. ``weights``:
     weights by module. ``sample``: layers that stand for all, None if too few repeat.
     """
 
@@ -83,7 +83,7 @@ class Model:
     kinds: Sequence[LayerKind]
     parameters: int
     resting: Mapping[tuple[LayerKind, str], int]
-    held: Mapping[str, HeldWeights] = field(repr=False)
+    weights: Mapping[str, HeldWeights] = field(repr=False)
     sample: SampledLayers | None = field(repr=False)
     _cut: dict[Any, WholeModel] = field(default_factory=dict, repr=False)
 
@@ -95,12 +95,12 @@ class Model:
         entries = sum(weights.numel() for weights in model.parameters())
         kinds = by_kind(model, where, traces, subject.layer_types)
         of_layer = kind_of_layer(kinds)
-        held, routed = held_weights(model, subject.experts), Counter[tuple[LayerKind, str]]()
-        for name, weights in held.items():
+        weights_of, routed = held_weights(model, subject.experts), Counter[tuple[LayerKind, str]]()
+        for name, weights in weights_of.items():
             routed[of_layer[where[name].layer], where[name].part] += weights.routed
         left = subject.experts - subject.chosen
         resting = {key: number * left // subject.experts for key, number in routed.items()}
-        return cls(where, kinds, entries, resting, held, sample_of(stacks_of(model, kinds)))
+        return cls(where, kinds, entries, resting, weights_of, sample_of(stacks_of(model, kinds)))
 
     @property
     def layers(self) -> Mapping[str, int]:
@@ -153,20 +153,20 @@ class UnlikeError(Exception):
 class SampledPhase:
     """A phase of a model whose layers repeat: its formulas follow from those of the first layers.
 
-    ``ran`` is the target of the run of all layers, whose settings hold for fewer layers, too.
+    ``target`` is that of the run of all layers, whose settings hold for fewer layers, too.
     """
 
-    def __init__(self, model: Model, subject: WholeModel, phase: str, ran: Target) -> None:
+    def __init__(self, model: Model, subject: WholeModel, phase: str, target: Target) -> None:
         assert model.sample is not None
         self.model, self.sample = model, model.sample
-        self.subject, self.phase, self.ran = subject, phase, ran
+        self.subject, self.phase, self.target = subject, phase, target
 
     def forms(self, sizes: Mapping[str, int], run: Trace) -> ModelForms:
         """Return the closed forms of a phase that agree with ``run``, of all layers at ``sizes``.
 
         Raises :class:`UnlikeError` if it counts something else.
         """
-        if self.ran.mode.real:
+        if self.target.mode.real:
             raise UnlikeError("it does something else on real tensors")
         few, one = self._target(self.sample.lengths), dict.fromkeys(self.sample.lengths, 1)
         forms, near, run_near = derived_near(
@@ -179,7 +179,7 @@ class SampledPhase:
 
     def _target(self, lengths: Lengths) -> Target:
         target = self.model.cut_to(self.subject, lengths).target(self.phase)
-        return target.running(routed=self.ran.mode.routed)
+        return target.running(routed=self.target.mode.routed)
 
     def _counted(self, lengths: Lengths, sizes: Mapping[str, int]) -> Trace:
         """Return a run with so many layers at sizes."""
@@ -257,11 +257,11 @@ class SampledPhase:
             self._withhold(run, sizes, full)
         elif not longer:  # the asked sizes are another case, as a batch of one
             self._withhold(self._counted(full, shape), shape, full)
-        domains, seen = list(forms.domain), [dict(shape) for shape in self.derived.verified_at]
+        domains, shapes = list(forms.domain), [dict(shape) for shape in self.derived.verified_at]
         layers = self.sample.layers
         if layers:
             domains += self.sample.domain(layers)
-            seen.append({**sizes, **layers})
+            shapes.append({**sizes, **layers})
             fixed = {self.sample.symbols.get(s.path): len(s) for s in self._fixed}
             numbers = ", ".join(f"{name} = {number}" for name, number in fixed.items() if name)
             peak_known = numbers and "peak_bytes" in self.whole
@@ -269,7 +269,7 @@ class SampledPhase:
         parts = {key: {q: x for q, x in costs.items() if q in self.whole}
                  for key, costs in self.parts.items()}  # fmt: skip
         return ModelForms(
-            self.derived.method, parts, self.whole, tuple(domains), tuple(seen),
+            self.derived.method, parts, self.whole, tuple(domains), tuple(shapes),
             left_out(run, self.phase), tuple(self.notes), layers, forms.holds,
         )  # fmt: skip
 
@@ -304,9 +304,9 @@ class SampledPhase:
         has_peak = all(lengths[stack.path] == len(stack) for stack in self._fixed)
         if "peak_bytes" in self.whole and has_peak:
             at = {**sizes, **self.sample.numbers(lengths)}
-            held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
-            if held != ours:
-                wrong["peak_bytes"] = f"a run holds {held}, not {ours}"
+            recorded, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
+            if recorded != ours:
+                wrong["peak_bytes"] = f"a run holds {recorded}, not {ours}"
         return wrong
 
     @property

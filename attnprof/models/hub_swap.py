@@ -92,12 +92,12 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     Mechanisms that are built for one length are built for ``tokens`` of a text. Raises
     :class:`RequestError` with the layer and the reason if a mechanism does not fit.
     """
-    seen = _attention_by_layer(subject)
-    kinds = [one.name for one in seen]
-    chosen = by_layer(swaps, kinds, [one.kind for one in seen])
+    attentions = _attention_by_layer(subject)
+    kinds = [one.name for one in attentions]
+    chosen = by_layer(swaps, kinds, [one.kind for one in attentions])
     plan = dict[str, _SwapPlan]()
     for number, attention in chosen.items():
-        layer = seen[number]
+        layer = attentions[number]
         length = tokens if "N" in subject.target().symbols else layer.tokens
         try:
             plan[layer.path] = _plan_for(attention.mechanism, layer, length)
@@ -108,7 +108,7 @@ def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeMod
     types = [f"{kind} ({chosen[n].name})" if n in chosen else kind for n, kind in enumerate(kinds)]
     stepless = defaultdict[str, list[int]](list)
     for number in chosen:
-        stepless[plan[seen[number].path].no_step].append(number)
+        stepless[plan[attentions[number].path].no_step].append(number)
     stepless.pop("", None)
     no_step = "; ".join(
         f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
@@ -149,7 +149,7 @@ def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
     target = subject.target()
     count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
     # a large model is also built without being run, for the size of its weights
-    return next((seen for seen in reversed(built) if any(one.width for one in seen)), built[-1])
+    return next((attns for attns in reversed(built) if any(one.width for one in attns)), built[-1])
 
 
 def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerAttention]:
@@ -164,11 +164,11 @@ def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerA
     types = types or [type(modules[layer]).__name__ for layer in inside]
     for paths, kind, name in zip(inside.values(), types, names, strict=True):
         asking = [path for path in paths if _asks_registry(modules[path])]
-        seen = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)
-        if seen.path:
-            seen.number = _number_of(modules[seen.path])
-            _record_calls(modules[seen.path], seen, bool(asking))
-        yield seen
+        attn = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)
+        if attn.path:
+            attn.number = _number_of(modules[attn.path])
+            _record_calls(modules[attn.path], attn, bool(asking))
+        yield attn
 
 
 def _asks_registry(module: nn.Module) -> bool:
@@ -177,25 +177,25 @@ def _asks_registry(module: nn.Module) -> bool:
     return code is not None and KERNEL_TABLE in code.co_names and hasattr(module, "config")
 
 
-def _record_calls(module: nn.Module, seen: _LayerAttention, asks: bool) -> None:
+def _record_calls(module: nn.Module, attn: _LayerAttention, asks: bool) -> None:
     """Record the arguments that a module and its kernel get."""
 
     def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = (*args, *kwargs.values())
         rows = rows_in(values)
-        seen.width, seen.tokens, seen.maps_output = rows.shape[-1], rows.shape[1], False
-        seen.causal = cache_in_call(values) is not None  # its kernel may correct this
+        attn.width, attn.tokens, attn.maps_output = rows.shape[-1], rows.shape[1], False
+        attn.causal = cache_in_call(values) is not None  # its kernel may correct this
 
     def ended(_: Any, __: Any, result: Any) -> None:
-        seen.result = result
+        attn.result = result
 
     def mapped(*_: Any) -> None:
-        seen.maps_output = seen.head_dim > 0
+        attn.maps_output = attn.head_dim > 0
 
     def kernel(owner: Any, q: Tensor, k: Tensor, v: Tensor, more: dict[str, Any]) -> Tensor:
-        seen.heads, seen.kv_heads = q.shape[1], k.shape[1]
-        seen.head_dim, seen.value_dim = q.shape[-1], v.shape[-1]
-        seen.causal, seen.more = is_causal(owner, more), more
+        attn.heads, attn.kv_heads = q.shape[1], k.shape[1]
+        attn.head_dim, attn.value_dim = q.shape[-1], v.shape[-1]
+        attn.causal, attn.more = is_causal(owner, more), more
         return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
 
     module.register_forward_pre_hook(began, with_kwargs=True)
@@ -225,33 +225,33 @@ def _swapped_kernel(
 
 
 # -- its replacement -----------------------------------------------------------------------
-def _plan_for(spec: Mechanism, seen: _LayerAttention, tokens: int) -> _SwapPlan:
+def _plan_for(spec: Mechanism, attn: _LayerAttention, tokens: int) -> _SwapPlan:
     """Return how a mechanism gets into a layer; raise :class:`RequestError` if it does not fit."""
-    if not seen.width:
+    if not attn.width:
         raise RequestError("this layer has no attention to its own input")
-    spec.refuse_unless(causal=seen.causal)
-    takes_heads = seen.heads and spec.abilities.attend and set("qkv") <= {*spec.projections}
+    spec.refuse_unless(causal=attn.causal)
+    takes_heads = attn.heads and spec.abilities.attend and set("qkv") <= {*spec.projections}
     if takes_heads:  # gates are maps of the layer's input, which a kernel does not see
-        sizes = LayerSizes(seen.heads, seen.head_dim, seen.heads, seen.head_dim)
+        sizes = LayerSizes(attn.heads, attn.head_dim, attn.heads, attn.head_dim)
         takes_heads = not spec.layer_maps(sizes).keys() - MAPS.keys()
-    no_step = _no_step(spec, seen)
+    no_step = _no_step(spec, attn)
     plan = _as_kernel if takes_heads else _as_layer
-    make, notes = plan(spec, seen, tokens, decodes=not no_step)
+    make, notes = plan(spec, attn, tokens, decodes=not no_step)
     return _SwapPlan(make, tuple(notes), no_step)
 
 
 def _as_kernel(
-    spec: Mechanism, seen: _LayerAttention, tokens: int, *, decodes: bool
+    spec: Mechanism, attn: _LayerAttention, tokens: int, *, decodes: bool
 ) -> tuple[Callable[[nn.Module], nn.Module], list[str]]:
     """Return how to call a mechanism on the model's own queries, keys and values, and notes."""
     for name, effect in _KERNEL_EXTRAS.items():
-        if seen.more.get(name) is not None:
+        if attn.more.get(name) is not None:
             raise RequestError(f"the model {effect} ({name}), which {spec.name} has no place for")
-    grouped = seen.kv_heads != seen.heads
+    grouped = attn.kv_heads != attn.heads
     repeats = grouped and not spec.abilities.grouped_kv
     sizes = checked_sizes(
-        spec, seen.heads * seen.head_dim, seen.heads, tokens,
-        seen.kv_heads if grouped and not repeats else None, seen.value_dim,
+        spec, attn.heads * attn.head_dim, attn.heads, tokens,
+        attn.kv_heads if grouped and not repeats else None, attn.value_dim,
     )  # fmt: skip
 
     def make(module: nn.Module) -> nn.Module:
@@ -261,7 +261,7 @@ def _as_kernel(
         module.register_forward_pre_hook(kernel.look_for_cache, with_kwargs=True)
         return module
 
-    window, notes = seen.more.get("sliding_window"), []
+    window, notes = attn.more.get("sliding_window"), []
     if repeats:
         notes.append(f"{spec.name} needs as many key heads as query heads: each is repeated")
     if window is not None:
@@ -270,39 +270,39 @@ def _as_kernel(
 
 
 def _as_layer(
-    spec: Mechanism, seen: _LayerAttention, tokens: int, *, decodes: bool
+    spec: Mechanism, attn: _LayerAttention, tokens: int, *, decodes: bool
 ) -> tuple[Callable[[nn.Module], nn.Module], list[str]]:
     """Return how to replace the whole attention module, and notes."""
-    rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
-    if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
-        raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
-    grouped = seen.kv_heads != seen.heads
+    rows = attn.result[0] if isinstance(attn.result, tuple) else attn.result
+    if not isinstance(rows, Tensor) or rows.shape[-1] != attn.width:
+        raise RequestError(f"its attention does not give rows as wide as it takes ({attn.width})")
+    grouped = attn.kv_heads != attn.heads
     if grouped and not spec.maps_all:
         spec.refuse_unless(grouped_kv=True)
     shares = grouped and spec.abilities.grouped_kv and spec.kv_heads is None
     sizes = checked_sizes(
-        spec, seen.width, seen.heads or 1, tokens, seen.kv_heads if shares else None,
-        head_dim=seen.head_dim or None if spec.maps_all else None,
+        spec, attn.width, attn.heads or 1, tokens, attn.kv_heads if shares else None,
+        head_dim=attn.head_dim or None if spec.maps_all else None,
     )  # fmt: skip
-    result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
+    result = (None,) * len(attn.result) if isinstance(attn.result, tuple) else None
 
     def make(module: nn.Module) -> nn.Module:
         layer = build_layer(spec, module_of(spec.name), sizes)
-        if seen.heads and not seen.maps_output and hasattr(layer, "o_proj"):
+        if attn.heads and not attn.maps_output and hasattr(layer, "o_proj"):
             layer.o_proj = nn.Identity()  # the model has an output map of its own
-        return SwappedAttention(layer, _number_of(module), decodes, seen.causal, result)
+        return SwappedAttention(layer, _number_of(module), decodes, attn.causal, result)
 
-    lost = [effect for name, effect in _KERNEL_EXTRAS.items() if seen.more.get(name) is not None]
+    lost = [effect for name, effect in _KERNEL_EXTRAS.items() if attn.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""
     note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
     return make, [note]
 
 
-def _no_step(spec: Mechanism, seen: _LayerAttention) -> str:
+def _no_step(spec: Mechanism, attn: _LayerAttention) -> str:
     """Return why a mechanism has no step in a layer that decodes, "" where it has one."""
-    if not seen.causal:
+    if not attn.causal:
         return ""
-    if seen.number is None:
+    if attn.number is None:
         return f"its module has no layer_idx, by which a cache would keep what {spec.name} keeps"
     try:
         spec.refuse_unless(decode=True)

@@ -8,7 +8,7 @@ The cache after a prompt is counted by kind of layer, as numbers and as formulas
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -23,7 +23,7 @@ from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import chosen, evaluate
+from attnprof.trace.sizes import chosen, evaluate, live_bytes
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
@@ -85,16 +85,16 @@ def _rows_by_few_layers(
     stack = sample.stacks[-1]
     numbers, forms = _bytes_and_formulas(model.few(subject).cache(), sizes, shares)
     formulas, sampled = forms.by_layer, [f"layers.{n}" for n in range(stack.sampled)]
-    held = [(numbers.get(layer, 0), formulas.get(layer, 0)) for layer in sampled]
-    of_kind = dict(zip(stack.kinds, held, strict=False))
+    caches = [(numbers.get(layer, 0), formulas.get(layer, 0)) for layer in sampled]
+    of_kind = dict(zip(stack.kinds, caches, strict=False))
     beyond = numbers.keys() - {*sampled}  # of layers that were cut off
     filled = [x for x in beyond if x not in formulas or hasattr(formulas[x], "free_symbols")]
-    if filled or held != [of_kind[kind] for kind in stack.kinds[: len(held)]]:
+    if filled or caches != [of_kind[kind] for kind in stack.kinds[: len(caches)]]:
         return None
 
     def row(name: str, kinds: Sequence[int]) -> ModelRecord:
         layers = [kind for kind in stack.kinds if kind in kinds]
-        each = {(stack, n): x for n, (_, x) in enumerate(held) if stack.kinds[n] in kinds}
+        each = {(stack, n): x for n, (_, x) in enumerate(caches) if stack.kinds[n] in kinds}
         whole = sample.in_layers(each) if formulas else None
         value = sum(of_kind[kind][0] for kind in layers)
         return _cache_row(name, len(layers) if name else 1, whole, value)
@@ -106,7 +106,7 @@ def _rows_by_few_layers(
     if not by_name:
         return None
     rows = [*(row(name, kinds) for name, kinds in by_name.items()), row("", stack.kinds)]
-    total = sample.in_layers({(stack, n): x for n, (_, x) in enumerate(held)}) if formulas else None
+    total = sample.in_layers({(stack, n): x[1] for n, x in enumerate(caches)}) if formulas else None
     shown = {str(x) for x in getattr(total, "free_symbols", ())}
     layers = {name: number for name, number in sample.layers.items() if name in shown}
     domain = (*forms.domain, *sample.domain(layers))
@@ -190,15 +190,15 @@ def training_memory(
         model = subject.build()
         named = model.named_parameters()
         weights = [x for name, x in named if x.requires_grad and name not in trace.ungraded]
-        held = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
+        weight_bytes = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
         gradients = sum(x.nbytes for x in weights)
     state, workspace = _optimizer(few, weights, optimizer, trace.ungraded)
     forward = [call for call in trace.calls if call.part == "forward"]
     activations = sum(call.takes - call.gives for call in forward)
     most = max(peak(trace, "train"), gradients + workspace)
     return {
-        "parameters": held, "gradients": gradients, "optimizer": state,
-        "activations": activations, "peak": held + state + most,
+        "parameters": weight_bytes, "gradients": gradients, "optimizer": state,
+        "activations": activations, "peak": weight_bytes + state + most,
     }  # fmt: skip
 
 
@@ -234,13 +234,13 @@ def _optimizer(
     def make(_sizes: Any) -> Any:
         step = OptimizerStep(few.build(), kind, ungraded)
         for weight in step.optimizer.param_groups[0]["params"]:
-            held = step.optimizer.state.get(weight, {}).values()
+            state = step.optimizer.state.get(weight, {}).values()
             if weight.grad is not None:
-                states[_shape(weight)] = sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
+                states[_shape(weight)] = sum(x.nbytes for x in state if isinstance(x, torch.Tensor))
         return step
 
-    ran = record(Target(name, make, (), (), few.dtype), {}, training=False)
-    return sum(states[_shape(weight)] for weight in weights), peak(ran, "forward")
+    trace = record(Target(name, make, (), (), few.dtype), {}, training=False)
+    return sum(states[_shape(weight)] for weight in weights), peak(trace, "forward")
 
 
 def _shape(weights: Any) -> tuple[Any, ...]:
@@ -275,8 +275,8 @@ def peak_fields(
     whole = None if forms is None else forms.whole.get("peak_bytes")
     at = {**sizes, **(forms.layers if forms else {})}
     branch = chosen(whole, at) if hasattr(whole, "free_symbols") else whole
-    held = [vars(one) for one in largest_at_peak(trace, phase)]
-    return {"formula": text(branch), "tensors": held}
+    tensors = [vars(one) for one in largest_at_peak(trace, phase)]
+    return {"formula": text(branch), "tensors": tensors}
 
 
 def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
@@ -285,35 +285,29 @@ def largest_at_peak(trace: Trace, phase: str) -> list[HeldTensors]:
     Empty for a phase that replaces earlier memory, as a cache by a longer copy.
     """
     counts: Counter[Any] = Counter()
-    for call, size, number in _live_at_peak(trace.calls, phase):
+    for call, size, number in _live_at_peak(trace, phase):
         module = unnumbered(call.module.removeprefix("module").removeprefix("."))
         counts[module, call.op, call.part, call.dtype, tuple(call.shape), size] += number
-    held = [
+    tensors = [
         HeldTensors(module, op, part, dtype, shape, number, number * size)
         for (module, op, part, dtype, shape, size), number in counts.items()
     ]
-    held.sort(key=lambda one: -one.bytes)
-    whole = sum(one.bytes for one in held)
+    tensors.sort(key=lambda one: -one.bytes)
+    whole = sum(one.bytes for one in tensors)
     if whole > peak(trace, phase):  # a cache from before the phase was freed
         return []
     least = _LEAST_SHARE * whole
-    return [one for one in held[:_MOST_TENSORS] if one.bytes >= least]
+    return [one for one in tensors[:_MOST_TENSORS] if one.bytes >= least]
 
 
-def _live_at_peak(calls: Sequence[Call], phase: str) -> Iterator[tuple[Call, int, int]]:
+def _live_at_peak(trace: Trace, phase: str) -> Iterator[tuple[Call, int, int]]:
     """Yield calls with results alive at the peak, the bytes of a result, and how many there are.
 
     In a run that repeats the calls of a few layers, several storages have one number.
     """
-    counted = [call for call in calls if phase != "forward" or call.part == "forward"]
-    held = list(accumulate(call.takes - call.gives for call in counted))
-    most = [
-        now + call.workspace if phase != "backward" or call.part == phase else 0
-        for call, now in zip(counted, held, strict=True)
-    ]
-    last = max(range(len(most)), key=most.__getitem__, default=-1)
+    last, _ = max(live_bytes(trace, phase, {}), key=itemgetter(1), default=(-1, 0))
     live: dict[int, list[Any]] = {}
-    for call in counted[: last + 1]:
+    for call in trace.calls[: last + 1]:
         for number in call.died:
             live[number][2] -= 1
         for number, size in call.born:

@@ -82,7 +82,7 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
     layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))
     weights, left_out = _weights(run, subject)
     attention, notes = with_unrecorded(run, subject, attention_shapes(run, config))
-    mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.ran))))
+    mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.active))))
     if not attention and not mixers:
         notes = (*notes, "what its layers do between tokens is not known: products alone count")
     if left_out:
@@ -134,9 +134,9 @@ def _runs(run: TextRun, owner: str) -> bool:
 
     Such a module has no children of its own, or is one of the experts.
     """
-    while owner and owner not in run.ran:
+    while owner and owner not in run.active:
         outer, has_children = owner.rpartition(".")[0], bool(list(run.modules[owner].children()))
-        if not _EXPERTS.search(owner) and (outer not in run.ran or has_children):
+        if not _EXPERTS.search(owner) and (outer not in run.active or has_children):
             return False
         owner = outer
     return True
@@ -243,8 +243,8 @@ def with_unrecorded(
     """
     names = {id(module): name for name, module in run.modules.items()}
     covered = {run.places[names[module]].layer for module, _ in run.calls if module in names}
-    mixers = {run.places[name].layer for name in run.ran if mixer_of(run.modules[name])}
-    rest = {x.layer for name, x in run.places.items() if x.part == "attention" and name in run.ran}
+    mixers = {run.places[name].layer for name in run.active if mixer_of(run.modules[name])}
+    rest = {run.places[x].layer for x in run.active if run.places[x].part == "attention"}
     swapped = {run.places[name].layer for name in run.swapped}
     rest -= {"", *covered, *mixers, *swapped}
     rest = {x for x in rest if not any(is_recurrent(m) for m in run.modules[x].modules())}

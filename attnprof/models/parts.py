@@ -76,6 +76,10 @@ def layers_of(places: Mapping[str, ModulePlace]) -> list[str]:
 
 
 def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
+    """Return a module's place, by the names and classes of the modules that it is inside of.
+
+    ``heads`` are the paths of the model's output embeddings.
+    """
     match = _LAYER.match(name)
     layer = match.group() if match else ""
     part = "other"
@@ -328,8 +332,8 @@ def _experts(layer: Any, text: Any) -> str:
     if experts < 2:
         return ""
     chosen = [first_number(part, _CHOSEN) for part in layer.modules()]
-    seen = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
-    return f"moe {experts}/{seen}" if seen else f"moe {experts}"
+    top = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
+    return f"moe {experts}/{top}" if top else f"moe {experts}"
 
 
 def _difference(first: Any, layer: Any, paths: Sequence[str]) -> str:

@@ -40,17 +40,17 @@ _LONG_S, _LONGEST_S = 1.5, 120.0
 class PhaseRun:
     """A phase of a model at the asked sizes, with its formulas, or why they are ``missing``.
 
-    ``ran``: the target as it was run, with experts chosen evenly or on real tensors. ``held``: the
-    run was compared with one on real tensors. ``name``: the phase as asked, as ``prefill``, which
-    is the phase ``forward`` with logits of the last token alone.
+    ``target``: the target as it was run, with experts chosen evenly or on real tensors.
+    ``is_confirmed``: the run was compared with one on real tensors. ``name``: the phase as asked;
+    ``prefill`` is the phase ``forward`` with logits of the last token alone.
     """
 
     phase: str
     trace: Trace
-    ran: Target
+    target: Target
     forms: ModelForms | None = None
     missing: str = ""
-    held: bool = False
+    is_confirmed: bool = False
     name: str = ""
 
 
@@ -132,7 +132,7 @@ def with_forms(
         late = not is_patient()
     if not late or (result.forms is not None and result.forms.method != "counted"):
         return result
-    if result.held:
+    if result.is_confirmed:
         return replace(result, forms=None, missing=shares.late(share))
     return _confirmed(replace(run, missing=shares.late(share)), subject, model, sizes)
 
@@ -145,7 +145,7 @@ def _derived(
     numbers = {name: sizes[name] for name in target.symbols}
     if model.sample is not None:
         try:
-            forms_of_all = SampledPhase(model, subject, phase, run.ran).forms(numbers, run.trace)
+            forms_of_all = SampledPhase(model, subject, phase, run.target).forms(numbers, run.trace)
             return replace(run, forms=forms_of_all)
         except (UnlikeError, AttnprofError, TooLongError):
             pass  # a run of all layers may still have formulas
@@ -153,8 +153,8 @@ def _derived(
         return run
     try:
         if not run.trace.has_loops:  # loops over tokens make such runs too long
-            run = replace(run, trace=count(target, numbers, phase), held=is_patient())
-        forms, near, run_near = derived_near(run.ran, run.ran, phase, numbers)
+            run = replace(run, trace=count(target, numbers, phase), is_confirmed=is_patient())
+        forms, near, run_near = derived_near(run.target, run.target, phase, numbers)
 
         def agrees(sizes: Sizes) -> bool:
             counted = totals(count(target, sizes, phase, compare_real=False), phase)

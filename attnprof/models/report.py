@@ -65,8 +65,8 @@ def _growth(cache: CacheForms, sizes: Mapping[str, int], counted: int) -> dict[s
     def held_at(at: Mapping[str, int]) -> Any:
         return evaluate(cache.whole, {**at, **cache.layers})
 
-    curve, held = _curve(held_at, cache.holds, sizes, counted)
-    return {**curve, "bytes": held} if len(held) > 1 and any(held) else None
+    curve, cache_bytes = _curve(held_at, cache.holds, sizes, counted)
+    return {**curve, "bytes": cache_bytes} if len(cache_bytes) > 1 and any(cache_bytes) else None
 
 
 def _curve(
@@ -304,6 +304,6 @@ def _least_traffic(
     subject: WholeModel, model: Model, run: PhaseRun, tokens: int, cache: Any
 ) -> dict[str, int]:
     """Return bytes of the cache and of weights that decoded tokens use, each read once."""
-    ran = {call.module for call in run.trace.part("decode")}
-    met = weights_met(model.held, ran, subject.experts, subject.chosen, tokens)
+    modules = {call.module for call in run.trace.part("decode")}
+    met = weights_met(model.weights, modules, subject.experts, subject.chosen, tokens)
     return {"weights": met * ITEM_SIZES[subject.dtype], "cache": int(cache)}

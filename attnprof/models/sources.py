@@ -56,11 +56,11 @@ def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
         model = target.make({})
     if not inputs and hasattr(model, "main_input_name") and hasattr(model, "config"):
         return class_subject(source, type(model), model.config, partial(target.make, {}))
-    taken = dict(text.split(": ", 1) for text in target.spelled_inputs)
+    dimensions = dict(text.split(": ", 1) for text in target.spelled_inputs)
     steps: Any = type(model) if hasattr(model, "init_state") else None
     guessed = (f"its inputs are guessed: {'; '.join(target.spelled_inputs)}",)
     notes = () if inputs else guessed
-    return WholeModel(source, partial(target.make, {}), taken, steps=steps, notes=notes)
+    return WholeModel(source, partial(target.make, {}), dimensions, steps=steps, notes=notes)
 
 
 def subject_of(
@@ -130,6 +130,7 @@ _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim
 _TIME_STEPS = ("context_length", "num_input_channels")
 #: Fields for the number of pictures of a video.
 _FRAMES = ("num_frames", "frames_per_clip")
+#: Dimensions of tokens, as ``--input`` takes them.
 _TEXT = "B, N int64"
 #: Inputs that are tokens; and fields of configurations whose models take images as tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
@@ -205,7 +206,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
     """Return the dimensions of a class's inputs and labels by name, as ``--input`` takes them."""
-    taken = inspect.signature(kind.forward).parameters
+    parameters = inspect.signature(kind.forward).parameters
     name = kind.main_input_name
     dimensions = {
         "input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
@@ -222,14 +223,14 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
         raise RequestError(
             f"{kind.__name__}: the size of its input is not known: {error}"
         ) from error
-    if config.is_encoder_decoder and "decoder_input_ids" in taken:
+    if config.is_encoder_decoder and "decoder_input_ids" in parameters:
         inputs["decoder_input_ids"] = _TEXT
-    if {"input_ids", "pixel_values"} <= {*taken} and hasattr(config, "vision_config"):
+    if {"input_ids", "pixel_values"} <= {*parameters} and hasattr(config, "vision_config"):
         both = {"input_ids": _TEXT, "pixel_values": _image(config)}
         inputs |= {} if _takes_images_as_tokens(config) else both
     tokens = not _TOKENS.isdisjoint(inputs)
     one = kind.__name__.endswith(_ONE_LABEL)
-    if "labels" not in taken or not (one or tokens):
+    if "labels" not in parameters or not (one or tokens):
         return inputs, {}
     return inputs, {"labels": "B int64" if one else _TEXT}
 

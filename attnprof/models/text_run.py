@@ -65,9 +65,9 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
     ) -> Any:
         small = noted(mask)
         masking = how.get("is_causal"), how.get("sliding_window")
-        seen = small[0] if small else unmasked(module, query, key, *masking)
+        pattern = small[0] if small else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
-        shape = AttentionShape(1, heads, key.shape[1], width, value_width, seen)
+        shape = AttentionShape(1, heads, key.shape[1], width, value_width, pattern)
         calls.append((id(module), shape))
         return query.new_empty((batch, tokens, heads, value_width)), None
 
@@ -124,20 +124,20 @@ def probed(sees: Callable[..., Any], local: int | None) -> Mask:
     """Return the mask of a function of indices that says whether a query sees a key."""
     import torch
 
-    def seen(query: int, key: int) -> bool:
+    def is_visible(query: int, key: int) -> bool:
         first = torch.zeros((), dtype=torch.int64, device="cpu")
         result = sees(first, first, *(torch.tensor(x, device="cpu") for x in (query, key)))
         return bool(result)
 
     with suppress(Exception), torch.device("cpu"):
-        ahead = seen(_FAR, _FAR + 1)
-        if seen(_FAR, 0):
+        ahead = is_visible(_FAR, _FAR + 1)
+        if is_visible(_FAR, 0):
             return FULL if ahead else CAUSAL
-        high = bisect_left(range(_FAR), True, 1, key=partial(seen, _FAR))
+        high = bisect_left(range(_FAR), True, 1, key=partial(is_visible, _FAR))
         reach = _FAR - high
         if ahead:
             return Mask("around", reach)
-        chunk = next((n for n in (1, 2) if seen(_FAR + n, high)), 0)
+        chunk = next((n for n in (1, 2) if is_visible(_FAR + n, high)), 0)
         return Mask("chunk", local or 1) if chunk else Mask("window", reach + 1)
     if not local:
         return CAUSAL
@@ -148,8 +148,8 @@ def _is_chunked(function: Any) -> bool:
     """Return whether a mask function is made with transformers' overlay of chunks."""
     if "chunk" in getattr(function, "__qualname__", ""):
         return True
-    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    inner = [x for one in held for x in (one if isinstance(one, tuple | list) else [one])]
+    contents = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    inner = [x for one in contents for x in (one if isinstance(one, tuple | list) else [one])]
     return any(map(_is_chunked, filter(callable, inner)))
 
 
@@ -166,7 +166,7 @@ class TextRun:
 
     model: Any
     rows: Mapping[str, Fraction]
-    ran: set[str]
+    active: set[str]
     calls: Sequence[AttentionCall]
     result: Any = None
 
@@ -189,10 +189,10 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
     """
     import torch
 
-    rows, ran = defaultdict[str, Fraction](Fraction), set[str]()
+    rows, active = defaultdict[str, Fraction](Fraction), set[str]()
 
     def note(name: str, module: Any, inputs: Any, _result: Any) -> None:
-        ran.add(name)
+        active.add(name)
         first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
         width = getattr(module, "in_features", None) or getattr(module, "nx", None)
         if first is not None and width:
@@ -200,12 +200,12 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
 
     def hooked(model: Any) -> None:
         rows.clear()
-        ran.clear()
+        active.clear()
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
     model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
-    return TextRun(model, rows, ran, calls, result)
+    return TextRun(model, rows, active, calls, result)
 
 
 def run_without_values(

@@ -240,15 +240,15 @@ class Stack(nn.Module):
         causal: bool = False, cross: bool = False, shared: dict[Any, nn.Module] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        made = {} if shared is None else shared
+        modules = {} if shared is None else shared
         self.embedding = InputRows(config)
         self.layers = nn.ModuleList()
         for number in range(layers):
             choice = attention[min(number, len(attention) - 1)]
-            if shared is None or choice not in made:
-                made[choice] = attention_layer(choice, config, causal=causal)
+            if shared is None or choice not in modules:
+                modules[choice] = attention_layer(choice, config, causal=causal)
             across = attention_layer(config.cross_attention, config, cross=True) if cross else None
-            self.layers.append(TransformerLayer(config, made[choice], across, causal=causal))
+            self.layers.append(TransformerLayer(config, modules[choice], across, causal=causal))
         ends = config.norm == "pre" if config.final_norm is None else config.final_norm
         self.norm = normalisation(config) if ends else None
 

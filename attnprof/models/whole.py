@@ -81,19 +81,19 @@ class Growth:
         from attnprof.trace.run.remembered import Remembering
         from attnprof.trace.run.worlds import outside_fake
 
-        def ran(sizes: Sizes) -> tuple[Any, int]:
+        def prompt(sizes: Sizes) -> tuple[Any, int]:
             with remembering, Unrecorded() as mode:
                 return self.subject.prompt(model, sizes), mode.operations
 
         remembering = Remembering()
         with outside_fake(), torch.device("meta"):
             model = self.subject.build().eval()
-            (first, operations), (last, more) = ran(least), ran(most)
+            (first, operations), (last, more) = prompt(least), prompt(most)
             if operations == more:
                 raise NotGrowingError("it is as many operations for every length")
             yield first
             for name, size in least.items():
-                yield ran({**least, name: size + 1})[0]
+                yield prompt({**least, name: size + 1})[0]
             yield last
 
 
@@ -300,8 +300,8 @@ class WholeModel:
         """Return the cache that a model keeps after a prompt, by name, and its encoder's rows."""
         import torch
 
-        held = next(model.parameters())
-        device = "meta" if held.is_meta else "cpu"
+        weight = next(model.parameters())
+        device = "meta" if weight.is_meta else "cpu"
         with torch.no_grad():
             result = model(**self.example(sizes, device), use_cache=True)
         cache = dict([cache_in(result, self.name)])
@@ -368,7 +368,7 @@ def tensors_by_layer(cache: Any) -> list[list[Any]]:
         values = list(vars(part).values()) if hasattr(part, "__dict__") else [part]
         lists += [x for x in values if isinstance(x, list | tuple)]
         others += [x for x in values if not isinstance(x, list | tuple)]
-    seen = set[int]()
-    layers = [[x for each in row for x in within(each, seen)] for row in zip_longest(*lists)]
-    rest = [x for each in others for x in within(each, seen)]
+    visited = set[int]()
+    layers = [[x for each in row for x in within(each, visited)] for row in zip_longest(*lists)]
+    rest = [x for each in others for x in within(each, visited)]
     return [*layers, rest] if rest else layers

@@ -44,7 +44,7 @@ class Unrecorded(EagerMode):
         out = self._routing.answered(func, args, kwargs)
         if out is None:
             out = result_of(func, args, kwargs)
-        self._routing.ran(func, args, kwargs, out)
+        self._routing.observe(func, args, kwargs, out)
         return out
 
 
@@ -118,25 +118,25 @@ def cache_in_call(values: Iterable[Any]) -> Any:
     """Return the cache that self-attention is called with; None where there is none."""
     from transformers.cache_utils import Cache, EncoderDecoderCache
 
-    held: Any = next((value for value in values if isinstance(value, Cache)), None)
-    return held.self_attention_cache if isinstance(held, EncoderDecoderCache) else held
+    cache: Any = next((value for value in values if isinstance(value, Cache)), None)
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
 def place_in_cache(values: Iterable[Any], number: int) -> Any:
     """Return a layer's place in the cache that attention is called with; None without one."""
-    held = cache_in_call(values)
-    if held is None:
+    cache = cache_in_call(values)
+    if cache is None:
         return None
-    while len(held.layers) <= number:
-        held.layers.append(held.layer_class_to_replicate())
-    layer = held.layers[number]
+    while len(cache.layers) <= number:
+        cache.layers.append(cache.layer_class_to_replicate())
+    layer = cache.layers[number]
     if not isinstance(layer, StateLayer):
         kind: Any = type(layer)
         kind = _with_state(kind)
         layer, replaced = kind.__new__(kind), layer
         vars(layer).update(vars(replaced))
         vars(layer).pop("_sliding_window_tensor", None)  # eight bytes that nothing reads
-        held.layers[number] = layer
+        cache.layers[number] = layer
     return layer
 
 

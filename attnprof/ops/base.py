@@ -53,18 +53,18 @@ class Node:
 class Leaf(Node):
     """A parameter or an input, at the end of the backward pass; it keeps its first gradient."""
 
-    __slots__ = ("gradient", "shape", "taken")
+    __slots__ = ("gradient", "is_shared", "shape")
 
     def __init__(self, tensor: "Base") -> None:
         super().__init__(_LAST, (), None)
         self.shape = tensor.shape
         self.gradient: Base | None = None
-        self.taken = False  # whether another tensor has the gradient's memory, too
+        self.is_shared = False  # whether another tensor has the gradient's memory, too
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
         """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
         grad = grads.pop(0)
-        copies = 1 if self.taken else grad.layout.differs(self.shape)
+        copies = 1 if self.is_shared else grad.layout.differs(self.shape)
         rows = Layout.rows(self.shape)
         self.gradient = grad.where(copies, "gradient in rows", self.shape, rows)
         return ()
@@ -90,7 +90,7 @@ def play(root: Node, grad: "Base") -> None:
         node = heapq.heappop(ready)[2]
         grads = arrived.pop(node)
         if isinstance(node, Leaf):
-            node.taken = shared(grads[0])
+            node.is_shared = shared(grads[0])
         passed = list(node.run(grads))
         for position, edge in enumerate(node.inputs):
             if edge is None:
@@ -111,12 +111,12 @@ def play(root: Node, grad: "Base") -> None:
 
 
 def _reachable(root: Node) -> Iterator[Node]:
-    seen, stack = {root}, [root]
+    visited, stack = {root}, [root]
     while stack:
         node = stack.pop()
         yield node
-        fresh = {edge[0] for edge in node.inputs if edge} - seen
-        seen |= fresh
+        fresh = {edge[0] for edge in node.inputs if edge} - visited
+        visited |= fresh
         stack += fresh
 
 
@@ -157,7 +157,7 @@ class Base:
 
     # -- constructors ----------------------------------------------------------------------
     @classmethod
-    def made(
+    def allocate(
         cls, counter: Counter, shape: Shape, layout: Layout | None = None, item_size: int = 0
     ) -> Self:
         """Return a tensor in memory of its own, row by row unless a layout says otherwise."""
@@ -221,7 +221,7 @@ class Base:
         """
         counter = self.counter
         counter.operations += 1
-        out = into or self.made(counter, shape, layout, item_size or self.item_size)
+        out = into or self.allocate(counter, shape, layout, item_size or self.item_size)
         out.label = name
         if into is None:
             out.whole = self.whole if whole is None else whole

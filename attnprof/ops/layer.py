@@ -303,15 +303,15 @@ def _sharing_heads() -> Any:
     return sympy.Dummy(positive=True)
 
 
-def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
+def build(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """Return a core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes.from_workload(w)
     has_layer = spec.has_own_layer()
     host: Any = OwnText() if has_layer else CountedCore()
     host.spec, host.sizes = spec, sizes
-    for name, made in spec.core_weights(sizes).items():
-        setattr(host, name, made and weights.add(*made.shape, drawn=made.drawn))
+    for name, entry in spec.core_weights(sizes).items():
+        setattr(host, name, entry and weights.add(*entry.shape, drawn=entry.drawn))
     if scope == "core":
         return host, weights
     if not has_layer:
@@ -339,7 +339,7 @@ def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
 @lru_cache(maxsize=64)
 def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]:
     """Return the table of one run, and, if it has a backward pass, the table of that alone."""
-    host, weights = made(spec, w, scope)
+    host, weights = build(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
         tokens = spec.step_tokens

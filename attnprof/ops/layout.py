@@ -112,6 +112,7 @@ Case = tuple[tuple[Number, bool], ...]
 Ask = Callable[[Number], Number]
 #: A function from a shape to itself without the sizes that are one in the case at hand.
 Simple = Callable[[Shape], Shape]
+#: Whether entries are copied (1 or 0), and the strides afterwards, in one case.
 _Outcome = tuple[Number, Shape]
 Decide = Callable[[Shape, Ask, Simple], _Outcome]
 #: 1 where entries are copied, else 0, and the layout afterwards.
@@ -353,6 +354,7 @@ def _scattered(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> 
 
 
 def _packed(shape: Shape, strides: Shape) -> Shape:
+    """Return strides in the same order without gaps; a repeated dimension keeps its neighbours."""
     order: list[int] = []  # innermost first
     for dim in reversed(range(len(shape))):
         at = len(order)

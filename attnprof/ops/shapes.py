@@ -51,7 +51,7 @@ def empty(
     *, item_size: int = 0, whole: bool | None = None,
 ) -> T:  # fmt: skip
     """Return uninitialised memory; ``cost`` is that of filling it in the same operation."""
-    out = like.made(like.counter, shape, layout, item_size or like.item_size)
+    out = like.allocate(like.counter, shape, layout, item_size or like.item_size)
     out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
     like.counter.record(name, shape, cost or costs.Cost(), out.size_bytes)
@@ -126,6 +126,7 @@ def cut_at(x: T, place: int, part: Any) -> T:
 
 
 def _length(size: costs.Number, part: slice) -> costs.Number:
+    """Return the length of a slice of a dimension."""
     if part.stop is None and costs.is_plain(part.start) and part.start == -1:
         return 1  # the last one, whatever the size is
     length = _bound(part.stop, size)

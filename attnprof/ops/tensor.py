@@ -13,7 +13,7 @@ from attnprof.ops.shaped import Ordered, Shaped
 
 def _function(
     name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
-    saves: str = "result", **made: Any,
+    saves: str = "result", **options: Any,
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a method that computes each entry from those of its operands; numbers cost nothing.
 
@@ -30,7 +30,7 @@ def _function(
 
         operands = [self, *(x for x in others if isinstance(x, Tensor))]
         into, run = self if in_place else None, backward if grad_cost else None
-        out = arithmetic.entrywise(stage, cost, *operands, into=into, backward=run, **made)
+        out = arithmetic.entrywise(stage, cost, *operands, into=into, backward=run, **options)
         if out.requires_grad and saves:
             kept.append(out.detach() if saves == "result" else self)
         return out

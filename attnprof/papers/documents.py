@@ -211,12 +211,12 @@ def measured(number: str, name: str) -> Any:
     """
     if number in _ANEW:
         measure = document(number).part("MEASUREMENTS").get(name)
-        tell, made = _ANEW[number]
-        if measure and name not in made:
+        tell, values = _ANEW[number]
+        if measure and name not in values:
             tell(f"measuring {number}: {name}")
-            made[name] = json.loads(json.dumps(measure()))
+            values[name] = json.loads(json.dumps(measure()))
         if measure:
-            return made[name]
+            return values[name]
     path = document(number).path / "measured" / f"{name}.json"
     if not path.is_file():
         raise CannotRunError(

@@ -171,22 +171,22 @@ class Regenerated:
 
 def regenerate(number: str) -> Regenerated:
     """Return every table and figure of a document."""
-    source, made = document(number), Regenerated(not_made=not_made(number))
+    source, result = document(number), Regenerated(not_made=not_made(number))
 
     @contextmanager
     def attempt(name: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a broken one must not hide the others
-            made.failed[name] = reason(error)
+            result.failed[name] = reason(error)
 
     for name, table in source.part("TABLES").items():
         with attempt(f"table {name}"):
-            made.tables[name] = table()
+            result.tables[name] = table()
     for name, figure in source.part("FIGURES").items():
         with attempt(f"figure {name}"):
-            made.figures[name] = (figure, figure.data())
-    return made
+            result.figures[name] = (figure, figure.data())
+    return result
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def limit_memory(limit: int | None = None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
-def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
+def run_forked(work: Callable[[], int], limit_s: float | None) -> Ended:
     """Do the work in a fork of this process, for ``limit_s`` seconds at most; return its end.
 
     The work returns its exit code. Its stdout is dropped, the last of its stderr is kept;

@@ -10,8 +10,8 @@ from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value, grouped, joined, plural, quantity_text
 
-#: Most cases that an annotation names; most annotations of a step: GitHub drops more.
-MOST, MOST_ANNOTATIONS = 6, 10
+MOST_NAMED = 6  # cases that an annotation names
+MOST_ANNOTATIONS = 10  # of a step: GitHub drops more
 
 
 class Fate(NamedTuple):
@@ -65,7 +65,7 @@ def by_case(report: Report) -> dict[str, list[CheckRecord]]:
 
 
 def shown(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
-    """Return the records that are worth showing."""
+    """Return the records that are not ok, or whose reason is not that of all records."""
     common = report.summary.get("not_comparable")
     return [record for record in records if rules.is_worth_showing(record, common)]
 
@@ -220,9 +220,9 @@ def _annotation(cause: rules.Cause) -> str:
         f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
         for name, value in {**properties, "title": title}.items()
     )
-    left = len(cause.cases) - MOST
+    left = len(cause.cases) - MOST_NAMED
     more = [f"and {plural(left, 'more case')}"] if left > 0 else []
-    message = "\n".join([rules.effect_text(cause), *cause.cases[:MOST], *more])
+    message = "\n".join([rules.effect_text(cause), *cause.cases[:MOST_NAMED], *more])
     return f"::{OUTCOMES[cause.verdict].level} {texts}::{_escaped(message)}"
 
 

@@ -30,10 +30,10 @@ SEVERE = {"major": "full", "moderate": "red", "minor": ""}
 BRIEF = 90
 
 
-def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
+def reproduction_html(report: Report, regenerated: Mapping[str, Regenerated]) -> str:
     """Return the HTML page: counts, then claims of each document as sentences, tables, figures.
 
-    The tables and figures are the one asked for, and those of the whole documents in ``made``.
+    Tables and figures are the one asked for, and those of whole documents (``regenerated``).
     """
     summary, records = report.summary, report.of(ReproduceRecord)
     documents = summary["documents"]
@@ -44,8 +44,8 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
         blocks: list[Any] = [_table_block(summary["table"])] if "table" in summary else []
         blocks += _described_block(summary["figure"]) if "figure" in summary else []
         blocks += _claim_folds([record for record in records if record.document == number])
-        if number in made:
-            blocks += _made_folds(number, made[number])
+        if number in regenerated:
+            blocks += _made_folds(number, regenerated[number])
         sections.append(Section(f"{number} {document['title']}", blocks))
     present = {record.verdict for record in records}
     verdicts = {name: words for name, words in texts.WORDS.items() if name in present}
@@ -96,17 +96,17 @@ def _value_html(value: Any) -> Any:
     return value_html(texts.value_text(value))
 
 
-def _made_folds(number: str, made: Regenerated) -> Iterator[Fold]:
+def _made_folds(number: str, parts: Regenerated) -> Iterator[Fold]:
     """Yield a document's recomputed tables and figures, each kind in a fold."""
-    tables = [_table_block(table_values(name, table)) for name, table in made.tables.items()]
+    tables = [_table_block(table_values(name, table)) for name, table in parts.tables.items()]
     figures: list[Any] = []
-    for name, (figure, data) in made.figures.items():
+    for name, (figure, data) in parts.figures.items():
         values = figure_values(name, figure, data)
         figures += _described_block(values, picture(number, name, data))
     if tables:
-        yield Fold(f"{plural(len(made.tables), 'table')} made again", tables)
+        yield Fold(f"{plural(len(parts.tables), 'table')} made again", tables)
     if figures:
-        yield Fold(f"{plural(len(made.figures), 'figure')} made again", figures)
+        yield Fold(f"{plural(len(parts.figures), 'figure')} made again", figures)
 
 
 def _table_block(values: Mapping[str, Any]) -> PageTable:
@@ -147,15 +147,15 @@ def existing_files(folder: Path, numbers: Sequence[str]) -> list[Path]:
     return [*sorted(folder.glob("reproduction.md")), *paths]
 
 
-def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
+def write_document(number: str, report: Report, parts: Regenerated, folder: Path) -> dict[str, str]:
     """Write one document's folder; return what failed, with the reason."""
     make_folder(folder)
-    failed, tables, figures = dict(made.failed), {}, {}
-    for name, table in made.tables.items():
+    failed, tables, figures = dict(parts.failed), {}, {}
+    for name, table in parts.tables.items():
         values, data = table_values(name, table), f"table{_padded(name)}.csv"
         write_whole(folder / data, _rows_as_csv(table_rows(values)))
         tables[name] = SimpleNamespace(data=data, values=values)
-    for name, (figure, points) in made.figures.items():
+    for name, (figure, points) in parts.figures.items():
         values, stem = figure_values(name, figure, points), f"figure{_padded(name)}"
         write_whole(folder / f"{stem}.csv", _rows_as_csv(values["rows"]))
         image: str | None = f"{stem}.png"
@@ -166,7 +166,7 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
         figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)
     of_document = [record for record in report.of(ReproduceRecord) if record.document == number]
     write_whole(folder / "claims.csv", render_csv(Report(report.command, of_document)))
-    left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
+    left_out = {f"figure {name}": why for name, why in parts.not_made.items()} | failed
     readme = filled(
         "folder.md", {**texts.FILTERS, "cells": texts.count_cells}, number=number, tables=tables,
         figures=figures, left_out=left_out, mark=mark("reproduce"),

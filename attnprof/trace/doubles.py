@@ -39,6 +39,7 @@ class Double(sympy.Function):  # type: ignore[misc]
 
 
 def _step(name: str, precedence: str, plain: Callable[[Any, Any], Any]) -> Any:
+    """Return the class of an operation on two floats, printed as ``plain`` prints it."""
     members = {"precedence": PRECEDENCE[precedence], "plain": staticmethod(plain)}
     return type(name, (Double,), members)
 
@@ -79,6 +80,8 @@ class DoubleLog2(_Called):
 
 
 class _Whole(_Called):
+    """A rounding of a float to an integer."""
+
     is_integer = True
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from attnprof.trace.events import Size
+from attnprof.trace.events import Size, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,6 +114,15 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
     value = _function(expression)(sizes)
     whole = isinstance(value, Fraction) and value.denominator == 1
     return value.numerator if whole else value
+
+
+def live_bytes(trace: Trace, phase: str, sizes: Mapping[str, Any]) -> Iterator[tuple[int, Value]]:
+    """Yield the number of each call of a phase, and the bytes held while it runs, at sizes."""
+    total: Value = 0
+    for place, call in enumerate(trace.calls):
+        total += evaluate(call.takes, sizes) - evaluate(call.gives, sizes)
+        if phase in {"train", "decode", call.part}:
+            yield place, total + evaluate(call.workspace, sizes)
 
 
 @lru_cache(maxsize=2**14, typed=True)

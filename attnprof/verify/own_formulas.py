@@ -22,6 +22,7 @@ DERIVED, FORMULA = "derived", "formula"
 KINDS = (DERIVED, FORMULA)
 #: Multiply-accumulates, as papers like to count: half of the products' operations.
 MACS = "macs"
+#: Quantities of a mechanism's definition, as opposed to its executed text.
 DEFINED = (*cost_records.COUNTED[:4], "operations")
 #: Shapes at which a closed form is compared and shown.
 SHAPES = tuple(
@@ -35,7 +36,10 @@ SHAPES = tuple(
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of our formula: a target and its settings; ``fixed`` sizes, a shape of a run."""
+    """The origin of our formula: a target and its settings.
+
+    ``fixed`` are sizes that the formula has as numbers, ``at`` the shape at which code is derived.
+    """
 
     target: str
     kind: str = ""

@@ -114,10 +114,10 @@ def row_of(target: str, off: str) -> Row:
         stage, spelled = "refused", str(error).replace("\n", " ")[:200]
     by: dict[str, None] = {}
     for search in watch.searches if stage in ("repair", "model's call") else ():
-        change = search.seen[-1]
+        change = search.changes[-1]
         items = [*change.args.items(), *change.inputs.items()]
         by |= dict.fromkeys(watch.proposed.get((k, str(v)), "repairs") for k, v in items)
-    count = sum(len(each.seen) for each in watch.searches)
+    count = sum(len(each.changes) for each in watch.searches)
     seconds = round(time.process_time() - start, 1)
     return Row(target, off, stage, " ".join(by), " ".join(watch.answered), count, seconds, spelled)
 
@@ -262,21 +262,21 @@ def page(rows: list[Row]) -> Iterator[str]:
     """Yield the Markdown page."""
     from attnprof.trace.request.repairs import REPAIRS
 
-    asked = [row for row in rows if not row.off]
-    stages = ", ".join(f"{sum(row.found_by == s for row in asked)} by {s}" for s in STAGES[:-1])
+    done = [row for row in rows if not row.off]
+    stages = ", ".join(f"{sum(row.found_by == s for row in done)} by {s}" for s in STAGES[:-1])
     yield "# What single guesses carry"
     yield ""
     yield "Written by `python reports/run.py derive/ablation`; all rows in the CSV beside it."
     yield (
-        f"{len(asked)} of the {len(TARGETS)} targets of `foreign.py`, asked for by their "
-        f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in asked)} refused. Where "
+        f"{len(done)} of the {len(TARGETS)} targets of `foreign.py`, asked for by their "
+        f"names alone: {stages}; {sum(row.found_by == STAGES[-1] for row in done)} refused. Where "
         "the last column is empty, nothing was switched off."
     )
     repairs = list(dict.fromkeys(proposed.__name__ for _, proposed in REPAIRS))
     guesses = [name for names in GUESSES.values() for name in names]
     for title, names, field in (("proposes repairs", repairs, "proposed_by"),
                                 ("guesses", guesses, "guessed_by")):  # fmt: skip
-        served = served_by(asked, field)
+        served = served_by(done, field)
         lines = []
         for name in sorted(names, key=lambda name: -len(served[name])):
             off = ", ".join(f"`{row.target}`: {row.found_by}" for row in rows if row.off == name)
@@ -343,11 +343,11 @@ def main() -> None:
 
 def switched_off(rows: list[Row]) -> set[tuple[str, str]]:
     """Return targets with what served them and few others, if there is no row of that yet."""
-    asked = [row for row in rows if not row.off]
+    done = [row for row in rows if not row.off]
     pairs = {
         (target, name)
         for field in ("proposed_by", "guessed_by")
-        for name, served in served_by(asked, field).items()
+        for name, served in served_by(done, field).items()
         for target in served
         if name != "repairs" and (field == "proposed_by" or len(served) <= MANY)
     }

@@ -355,13 +355,13 @@ def difference(
     subject = subject_of(module, positional, named, phase)
     off = ""
     if peak:
-        seen, counted = (
+        real, counted = (
             measure_peak(subject, "cpu", torch).bytes,
             derivation.at("peak_bytes", phase, **sizes),
         )
         bound = derivation.phases[phase].bound("peak_bytes")
-        share = abs(counted - seen) / seen if seen and abs(counted - seen) > SCALARS else 0
-        off = "equal" if not share else f"{100 * (counted - seen) / seen:+.3f} % ({bound})"
+        share = abs(counted - real) / real if real and abs(counted - real) > SCALARS else 0
+        off = "equal" if not share else f"{100 * (counted - real) / real:+.3f} % ({bound})"
     subject.reset()
     # a view made without gradients has none, which torch's counter asks for
     for leaf in subject.leaves:

@@ -94,9 +94,9 @@ def stopped(name: str) -> list[Row]:
     return [Row(name, version(name), phase_of(name), refused=f"stopped after {LIMIT_S} s")]
 
 
-def page(found: list[Row]) -> Iterator[str]:
+def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    done = [row for row in found if not row.refused]
+    done = [row for row in rows if not row.refused]
     yield "# Public texts of recent mechanisms, derived"
     yield (
         "*Products*: at how many of two further shapes the FLOPs of products are those of torch's "
@@ -105,7 +105,7 @@ def page(found: list[Row]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"{len(done)} of {len(found)} have formulas; products equal at "
+        f"{len(done)} of {len(rows)} have formulas; products equal at "
         f"{sum(int(row.products[0]) for row in done)} of "
         f"{sum(int(row.products[-1]) for row in done)} shapes."
     )
@@ -115,6 +115,6 @@ def page(found: list[Row]) -> Iterator[str]:
         (
             (f"`{row.target}`", row.refused[:200] or row.method, f"`{row.flops}`", row.domain,
              f"{row.seconds:g}", row.products, row.peak)
-            for row in found
+            for row in rows
         ),
     )  # fmt: skip

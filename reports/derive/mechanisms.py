@@ -125,14 +125,14 @@ def comparisons(spec: Any, scope: str, causal: bool, forms: Any) -> Iterator[tup
     from attnprof.trace.events import KINDS
     from attnprof.trace.sizes import evaluate
 
-    seen = [dict(shape) for shape in forms.verified_at]
+    shapes = [dict(shape) for shape in forms.verified_at]
     chance = random.Random(f"{spec.name} {scope} {forms.phase} {causal}")  # noqa: S311 - no secret
     left = SHAPES
     for attempt in range(DRAWS):
         at = drawn(forms, chance, attempt)
-        if not left or at in seen or not forms.holds(at):
+        if not left or at in shapes or not forms.holds(at):
             continue
-        seen.append(at)
+        shapes.append(at)
         w = Workload(at["N"], at["h"], at["d"], at["B"], causal=causal, phase=forms.phase)
         try:
             table = spec.cost(w, scope)
@@ -177,12 +177,12 @@ def page(rows: list[Row]) -> Iterator[str]:
     slowest = max(rows, key=lambda row: row.seconds)
     slow = [row for row in rows if row.seconds > SLOW]
     wrong, peaks = [row for row in rows if row.wrong], [row for row in rows if row.peak]
-    there = {name_of(row) for row in rows}
-    missing = [name for name in cases() if name not in there]
+    row_names = {name_of(row) for row in rows}
+    missing = [name for name in cases() if name not in row_names]
     yield "# Costs of every mechanism, derived from its code"
     yield (
         f"One thread. All sizes are free; parameters are the defaults "
-        f"(to decode: {', '.join(f'{n} with {_given(given)}' for n, given in TO_DECODE.items())}). "
+        f"(to decode: {', '.join(f'{n} with {_given(sizes)}' for n, sizes in TO_DECODE.items())}). "
         "Each scope and mask has a process of its own. *s* are processor seconds without imports; "
         "a backward pass and a training step are derived together."
     )

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from derive.cases import chunks, handwritten, loops, small
 from derive.cases.handwritten import Embedded, Projected
-from derive.transformers_models import OWN_RULES, SCALARS, made
+from derive.transformers_models import OWN_RULES, SCALARS, build_model
 from rows import grouped, since, table
 from subjects import subject_of
 from torch import nn
@@ -123,7 +123,7 @@ def listed() -> Iterator[tuple[str, str, Callable[[], Target]]]:
     for name, (kind, args, inputs) in TORCH.items():
         yield "torch", name, partial(target_of, kind, args, inputs, name=name)
     for name in MODELS:
-        build = partial(made, name)
+        build = partial(build_model, name)
         yield "transformers", name, partial(_factory, build, name)
     written = (("loop", loops.CASES), ("chunks", chunks.CASES), ("small", small.CASES))
     for kind, group in written:
@@ -186,12 +186,12 @@ def runs(
 ) -> Iterator[tuple[dict[str, int], Mapping[str, Any]]]:
     """Yield random shapes of the domain at which the code runs, and what it counts there."""
     chance = random.Random(f"{derivation.name} {forms.phase} {seed}")  # noqa: S311 - no secret
-    seen, left = [dict(shape) for shape in forms.verified_at], SHAPES
+    shapes, left = [dict(shape) for shape in forms.verified_at], SHAPES
     for attempt in range(DRAWS):
         shape = _drawn(derivation.symbols, forms, chance, attempt)
-        if not left or shape in seen or not forms.holds(shape):
+        if not left or shape in shapes or not forms.holds(shape):
             continue
-        seen.append(shape)
+        shapes.append(shape)
         with suppress(AttnprofError):  # the code refuses it, or takes too long
             yield shape, forms.counted(shape)
             left -= 1
@@ -247,7 +247,7 @@ def _really(
     products, wrong = counter.get_total_flops(), []
     if products != counted["matmul_flops"]:
         wrong.append(f"products: {counted['matmul_flops']} here, {products} by torch's counter")
-    slack = max(SCALARS, 8 * numbers.seen)
+    slack = max(SCALARS, 8 * numbers.count)
     if not (-slack <= peak <= slack or (forms.bound("peak_bytes") != "exact" and peak > 0)):
         wrong.append(f"the peak on real tensors is {peak:+} bytes off")
     return "products, peak", wrong
@@ -256,10 +256,10 @@ def _really(
 class _Numbers(TorchDispatchMode):
     """Counts operations on tensors and Python numbers: of each autograd may keep the number."""
 
-    seen = 0
+    count = 0
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += any(type(x) in (int, float) for x in args[:2])
+        self.count += any(type(x) in (int, float) for x in args[:2])
         return func(*args, **kwargs or {})
 
 

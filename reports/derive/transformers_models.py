@@ -101,7 +101,7 @@ def rows(model: str, kind: str) -> Iterator[Row]:
 
 def _row(model: str, kind: str, phase: str) -> Row:
     def build() -> Any:
-        return made(model)
+        return build_model(model)
 
     start = time.perf_counter()
     try:
@@ -125,7 +125,7 @@ def _row(model: str, kind: str, phase: str) -> Row:
     )  # fmt: skip
 
 
-def made(model: str) -> Any:
+def build_model(model: str) -> Any:
     """A model of a tiny configuration."""
     kind = getattr(transformers, f"{model}Config")
     known = kind()
@@ -192,9 +192,9 @@ def _fused_backward(
 
 def _convolved_backward(grad: Any, x: Any, weight: Any, *settings: Any, **_named: Any) -> int:
     """For each gradient that is asked for, every tap of every result once."""
-    transposed, asked = settings[4], settings[7]
+    transposed, wanted = settings[4], settings[7]
     taps = math.prod(x if transposed else grad) * math.prod(weight[1:])
-    return 2 * taps * sum(asked[:2])
+    return 2 * taps * sum(wanted[:2])
 
 
 def _grouped(a: Any, b: Any, *_rest: Any, **_named: Any) -> int:

@@ -74,8 +74,8 @@ class Place:
         known = {f"{name}.py" for name in NAMES} | {"s.jsonl", "b.json", "bench.toml"}
         known |= {"__pycache__", "base"}
         odd = [path.name for path in self.folder.iterdir() if path.name not in known]
-        held = [path.name for path in self.temporary.iterdir()]
-        return odd + [name for name in held if not name.startswith("torchinductor_")]
+        names = [path.name for path in self.temporary.iterdir()]
+        return odd + [name for name in names if not name.startswith("torchinductor_")]
 
 
 @contextmanager

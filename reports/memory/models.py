@@ -117,10 +117,10 @@ def rows(name: str, _: str) -> Iterator[Row]:
     """Yield every comparison of a model."""
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    subject, seen = subject_of(name), fresh(peaks_seen, name, OMP_NUM_THREADS="1")
+    subject, peaks = subject_of(name), fresh(peaks_seen, name, OMP_NUM_THREADS="1")
     for phase, called in PHASES.items():
         for shape in SHAPES:
-            allocator = seen.get(f"{phase} {shape}", "it was not measured")
+            allocator = peaks.get(f"{phase} {shape}", "it was not measured")
             yield _row(subject, phase, called, shape, allocator)
 
 
@@ -176,12 +176,12 @@ def _peaks(events: Any) -> Iterator[int]:
         if event.name() == "[memory]":
             now += event.nbytes()
         elif event.name() == _MARK:
-            end, held, most = event.start_ns() + event.duration_ns(), now, now
+            end, live, most = event.start_ns() + event.duration_ns(), now, now
             for later in ordered[number + 1 :]:
                 if later.start_ns() > end:
                     break
-                held += later.nbytes() if later.name() == "[memory]" else 0
-                most = max(most, held)
+                live += later.nbytes() if later.name() == "[memory]" else 0
+                most = max(most, live)
             yield most - now
 
 
@@ -233,8 +233,8 @@ def _token(subject: WholeModel, module: Any, shape: dict[str, int], mark: Any) -
             kept["encoder_outputs"] = (encoded,)
         del result
         with mark:
-            held = module(**{tokens: token}, **kept)
-    del held
+            output = module(**{tokens: token}, **kept)
+    del output
 
 
 # -- the page -----------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def _token(subject: WholeModel, module: Any, shape: dict[str, int], mark: Any) -
 
 def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    ran = [row for row in rows if not row.skipped]
+    complete = [row for row in rows if not row.skipped]
     yield "# Peaks of whole models: told, and those of a fresh process"
     yield "One thread. Tiny configurations with random weights, in float32."
     sizes = " and ".join(f"{shape['B']} x {shape['N']}" for shape in SHAPES)
@@ -253,17 +253,17 @@ def page(rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     for phase in PHASES.values():
-        yield _summary(phase, [row for row in ran if row.phase == phase])
-    others = [row for row in ran if not row.is_equal]
+        yield _summary(phase, [row for row in complete if row.phase == phase])
+    others = [row for row in complete if not row.is_equal]
     if others:
         yield ""
         heads = "model | phase | >sequences | >tokens | >bytes told | >allocator | >apart | why"
         yield from table(heads, map(_line, others))
     yield ""
-    equal = {row.model for row in ran} - {row.model for row in others}
+    equal = {row.model for row in complete} - {row.model for row in others}
     yield f"Equal in all that they have: {', '.join(name for name in MODELS if name in equal)}."
     for bound_text in ("at least", "even routing"):
-        models = dict.fromkeys(f"{x.model} ({x.phase})" for x in ran if x.bound == bound_text)
+        models = dict.fromkeys(f"{x.model} ({x.phase})" for x in complete if x.bound == bound_text)
         if models:
             yield ""
             yield f'Told as "{bound_text}": {", ".join(models)}.'
@@ -284,15 +284,15 @@ def _line(row: Row) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _summary(phase: str, ran: list[Row]) -> str:
-    floors = [row for row in ran if row.bound == "at least"]
-    exact = [row for row in ran if row.bound != "at least"]
+def _summary(phase: str, complete: list[Row]) -> str:
+    floors = [row for row in complete if row.bound == "at least"]
+    exact = [row for row in complete if row.bound != "at least"]
     equal = sum(row.is_equal for row in exact)
     near = sum(abs(row.share) <= 0.01 or row.is_equal for row in exact)
     above = sum(row.predicted > row.allocator + SCALARS for row in floors)
     least = min((row.share for row in floors), default=0.0)
     text = (
-        f"- {phase}: {len({row.model for row in ran})} models; of {len(exact)} peaks {equal} "
+        f"- {phase}: {len({row.model for row in complete})} models; of {len(exact)} peaks {equal} "
         f"equal, {near} within 1 %"
     )
     if floors:

@@ -80,13 +80,13 @@ def _row(case: Case, shape: tuple[int, int, int, int], phase: str) -> Row:
     about = (case.name, case.settings, case.dtype, case.mask)
     try:
         derived, workspace, cause = _derived(case, shape, phase)
-        seen = _allocator(case, shape, phase)
+        allocated = _allocator(case, shape, phase)
     except AttnprofError as error:
         return Row(*about, *shape, phase, 0, 0, 0.0, False, "", str(error))
-    share = derived / seen - 1
-    if abs(derived - seen) <= SCALARS and not cause.startswith("at least"):
-        cause = "" if derived == seen else "numbers wrapped as tensors"
-    return Row(*about, *shape, phase, derived, seen, share, workspace, cause)
+    share = derived / allocated - 1
+    if abs(derived - allocated) <= SCALARS and not cause.startswith("at least"):
+        cause = "" if derived == allocated else "numbers wrapped as tensors"
+    return Row(*about, *shape, phase, derived, allocated, share, workspace, cause)
 
 
 def _derived(case: Case, shape: tuple[int, int, int, int], phase: str) -> tuple[int, bool, str]:
@@ -114,8 +114,8 @@ def _allocator(case: Case, shape: tuple[int, int, int, int], phase: str) -> int:
 
 def page(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of the page."""
-    ran = [row for row in rows if not row.skipped]
-    known = [row for row in ran if not row.cause.startswith("at least")]
+    complete = [row for row in rows if not row.skipped]
+    known = [row for row in complete if not row.cause.startswith("at least")]
     plain = [row for row in known if not row.workspace]
     inside = [row for row in known if row.workspace]
     yield "# Peak memory: derived, and the CPU allocator's"
@@ -128,16 +128,16 @@ def page(rows: list[Row]) -> Iterator[str]:
         worst = max((abs(row.share) for row in part), default=0)
         within = sum(abs(row.share) <= limit for row in part)
         yield f"- {title}: {within} of {len(part)} within {limit:.1%}, the worst {worst:.3%}"
-    rest = [row for row in ran if row not in known]
+    rest = [row for row in complete if row not in known]
     low = min((row.share for row in rest), default=0)
     yield f"- with memory that is named, not predicted: {len(rest)}, derived down to {low:+.1%}"
     yield ""
     yield "Worst of the shapes " + ", ".join(map(str, SHAPES)) + " (batch, tokens, heads, width):"
     yield ""
     heads = "subject | settings | causal | phase | >derived | >allocator, bytes | >apart | why"
-    yield from table(heads, map(_line, _worst(ran)))
-    there = {name_of(row) for row in rows}
-    if lacking := [case for name, case in cases().items() if name not in there]:
+    yield from table(heads, map(_line, _worst(complete)))
+    row_names = {name_of(row) for row in rows}
+    if lacking := [case for name, case in cases().items() if name not in row_names]:
         names = dict.fromkeys(f"{case.name} {case.settings}".strip() for case in lacking)
         yield f"\nNot measured in this run of the script: {', '.join(names)}."
     for row in rows:
@@ -153,10 +153,10 @@ def _line(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _worst(ran: list[Row]) -> list[Row]:
+def _worst(complete: list[Row]) -> list[Row]:
     """Of each subject, settings and phase the shape that is furthest apart."""
     kept: dict[tuple[str, ...], Row] = {}
-    for row in ran:
+    for row in complete:
         key = (row.subject, row.settings, row.dtype, row.causal, row.phase)
         if key not in kept or abs(row.share) > abs(kept[key].share):
             kept[key] = row

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models import executed, held
+from models import executed, sizes
 from models.cases import Case, Replay
 from rows import table
 
@@ -25,22 +25,22 @@ PACKAGES = ("torch", "transformers")
 MATCH, ERRATUM, NOT_COMPUTABLE = "match", "erratum", "not computable"
 #: What is made of a row: by its quantity, or by how its name begins if that is a formula.
 REPLAYS: Mapping[str, Callable[[Case], Replay]] = {
-    "kv_memory": held.kv_memory, "kv_tokens_from_memory": held.tokens_from_memory,
-    "kv_blocks_from_memory": held.tokens_from_memory, "kv_bytes_per_token": held.bytes_per_token,
-    "k_memory": held.of_keys, "ssm_state_memory": held.of_states,
-    "conv_state_memory": held.of_states, "attention_block_aligned": held.aligned,
-    "mamba_page_padding_percent": held.aligned, "tokens_from_blocks": held.pool,
-    "concurrency": held.pool, "swa_cells": held.window_cells,
-    "safetensors_total_size": held.index_bytes, "gguf_size": held.gguf,
-    "gguf_bits_per_weight": held.gguf,
+    "kv_memory": sizes.kv_memory, "kv_tokens_from_memory": sizes.tokens_from_memory,
+    "kv_blocks_from_memory": sizes.tokens_from_memory, "kv_bytes_per_token": sizes.bytes_per_token,
+    "k_memory": sizes.of_keys, "ssm_state_memory": sizes.of_states,
+    "conv_state_memory": sizes.of_states, "attention_block_aligned": sizes.aligned,
+    "mamba_page_padding_percent": sizes.aligned, "tokens_from_blocks": sizes.pool,
+    "concurrency": sizes.pool, "swa_cells": sizes.window_cells,
+    "safetensors_total_size": sizes.index_bytes, "gguf_size": sizes.gguf,
+    "gguf_bits_per_weight": sizes.gguf,
     "params_total": executed.parameters, "params_active": executed.parameters,
     "params_active_no_embedding": executed.parameters,
     "flops_train_batch": executed.convention, "flops_per_token_train": executed.convention,
     "published_only": executed.peak,
-    "kv-align": held.aligned, "kv-vllm-qwen38": held.paged_need, "kv-vllm-40691": held.hybrid_pool,
-    "kv-llamacpp-qwen": held.of_states, "kv-llamacpp-gemma4": held.shared_layers,
-    "kv-sglang-nvfp4": held.one_side, "gguf": held.gguf, "w-vllm-gptoss": held.marlin,
-    "w-vllm-awq": held.awq,
+    "kv-align": sizes.aligned, "kv-vllm-qwen38": sizes.paged_need,
+    "kv-llamacpp-qwen": sizes.of_states, "kv-llamacpp-gemma4": sizes.shared_layers,
+    "kv-sglang-nvfp4": sizes.one_side, "gguf": sizes.gguf, "w-vllm-gptoss": sizes.marlin,
+    "w-vllm-awq": sizes.awq, "kv-vllm-40691": sizes.hybrid_pool,
     "act-mtnlg-overhead": executed.recomputation, "act-mtnlg": executed.attention_share,
     "act-megatron-65b-shard": executed.shard, "act-megatron-65b-weights": executed.shard,
     "act-megatron-65b-total": executed.pipeline_activations,

@@ -178,11 +178,11 @@ def hf_longformer(n: int) -> Pair:
     mask = torch.zeros(BATCH, n)
 
     def run(x: Any) -> Any:
-        found = attention(
+        result = attention(
             x, attention_mask=mask, is_index_masked=mask < 0, is_index_global_attn=mask > 0,
             is_global_attn=False,
         )  # fmt: skip
-        return theirs[1](found[0])
+        return theirs[1](result[0])
 
     return layer("longformer", n, window=256, bias=True), side(theirs, run), tokens(n)
 

@@ -51,13 +51,13 @@ def name_of(row: Row) -> str:
 
 def cases() -> dict[str, tuple[str, int, str]]:
     """Return mechanism, length and allocator of each case, by name."""
-    asked = [
+    points = [
         (case.mechanism, n, allocator)
         for allocator, case, n in product(ALLOCATORS, listed.cases(), LENGTHS)
         if n <= case.longest
     ]
     return {
-        f"{name}, {n} tokens, {allocator}": (name, n, allocator) for name, n, allocator in asked
+        f"{name}, {n} tokens, {allocator}": (name, n, allocator) for name, n, allocator in points
     }
 
 

@@ -123,7 +123,7 @@ def turns(n: int) -> tuple[Any, Any]:
     return angles.cos(), angles.sin()
 
 
-def own(name: str, n: int, **params: Any) -> Any:
+def subject(name: str, n: int, **params: Any) -> Any:
     """Return our layer as a call of the tokens alone, causal."""
     module = layer(name, n, **params)
     return side(module, lambda x: module(x, causal=True))
@@ -151,7 +151,7 @@ def grouped(way: str) -> Callable[[int], Pair]:
         module = modeling("llama", still=True).LlamaAttention(config, 0)
         impl = "fused" if way == "sdpa" else "written"
         mask = None if way == "sdpa" else hidden(n)
-        ours = own("gqa", n, num_kv_heads=2, impl=impl)
+        ours = subject("gqa", n, num_kv_heads=2, impl=impl)
         return ours, theirs(module, (None, None), mask), tokens(n)
 
     return make
@@ -168,7 +168,7 @@ def latent(way: str) -> Callable[[int], Pair]:
         )
         module = modeling("deepseek_v3").DeepseekV3Attention(config, 0)
         mask = None if way == "sdpa" else hidden(n)
-        return own("mla", n, **LATENT), theirs(module, turns(n), mask), tokens(n)
+        return subject("mla", n, **LATENT), theirs(module, turns(n), mask), tokens(n)
 
     return make
 
@@ -180,7 +180,7 @@ def windowed(n: int) -> Pair:
     config = MistralConfig(**SIZES, sliding_window=WINDOW, attn_implementation="sdpa")
     module = modeling("mistral", still=True).MistralAttention(config, 0)
     mask = hidden(n, WINDOW) == 0
-    ours = own("sliding-window", n, window=WINDOW)
+    ours = subject("sliding-window", n, window=WINDOW)
     return ours, theirs(module, (None, None), mask), tokens(n)
 
 
@@ -193,7 +193,7 @@ def sinks(n: int) -> Pair:
         attn_implementation="eager",
     )  # fmt: skip
     module = modeling("gpt_oss", still=True).GptOssAttention(config, 0)
-    ours = own("sliding-window", n, window=WINDOW, sink=True)
+    ours = subject("sliding-window", n, window=WINDOW, sink=True)
     return ours, theirs(module, (None, None), hidden(n, WINDOW)), tokens(n)
 
 
@@ -208,7 +208,7 @@ def differential(way: str) -> Callable[[int], Pair]:
         module = modeling("diffllama", still=True).DiffLlamaAttention(config, 0)
         mask = None if way == "sdpa" else hidden(n)
         impl = "fused" if way == "sdpa" else "subtracted"
-        return own("differential", n, impl=impl), theirs(module, (None, None), mask), tokens(n)
+        return subject("differential", n, impl=impl), theirs(module, (None, None), mask), tokens(n)
 
     return make
 
@@ -224,7 +224,7 @@ def indexed(way: str) -> Callable[[int], Pair]:
             index_head_dim=INDEX["index_dim"], num_hidden_layers=1, attn_implementation=way,
         )  # fmt: skip
         module = modeling("deepseek_v32").DeepseekV32Attention(config, 0)
-        ours = own("dsa", n, top=TOP, **INDEX, **LATENT)
+        ours = subject("dsa", n, top=TOP, **INDEX, **LATENT)
         mask = hidden(n).expand(BATCH, 1, n, n)
         return ours, theirs(module, turns(n), mask), tokens(n)
 
@@ -278,9 +278,9 @@ def rule(place: str, order: str, gate: str, form: str = "chunkwise") -> Callable
         text = getattr(modeling(name), function) if hf else naive(place)
         by_channel, letters = gate == "channel", order.split()
 
-        def ours(**given: Any) -> Any:
-            q, k, v, g = (given[x].transpose(1, 2).flatten(0, 1) for x in "qkvg")
-            beta = given["beta"].transpose(1, 2).reshape(-1, n, 1) if "beta" in given else None
+        def ours(**inputs: Any) -> Any:
+            q, k, v, g = (inputs[x].transpose(1, 2).flatten(0, 1) for x in "qkvg")
+            beta = inputs["beta"].transpose(1, 2).reshape(-1, n, 1) if "beta" in inputs else None
             out = recurrence(
                 q * HEAD**-0.5, k, v, g if by_channel else g.unsqueeze(-1), beta,
                 rows=16 if by_channel else 64, form=form, by_channel=by_channel,
@@ -319,7 +319,7 @@ def qwen(n: int) -> Pair:
         linear_key_head_dim=HEAD, linear_value_head_dim=HEAD,
     )  # fmt: skip
     module = modeling("qwen3_next").Qwen3NextGatedDeltaNet(config, 0)
-    return own("gated-deltanet", n), theirs(module), tokens(n)
+    return subject("gated-deltanet", n), theirs(module), tokens(n)
 
 
 def kimi(n: int) -> Pair:
@@ -330,7 +330,7 @@ def kimi(n: int) -> Pair:
         **SIZES, linear_num_heads=HEADS, linear_head_dim=HEAD, num_hidden_layers=4
     )
     module = modeling("kimi_linear").KimiLinearDeltaAttention(config, 0)
-    return own("kimi-delta", n), theirs(module), tokens(n)
+    return subject("kimi-delta", n), theirs(module), tokens(n)
 
 
 def mamba(n: int) -> Pair:
@@ -354,4 +354,4 @@ def lightning(n: int) -> Pair:
 
     config = MiniMaxConfig(**SIZES, num_hidden_layers=2)
     module = modeling("minimax").MiniMaxLightningAttention(config, 0)
-    return own("lightning", n), theirs(module, None, None), tokens(n)
+    return subject("lightning", n), theirs(module, None, None), tokens(n)

@@ -37,9 +37,9 @@ def cases() -> dict[str, tuple[str, int]]:
     return {f"{name}, {threads} threads": (name, threads) for name, threads in pairs}
 
 
-def rows(_: str, asked: tuple[str, int]) -> Iterator[Row]:
+def rows(_: str, setting: tuple[str, int]) -> Iterator[Row]:
     """Yield the comparisons of a case: both phases at each length."""
-    name, threads = asked
+    name, threads = setting
     case = next(case for case in listed() if case.mechanism == name)
     for n in (n for n in LENGTHS if n <= case.longest):
         yield from comparisons(case, n, SECONDS, threads)

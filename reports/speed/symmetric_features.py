@@ -78,8 +78,8 @@ def rows(_: str, case: tuple[int, bool, str]) -> Iterator[Row]:
     boxed, symmetric = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
     low, middle, high = statistics.quantiles([b / a for a, b in pairs], n=4)
     w = Workload(SEQ_LEN, HEADS, d, BATCH, causal=causal, phase=phase)
-    held = [attnprof.cost(NAME, w, "core", impl=impl).peak() / 2**20 for impl in IMPLS]
-    yield Row(d, causal, phase, boxed, symmetric, middle, low, high, *held)
+    peaks = [attnprof.cost(NAME, w, "core", impl=impl).peak() / 2**20 for impl in IMPLS]
+    yield Row(d, causal, phase, boxed, symmetric, middle, low, high, *peaks)
 
 
 def page(rows: list[Row]) -> Iterator[str]:

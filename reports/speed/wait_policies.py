@@ -92,8 +92,8 @@ def timed(threads_asked: int) -> dict[str, tuple[float, float]]:
         subject = build_subject(PointRequest(name, *SHAPE, threads=threads_asked))
         timer = Timer("call()", globals={"call": subject.call}, num_threads=threads_asked)
         with threads(threads_asked):
-            taken = sample(Clock(), subject.prepare, subject.call, budget)
-        ours = estimate_median([one.wall_s for one in taken]).median_s
+            samples = sample(Clock(), subject.prepare, subject.call, budget)
+        ours = estimate_median([one.wall_s for one in samples]).median_s
         times[name] = ours, timer.blocked_autorange(min_run_time=0.5).median
     return times
 

@@ -73,11 +73,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
     parser.add_argument("--output", type=Path, default=HERE)
-    asked = parser.parse_args()
-    sys.path += [asked.site] if asked.site else []
-    threads: int = asked.threads
+    options = parser.parse_args()
+    sys.path += [options.site] if options.site else []
+    threads: int = options.threads
     torch.set_num_threads(threads)
-    base: Path = asked.output
+    base: Path = options.output
     suffix = f"_{threads}_threads" if threads > 1 else ""
     device = base.with_name("devices") / "cpu.json"
     known = calibrated(device, threads, "float32")
@@ -93,15 +93,15 @@ def main() -> None:
     for part, (kind, rows) in parts.items():
         table = base.with_name(f"{base.name}_{part}.csv")
         rows_of[part] = earlier(table, kind)
-        if asked.predict and kind is Crossing and part in asked.parts:
+        if options.predict and kind is Crossing and part in options.parts:
             rows_of[part] = [predicted_again(row, part, terms) for row in rows_of[part]]
             save(table, kind, rows_of[part])
-        if part in asked.parts:
+        if part in options.parts:
             for row in rows(rows_of[part]):
                 rows_of[part].append(row)
                 save(table, kind, rows_of[part])
     threaded = f" --threads {threads}" if threads > 1 else ""
-    option = output_flag(asked.output, HERE)
+    option = output_flag(options.output, HERE)
     command = f"python reports/run.py times/crossovers{threaded}{option}"
     lines = page(command, known, **rows_of)
     base.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -156,8 +156,8 @@ def missing(part: str, terms: TimeTerms, done: Sequence[Crossing]) -> Iterator[C
 
 def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
     """A row with what the calibration predicts now; what was measured stays."""
-    asked = (row.case, row.phase)
-    case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == asked)
+    key = (row.case, row.phase)
+    case = next(case for case in CASES[part]() if (case.name, case.workload.phase) == key)
     predicted = _row(case, terms, "predicted")
     verdicts = "/".join([predicted.verdict, *row.verdicts.split("/")[1:]])
     return replace(row, **_prediction(predicted), verdicts=verdicts)
@@ -165,8 +165,8 @@ def predicted_again(row: Crossing, part: str, terms: TimeTerms) -> Crossing:
 
 def module(name: str, inputs: Sequence[str] = ()) -> Any:
     """A module of somebody's own as a side."""
-    given = list(inputs)
-    return replace(target_of(name, None, given or None), typed_texts={"args": [], "inputs": given})
+    typed = list(inputs)
+    return replace(target_of(name, None, typed or None), typed_texts={"args": [], "inputs": typed})
 
 
 def _row(case: Case, terms: TimeTerms, kind: str) -> Any:

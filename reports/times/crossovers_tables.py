@@ -142,9 +142,9 @@ def _recommended_line(one: Recommended) -> tuple[Any, ...]:
 
 def crossings_table(rows: Sequence[Crossing], calibrations: int = 3) -> Iterator[str]:
     """Yield all answers of each case."""
-    made = f"predicted ({plural(calibrations, 'calibration')})"
+    predicted = f"predicted ({plural(calibrations, 'calibration')})"
     return table(
-        f"case | phase | >FLOPs | {made} | interval | >measured | interval | >again | >calls "
+        f"case | phase | >FLOPs | {predicted} | interval | >measured | interval | >again | >calls "
         "| >lengths",
         ((row.case, row.phase, _tokens(row.formula),
           ", ".join(map(_tokens, row.predictions[:calibrations])), _interval(row.low, row.high),

@@ -61,12 +61,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=FOLDER, help="the device's folder")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=inf, help="begin no row after so many")
-    asked = parser.parse_args()
-    run = Run(asked.output, asked.device, time.monotonic() + asked.seconds)
-    asked.output.mkdir(parents=True, exist_ok=True)
-    for part in asked.parts:
+    options = parser.parse_args()
+    run = Run(options.output, options.device, time.monotonic() + options.seconds)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for part in options.parts:
         getattr(run, part)()
-    if asked.predict:
+    if options.predict:
         run.predict()
 
 

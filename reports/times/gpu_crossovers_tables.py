@@ -181,10 +181,10 @@ def _draw_layers(to: Path, curves: Sequence[Curve], fused: Sequence[Fused]) -> N
         for one in layers:
             if one.phase == phase and one.case.endswith(f", {dtype}"):
                 times.setdefault(one.mechanism, {})[one.seq_len] = one.seconds
-        for name, seen in sorted(times.items(), key=lambda item: item[0] != "sdpa"):
-            lengths = sorted(n for n in seen if n >= 64)
+        for name, seconds in sorted(times.items(), key=lambda item: item[0] != "sdpa"):
+            lengths = sorted(n for n in seconds if n >= 64)
             style = {"color": "k", "lw": 1.6} if name == "sdpa" else {"lw": 1.1}
-            axes.loglog(lengths, [1e3 * seen[n] for n in lengths], label=name, **style)
+            axes.loglog(lengths, [1e3 * seconds[n] for n in lengths], label=name, **style)
         axes.set(xlabel="tokens", ylabel="ms", title=f"{phase}, {dtype}")
         axes.legend(fontsize=7)
     figure.suptitle("Layers of 16 heads of 64", fontsize=9)

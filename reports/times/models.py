@@ -124,8 +124,8 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
                 yield Row(name, phase, tokens, skipped=str(error))
         times: dict[str, list[float]] = {phase: [] for phase in predicted}
         for _ in range(PASSES if MEASURE else 0):
-            for phase, taken in times.items():
-                taken.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
+            for phase, seconds in times.items():
+                seconds.append(measured_time(whole, phase, sizes, DTYPE, budget).seconds)
         for phase, time in predicted.items():
             measured_s = median(times[phase]) if MEASURE else _before(name, phase, tokens)
             yield Row(name, phase, tokens, time.seconds, time.low_s, time.high_s, measured_s)
@@ -133,8 +133,8 @@ def rows(name: str, fields: Mapping[str, Any]) -> Iterator[Row]:
 
 def _before(*case: Any) -> float:
     """Return what was measured of a model, phase and length."""
-    there = earlier(Path(__file__).with_suffix(".csv"), Row)
-    return next(row.measured_s for row in there if (row.model, row.phase, row.tokens) == case)
+    rows = earlier(Path(__file__).with_suffix(".csv"), Row)
+    return next(row.measured_s for row in rows if (row.model, row.phase, row.tokens) == case)
 
 
 # -- the page -------------------------------------------------------------------------------

@@ -93,11 +93,11 @@ def main() -> None:
     """Predict without each rule, write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gpu", action="store_true", help="predict the GPU's layers again, too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     path = HERE.with_suffix(".csv")
     on_gpu = [row for row in earlier(path, Row) if row.machine == GPU]
     rows = [row for folder in PROCESSORS for row in processor_rows(folder)]
-    rows += gpu_rows() if asked.gpu else on_gpu
+    rows += gpu_rows() if options.gpu else on_gpu
     save(path, Row, rows)
     path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
@@ -160,14 +160,14 @@ def without(rule: str) -> Iterator[None]:
 
 def page(rows: Sequence[Row]) -> str:
     """Return a table a machine: a line a rule, a column a setting."""
-    made = (
+    origin = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
         "[predictions.md](predictions.md), of [another processor](zen4/predictions.md) and of "
         "[a GPU](h200/crossovers.md): the median error and, in parentheses, what nine in ten "
         "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
-    lines = ["# What each rule of predicted times gains", "", made, ""]
+    lines = ["# What each rule of predicted times gains", "", origin, ""]
     for machine, its_rows in grouped(rows, lambda row: row.machine).items():
         settings = list(dict.fromkeys(row.setting for row in its_rows))
         cells = {(row.setting, row.rule): row for row in its_rows}

@@ -150,35 +150,35 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3, help="times that a point is timed, apart")
     parser.add_argument("--predict", action="store_true", help="predict rows that are there again")
     parser.add_argument("--output", type=Path, default=HERE)
-    asked = parser.parse_args()
-    base, devices = asked.output, asked.output.with_name("devices") / "cpu.json"
+    options = parser.parse_args()
+    base, devices = options.output, options.output.with_name("devices") / "cpu.json"
     tables = base.with_suffix(".csv"), base.with_name(f"{base.name}_races.csv")
     points, races = earlier(tables[0], Point), earlier(tables[1], Race)
-    for threads, dtype in product(map(int, asked.threads.split(",")), asked.dtype.split(",")):
+    for threads, dtype in product(map(int, options.threads.split(",")), options.dtype.split(",")):
         torch.set_num_threads(threads)
         predictor = Predictor(calibrated(devices, threads, dtype))
-        if asked.predict:
+        if options.predict:
             predictor = Predictor(check_predicted_again(predictor, dtype))
             calibration.save(predictor.calibration, devices)
-        there = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
-        points = [row for row in points if row not in there]
-        if asked.predict:
-            there = [
+        timed_rows = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
+        points = [row for row in points if row not in timed_rows]
+        if options.predict:
+            timed_rows = [
                 replace(
                     predicted(row.request, predictor, row.times),
                     repeated=row.repeated,
                     quiet=row.quiet,
                 )
-                for row in there
+                for row in timed_rows
             ]
-        if len(there) < asked.points:
-            there += drawn(predictor, threads, dtype, asked.points)[len(there) :]
-        for _ in range(asked.passes):
-            there = [timed(row, asked.passes, predictor.calibration) for row in there]
-            save(tables[0], Point, [*points, *there])
-        points += there
-        ran = sum((race.threads, race.dtype) == (threads, dtype) for race in races)
-        for race in raced(predictor, threads, dtype, asked.races, ran):
+        if len(timed_rows) < options.points:
+            timed_rows += drawn(predictor, threads, dtype, options.points)[len(timed_rows) :]
+        for _ in range(options.passes):
+            timed_rows = [timed(row, options.passes, predictor.calibration) for row in timed_rows]
+            save(tables[0], Point, [*points, *timed_rows])
+        points += timed_rows
+        race_count = sum((race.threads, race.dtype) == (threads, dtype) for race in races)
+        for race in raced(predictor, threads, dtype, options.races, race_count):
             races.append(race)
             save(tables[1], Race, races)
     name = device_name("cpu")
@@ -203,8 +203,8 @@ def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
     name = device_name("cpu")
     known = calibration.load(name, threads, path) if path.exists() else None
     if known is None or dtype not in known.tables:
-        asked = ["--dtype", dtype, "--threads", str(threads), "--calibration", str(path)]
-        command = [sys.executable, "-m", "attnprof", "calibrate", *asked]
+        flags = ["--dtype", dtype, "--threads", str(threads), "--calibration", str(path)]
+        command = [sys.executable, "-m", "attnprof", "calibrate", *flags]
         subprocess.run(command, check=True)  # noqa: S603 - our own command
         known = calibration.load(name, threads, path)
     if known is None:
@@ -296,7 +296,7 @@ def groups() -> dict[str, list[str]]:
 
 
 def raced(
-    predictor: Predictor, threads: int, dtype: str, count: int, ran: int
+    predictor: Predictor, threads: int, dtype: str, count: int, done_before: int
 ) -> Iterator[Race]:  # fmt: skip
     """Mechanisms predicted at random shapes, the fastest of each group timed in turns."""
     random = Random(SEED)  # noqa: S311 - which shapes, no secret
@@ -304,24 +304,24 @@ def raced(
         length = round(exp(random.uniform(*map(log, LENGTHS))) / 64 + 1) * 64
         heads, width = random.choice(HEADS), random.choice(WIDTHS)
         phase = random.choice(("forward", "train"))
-        made = partial(PointRequest, seq_len=length, num_heads=heads, head_dim=width, phase=phase,
+        point = partial(PointRequest, seq_len=length, num_heads=heads, head_dim=width, phase=phase,
                        dtype=dtype)  # fmt: skip
         for place, (group, names) in enumerate(groups().items()):
-            if 2 * turn + place < ran:
+            if 2 * turn + place < done_before:
                 continue
             seconds: dict[str, float] = {}
             for name in names:
                 with suppress(AttnprofError):
-                    if not fit(made(name))[0]:
-                        build_subject(made(name))
-                        seconds[name] = predictor.point(made(name), 1.0).time_s or 0.0
+                    if not fit(point(name))[0]:
+                        build_subject(point(name))
+                        seconds[name] = predictor.point(point(name), 1.0).time_s or 0.0
             best = min(seconds, key=seconds.__getitem__)
             near = [
                 name for name, time_s in seconds.items() if time_s <= CONTENDERS * seconds[best]
             ]
-            subjects = [build_subject(made(one)) for one in near]
-            taken = time_in_turns(subjects, BUDGET, Clock(), threads)
-            times = dict(zip(near, map(median, taken), strict=True))
+            subjects = [build_subject(point(one)) for one in near]
+            samples = time_in_turns(subjects, BUDGET, Clock(), threads)
+            times = dict(zip(near, map(median, samples), strict=True))
             first = min(times, key=times.__getitem__)
             yield Race(
                 threads, dtype, f"{group}, {length} tokens, {heads} heads of {width}, {phase}",
@@ -339,7 +339,7 @@ def page(
         for one in known for dtype, check in one.checks.items()
     )  # fmt: skip
     best = "the fastest quarter of a pass's calls" if points[0].quiet else "the fastest"
-    made = (
+    origin = (
         f"Written by `{command}` with the calibrations `devices/cpu.json`: "
         f"{known[0].ceilings.name}, torch {torch.__version__}, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. "
@@ -352,14 +352,14 @@ def page(
         f"What the calibrations say of themselves, by other layers: {checks}."
     )
     right = sum(race.slower <= ALIKE for race in races)
-    ran = (
+    summary = (
         "Mechanisms of one kind at a random shape; those predicted to take up to "
         f"{CONTENDERS:g} times the fastest were timed in turns. In {right} of {len(races)} the "
         f"predicted winner takes at most {ALIKE - 1:.0%} more than the fastest."
     )
     worst = sorted(points, key=lambda row: -row.error)[:20]
     lines = [
-        "# Predicted times against measured ones", "", made, "",
+        "# Predicted times against measured ones", "", origin, "",
         *table("setting | >points | >median error | >nine in ten | >at best | >in the interval",
                starmap(settings_row, in_order(points, setting))),
         "", "## Farthest off", "",
@@ -368,7 +368,7 @@ def page(
         "", "## By mechanism", "",
         *table("mechanism | >points | >median error | >predicted / measured",
                starmap(mechanism_row, in_order(points, lambda row: row.mechanism))),
-        "", "## Which is fastest", "", ran, "",
+        "", "## Which is fastest", "", summary, "",
         *table("setting | shape | predicted | measured | >winner takes more", map(race_row, races)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

@@ -49,7 +49,7 @@ HEADS = {
 SEEDS = (0, 1)
 
 
-def made(part: str) -> Report:
+def report_of(part: str) -> Report:
     """The report of a part's command; of the experiment's, with every seed, a process each."""
     names = [f"{part}-{seed}" for seed in SEEDS] if part == "distill" else [part]
     paths = [FOLDER / f"{name}.json" for name in names]
@@ -145,7 +145,7 @@ def _cell(row: TradeoffRecord, field: str) -> str:
 
 def write(part: str) -> None:
     """A part's files."""
-    report = made(part)
+    report = report_of(part)
     write_whole(FOLDER / f"{part}.csv", render(report, "csv"), owned=True)
     write_whole(FOLDER / f"{part}.md", page(part, report), owned=True)
     plot_report(report, FOLDER / f"{part}.png")

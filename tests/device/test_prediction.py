@@ -109,8 +109,8 @@ def test_weights_that_no_cache_holds_until_the_next_call_take_longer():
     times, entry_bytes = Times(tables), 4
     product = KernelCall("mm", "product", (1, 1, 64, 64), weights=64 * 64 * entry_bytes)
 
-    def far_s(given):
-        return times.between(Demand([product, product], given=given))["weights from memory"]
+    def far_s(size):
+        return times.between(Demand([product, product], input_bytes=size))["weights from memory"]
 
     assert far_s(entry_bytes * near) == (2, 0.0)
     assert far_s(entry_bytes * far) == (2, pytest.approx(2 * 64 * 64 * 4e-9))
@@ -121,7 +121,7 @@ def test_the_weights_of_a_call_are_what_it_did_not_make():
     work = operations_of(request)
     weights, biases, row, cache = 4 * 4 * 16 * 16, 4 * 4 * 16, 4 * 16, 2 * 4 * 16 * 96
     assert sum(o.weights for o in work.operations) == weights + biases + 3 * row + cache
-    assert weights + cache <= work.given < 1.2 * (weights + cache)
+    assert weights + cache <= work.input_bytes < 1.2 * (weights + cache)
 
 
 def test_products_alike_are_one_row_whether_their_factors_are_given_or_made():

@@ -149,33 +149,27 @@ def run(q, k, v, g, beta, **settings):
     return recurrence(*operands_of_run, **settings).view(b, h, n, -1).transpose(1, 2)
 
 
-@pytest.mark.parametrize("form", ["chunk", "recurrent"])
-def test_the_gated_delta_rule_is_that_of_transformers(form):
-    theirs = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
-    q, k, v = heads()
-    g, beta = -torch.rand(2, 70, 3), torch.rand(2, 70, 3)
+@pytest.mark.parametrize(
+    ("model", "function", "form"),
+    [
+        ("qwen3_next", "torch_chunk_gated_delta_rule", "chunkwise"),
+        ("qwen3_next", "torch_recurrent_gated_delta_rule", "recurrent"),
+        ("kimi_linear", "chunk_kimi_delta_attention", "chunkwise"),
+    ],
+)
+def test_delta_rules_are_those_of_transformers(model, function, form):
+    theirs = pytest.importorskip(f"transformers.models.{model}.modeling_{model}")
+    (q, k, v), by_channel = heads(), model == "kimi_linear"
+    g, beta = -torch.rand(2, 70, 3, 8 if by_channel else 1), torch.rand(2, 70, 3)
     # recurrent and chunked functions of other libraries take beta and g in other orders: by name
-    expected, _ = getattr(theirs, f"torch_{form}_gated_delta_rule")(
-        q, k, v, g=g, beta=beta, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=True,
+    expected, _ = getattr(theirs, function)(
+        q, k, v, g=g if by_channel else g.squeeze(-1), beta=beta, initial_state=None,
+        output_final_state=False, use_qk_l2norm_in_kernel=True,
     )  # fmt: skip
     ours = run(
-        unit_rows(q) * 8**-0.5, unit_rows(k), v, g.unsqueeze(-1), beta.unsqueeze(-1), rows=16,
-        form={"chunk": "chunkwise"}.get(form, form),
+        unit_rows(q) * 8**-0.5, unit_rows(k), v, g, beta.unsqueeze(-1), rows=16, form=form,
+        by_channel=by_channel,
     )  # fmt: skip
-    close(ours, expected, 1e-5)
-
-
-def test_kimi_delta_attention_is_that_of_transformers():
-    theirs = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
-    q, k, v = heads()
-    g, beta = -torch.rand(2, 70, 3, 8), torch.rand(2, 70, 3)
-    expected, _ = theirs.chunk_kimi_delta_attention(
-        q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True
-    )
-    ours = run(
-        unit_rows(q) * 8**-0.5, unit_rows(k), v, g, beta.unsqueeze(-1), rows=16, by_channel=True
-    )
     close(ours, expected, 1e-5)
 
 

@@ -75,24 +75,17 @@ def decoded(model, rows):
 
 
 @pytest.mark.parametrize("tokens", [2, 9])
-@pytest.mark.parametrize("model_type", CASES)
-def test_absorbed_attention_gives_the_logits_of_the_expanded(model_type, tokens):
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [*CASES.items(), *((name, INDEXED) for name in ("deepseek_v32", "glm_moe_dsa"))],
+)
+def test_absorbed_attention_gives_the_logits_of_the_expanded(model_type, fields, tokens):
     rows = torch.randint(3, 90, (2, tokens))
-    expected, _ = decoded(model_of(model_type, CASES[model_type], "eager").double(), rows)
-    model = model_of(model_type, CASES[model_type], KERNEL).double()
+    expected, _ = decoded(model_of(model_type, fields, "eager").double(), rows)
+    model = model_of(model_type, fields, KERNEL).double()
     assert absorb(model) == list(latent_modules(model)) != []
-    seen, _ = decoded(model, rows)
-    assert torch.allclose(seen, expected, rtol=1e-4, atol=1e-4)  # rotary parts are float32
-
-
-@pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
-def test_an_indexer_picks_rows_of_latents(model_type):
-    rows = torch.randint(3, 90, (2, 9))
-    expected, _ = decoded(model_of(model_type, INDEXED, "eager").double(), rows)
-    model = model_of(model_type, INDEXED, KERNEL).double()
-    absorb(model)
-    seen, _ = decoded(model, rows)
-    assert torch.allclose(seen, expected, rtol=1e-4, atol=1e-4)
+    logits, _ = decoded(model, rows)
+    assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4)  # rotary parts are float32
 
 
 def engine(model_type, fields):

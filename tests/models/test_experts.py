@@ -161,7 +161,7 @@ def test_keys_that_an_indexer_selects_are_no_routing(kind):
               "index_n_heads": 2, "index_head_dim": 16, "pad_token_id": 0,
               "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
     run = run_of(_small(kind, **widths), "decode", {"B": 1, "N": 4096})
-    assert not run.ran.mode.routed
+    assert not run.target.mode.routed
     assert run.trace.calls
 
 

@@ -35,7 +35,7 @@ def bound_names(function):
 
 
 def test_names_that_said_nothing_do_not_come_back():
-    """``renames.csv`` has the functions in which ``found``, ``told`` or ``own`` got a name."""
+    """``renames.csv`` has the functions in which values called ``found`` or ``held`` got a noun."""
     rows = list(csv.DictReader(Path(__file__).with_name("renames.csv").read_text().splitlines()))
     wrong = []
     for row in rows:

@@ -1,6 +1,5 @@
 """Sizes that code makes numbers of: the others stay symbols, a few numbers stand for these."""
 
-import math
 from dataclasses import dataclass, fields
 from functools import cache
 from types import SimpleNamespace
@@ -24,25 +23,16 @@ from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import SymbolicRun
+from reports.derive.cases.loops import HEADS, blockwise, chunked, recurrence
 from tests.trace.checks import check, shown
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
-HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Ranges end where runs become a quarter as long as they may."""
     monkeypatch.setattr(mixed, "LONG", mixed.LONG // 4)
-
-
-def recurrence(q, k, v):
-    """Linear attention, token by token."""
-    state, rows = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], q.shape[3]), []
-    for t in range(q.shape[1]):
-        state = state + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
-        rows.append((q[:, t].unsqueeze(-2) @ state).squeeze(-2))
-    return torch.stack(rows, 1)
 
 
 @pytest.mark.parametrize("asked", [{}, {"B": 2, "N": 90, "h": 3, "d": 8}])
@@ -58,19 +48,6 @@ def test_a_loop_over_tokens_is_linear_in_them(asked):
     assert check(target, derivation, shapes) == len(shapes)
 
 
-def chunked(q, k, v, chunk):
-    """The same in chunks."""
-    batch, tokens, heads, width = q.shape
-    shape = batch, tokens // chunk, chunk, heads, width
-    q, k, v = (x.view(shape).transpose(2, 3) for x in (q, k, v))
-    state, rows = q.new_zeros(batch, heads, width, width), []
-    for i in range(tokens // chunk):
-        inside = (q[:, i] @ k[:, i].mT).tril()
-        rows.append(q[:, i] @ state + inside @ v[:, i])
-        state = state + k[:, i].mT @ v[:, i]
-    return torch.stack(rows, 1)
-
-
 def test_the_chunk_of_a_recurrence_is_a_symbol():
     target, derivation = shown(chunked, ["chunk=C"], HEADS)
     assert "C divides N" in derivation.phases["forward"].domain
@@ -78,12 +55,6 @@ def test_the_chunk_of_a_recurrence_is_a_symbol():
     assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     shapes = [{"B": 2, "N": n * c, "h": 3, "d": 5, "C": c} for n in (2, 3, 11) for c in (2, 8, 13)]
     assert check(target, derivation, shapes) >= 8
-
-
-def blockwise(x):
-    """Attention within blocks of 64 tokens, the last one shorter."""
-    blocks = (x[:, i * 64 : (i + 1) * 64] for i in range(math.ceil(x.shape[1] / 64)))
-    return torch.cat([(block @ block.mT).softmax(-1) @ block for block in blocks], 1)
 
 
 def test_a_length_shorter_than_formulas_begin_at_has_those_of_its_class():

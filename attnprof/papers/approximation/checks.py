@@ -247,8 +247,8 @@ def lengths_it_runs_at() -> dict[str, bool]:
 def _has_global_tokens() -> bool:
     tokens = 16
     q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
-    seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
-    return bool((seen.all(0) & seen.all(1)).any())
+    attends = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
+    return bool((attends.all(0) & attends.all(1)).any())
 
 
 def _masked() -> dict[str, bool]:

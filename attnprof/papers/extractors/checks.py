@@ -116,7 +116,7 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
     stages: dict[str, dict[str, Any]] = {}
     for stage in definition(sublayer, TOKEN):
         cost = stage.cost
-        taken = {
+        counts = {
             "mult": cost.multiplications,
             "div": cost.divisions,
             "exp": cost.exponentials,
@@ -125,7 +125,7 @@ def steps(sublayer: str) -> list[dict[str, Any]]:
         waits = [name for name in WAITS_FOR.get(stage.name, ()) if name in stages]
         last = max(waits[::-1], key=lambda name: len(stages[name]["chain"]), default=None)
         path, chain = (stages[last]["path"], stages[last]["chain"]) if last else ([], [])
-        kinds = [name for name, count in taken.items() if count]
+        kinds = [name for name, count in counts.items() if count]
         stages[stage.name] = {
             "step": stage.name, "waits": waits, "cost": cost, "operations": ";".join(kinds),
             "path": [*path, stage.name], "chain": [*chain, *kinds],

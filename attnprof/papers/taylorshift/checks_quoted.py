@@ -84,11 +84,13 @@ def deltas() -> dict[str, float]:
 
 
 def _gain(model: str) -> float:
+    """Return the points that a model gains from the tiny to the small size on ImageNet."""
     accuracy = accuracies()[model]
     return round(accuracy["imagenet_s"] - accuracy["imagenet_ti"], 6)
 
 
 def _normalised_reaches_plain() -> bool:
+    """Return whether both forms are as accurate with all norms as the direct one without any."""
     rows = {row["variant"]: row for row in DOCUMENT.rows("table04_normalization_ablation")}
     both = rows["input_norm+output_norm"]
     plain = float(rows["plain"]["direct_acc_pct"])
@@ -130,6 +132,7 @@ def memory(form: str, heads: int) -> float:
 
 
 def _direct_entries(said: Any, _: Any) -> dict[str, float]:
+    """Return MiB of the direct form's entries for one head more and for one, and the rest."""
     one, two = (_mebibytes("direct", heads) for heads in (1, 2))
     return {"a_head": two - one, "one": one, "printed": said["1"], "beside": beside_entries()}
 
@@ -175,6 +178,7 @@ def measured_crossings(name: str = "N0hat") -> list[dict[str, float]]:
 
 
 def _more_heads() -> dict[str, bool]:
+    """Return whether every larger head count of Table 6 is faster, and takes less memory."""
     speeds = column("efficient_tp_ims_s").values()
     return {
         "faster": all(a < b for a, b in pairwise(speeds)),
@@ -210,6 +214,7 @@ def _delays(*_: Any) -> dict[str, str]:
 
 
 def _memory_shares() -> dict[str, float]:
+    """Return the measured share of memory at each length that the text quotes."""
     results = measured("004", "encoder")
     ratios = dict(zip(results["seq_len"], results["memory_ratio"], strict=True))
     return {length: round(ratios[int(length)], 4) for length in SHARES}

@@ -89,8 +89,8 @@ def crossings(
             "longest": max(search.times), "calls": search.timed_calls, "end": search.end,
         }  # fmt: skip
         fields |= {f"{name}{ENDINGS[setting]}": value for name, value in of_setting.items()}
-        for length, seen in sorted(search.times.items()):
-            for name, sample in zip(names, (seen.a_s, seen.b_s), strict=True):
+        for length, pair in sorted(search.times.items()):
+            for name, sample in zip(names, (pair.a_s, pair.b_s), strict=True):
                 row = {"allocator": setting, "form": name, "seq_len": length, **_clocked(sample)}
                 rows.append(row)
     return fields, rows

@@ -109,7 +109,7 @@ class PanelGrid:
             [self.figure.add_subplot(spec[spot], **options) for spot in spots] for spots in places
         ]
         first = self.panels[0]
-        taken = {spot for spots in places for spot in spots}
+        cells = {spot for spots in places for spot in spots}
         letters, lines = int((side - 0.25) * 16), 0
         for title, spots, panels in zip(titles, places, self.panels, strict=True):
             # in lines that are broken after commas
@@ -120,7 +120,7 @@ class PanelGrid:
                 axes.sharex(first[0])
                 axes.sharey(top)
                 axes.grid(visible=True)
-                below = (row + 1, column) in taken
+                below = (row + 1, column) in cells
                 axes.tick_params(length=2, labelbottom=not below, labelleft=one or column == 0)
         style.grow(self.figure, lines * rows // quantities)
 

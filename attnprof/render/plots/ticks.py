@@ -124,7 +124,7 @@ def log_log(axes: Axes) -> None:
         getattr(axes, f"set_{name}scale")("log" if max(ends) > 0 else "linear")
 
 
-def length_axis(axes: Axes, lengths: Sequence[int], written: Label = plain, lines: int = 0) -> None:
+def length_axis(axes: Axes, lengths: Sequence[int], written: Label, lines: int = 0) -> None:
     """Set both axes logarithmic: sizes below, round numbers left, room for notes on top."""
     log_log(axes)
     axes.grid(visible=True)
@@ -136,7 +136,7 @@ def length_axis(axes: Axes, lengths: Sequence[int], written: Label = plain, line
         mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
-def draw_lines(axes: Axes, lines: Sequence[Line], x: str, y: str, unit: str = "") -> None:
+def draw_lines(axes: Axes, lines: Sequence[Line], x: str, y: str, unit: str) -> None:
     """Draw lines on logarithmic axes with these names; bytes (``unit`` is "B") in a short unit."""
     values = [value for _, heights, _ in lines for value in heights]
     divisor, name = unit_of([median(values)], unit) if unit else (1.0, "")

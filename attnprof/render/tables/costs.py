@@ -63,9 +63,10 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     for _, group in groupby(report.of(kinds.CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
         yield Text(terminal.workload_text(rows[0]), style="bold")
-        ran = [row for row in rows if not row.skipped]
+        shown = [row for row in rows if not row.skipped]
         cells = (
-            [Text(r.mechanism), *(_compared_cell(r, name, ran) for name in quantities)] for r in ran
+            [Text(r.mechanism), *(_compared_cell(r, name, shown) for name in quantities)]
+            for r in shown
         )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:

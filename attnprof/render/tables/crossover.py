@@ -91,11 +91,10 @@ def _sides_sentence(rows: list[CrossoverRecord]) -> str:
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
-    """Return the cells of a row of the table."""
     unit = _UNITS.get(row.metric, f"{row.metric}, {row.unit}")
-    given = str(row.fixed_size) if row.over == "seq" else format_count(row.fixed_size)
+    size = str(row.fixed_size) if row.over == "seq" else format_count(row.fixed_size)
     if row.skipped:
-        return [given, unit, row.kind, "skipped", *[MISSING] * 3]
+        return [size, unit, row.kind, "skipped", *[MISSING] * 3]
     whole = row.method == "searched"  # a search knows whole lengths
     at = row.verdict
     if row.crossover_value is not None:
@@ -104,7 +103,7 @@ def _cells(row: CrossoverRecord) -> list[str]:
             at = _interval_text(row)
     first = MISSING if row.first_value is None else format_count(row.first_value)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
-    return [given, unit, row.kind, at, first, *sides]
+    return [size, unit, row.kind, at, first, *sides]
 
 
 def _interval_text(row: CrossoverRecord) -> str:

@@ -315,8 +315,8 @@ def _not_compared(records: Sequence[TradeoffRecord]) -> Iterator[str]:
 
 def _meanings(report: Report) -> Iterator[str]:
     """Yield how the mechanisms that ran are related to softmax attention."""
-    ran = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
-    relations = {n: pair for n, pair in report.summary["relations"].items() if n in ran}
+    mechanisms = {row.mechanism for row in report.of(TradeoffRecord) if row.skipped is None}
+    relations = {n: pair for n, pair in report.summary["relations"].items() if n in mechanisms}
     for (kind, why), names in grouped(relations, lambda name: tuple(relations[name])).items():
         unknown = "it does not say what it is to softmax attention"
         yield f"{joined(names)}: {f'{kind}: {why}' if kind else unknown}"

@@ -140,14 +140,14 @@ def _totals_table(rows: list[kinds.ModelRecord], peak: Mapping[str, Any]) -> Fit
 
 def _peak_lines(peak: Mapping[str, Any], rows: list[kinds.ModelRecord]) -> Iterator[str]:
     """Yield which tensors are most of the peak, as ``3.50 GiB in 32 × layers.*.mlp.up_proj``."""
-    held = [
+    tensors = [
         f"{quantity_value(one['bytes'], 'bytes')} in {one['count']:,} × {one['module'] or 'whole'} "
         f"({one['op']}{' backward' * (one['part'] == 'backward')}, {one['dtype']} "
         f"{'×'.join(map(str, one['shape']))})"
         for one in peak["tensors"]
     ]
-    if held:
-        yield f"most at the peak: {'; '.join(held)}"
+    if tensors:
+        yield f"most at the peak: {'; '.join(tensors)}"
     whole = next(r.expression for r in rows if (r.part, r.quantity) == ("total", "peak_bytes"))
     if peak["formula"] != whole and not terminal.EXACT.get():
         yield "the peak's formula is that of this shape; all of its branches: --exact"

@@ -137,9 +137,9 @@ def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int
 
 def table_notes(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the notes below a table: how many values were recomputed, and its own notes."""
-    made, differing = count_cells(values)
-    if made:
-        yield f"{made} values made again, {differing or 'none'} of them different from the printed."
+    cells, unlike = count_cells(values)
+    if cells:
+        yield f"{cells} values made again, {unlike or 'none'} of them different from the printed."
     bounded, beyond = count_cells(values, bounds=True)
     if bounded:
         yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
@@ -243,7 +243,6 @@ def _figure_table(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _recomputed_table(values: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield a recomputed table."""
     yield Text(title_of(values), style="bold")
     rows, names, labels = values["rows"], values["columns"], 0
     while labels < 2 and not any(isinstance(row[names[labels]], Mapping) for row in rows):

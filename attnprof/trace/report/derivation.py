@@ -248,12 +248,12 @@ def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
     """
     start: dict[str, list[Size]] = {name: [] for name in shown.values()}
     steps: dict[str, list[tuple[Size, Size, Size]]] = {name: [] for name in start}
-    made: dict[int, tuple[list[str], Size]] = {}
+    storages: dict[int, tuple[list[str], Size]] = {}
     for call in trace.calls:
         names, before = _path(shown[call.module]), phase == "backward" and call.part == "forward"
-        freed = [(name, -size) for owners, size in map(made.__getitem__, call.died)
+        freed = [(name, -size) for owners, size in map(storages.__getitem__, call.died)
                  for name in owners]  # fmt: skip
-        made |= {number: (names, size) for number, size in call.born}
+        storages |= {number: (names, size) for number, size in call.born}
         for name, size in [*freed, *((name, call.takes) for name in names if before)]:
             if before:
                 start[name].append(size)
@@ -261,5 +261,5 @@ def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
                 steps[name].append((size, 0, 0))
         for name in names if not before else ():
             steps[name].append((call.takes, call.workspace, 0))
-    active = [name for name in start if made and steps[name]]
+    active = [name for name in start if storages and steps[name]]
     return {name: running_maximum(added(start[name]), steps[name]) for name in active}

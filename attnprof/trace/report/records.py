@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from attnprof.algebra.orders import leading_terms, total
@@ -14,7 +15,7 @@ from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.curves import curves_of
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, submodules
 from attnprof.trace.request.target import LARGE, Sizes
-from attnprof.trace.sizes import evaluate
+from attnprof.trace.sizes import evaluate, live_bytes
 from attnprof.units import grouped
 
 
@@ -27,7 +28,7 @@ def report_of(
     with_curves: bool = False,
     **request: Any,
 ) -> Report:
-    """Return records of the quantities by phase; the summary has the rest.
+    """Return a record for each quantity and phase; the summary has notes, peaks, rows by operation.
 
     ``request`` are further fields of the summary; ``in_steps`` adds every operation,
     ``with_curves`` what a figure draws.
@@ -69,6 +70,7 @@ def report_of(
 
 
 def _headline(forms: PhaseForms) -> str:
+    """Return :func:`answer` for a phase, at the last shape that its formulas were verified at."""
     floors = [name for name in QUANTITIES if forms.bound(name) == "at least"]
     return answer(forms, forms.domain, floors, (forms.verified_at or ({},))[-1])
 
@@ -227,15 +229,11 @@ def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
 
 def peak_moment(trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
     """Return during which operation the most is held at a shape, and how many bytes."""
-    live_bytes, most, during = 0, -1, None
-    for call in trace.calls:
-        live_bytes += evaluate(call.takes, at) - evaluate(call.gives, at)
-        now = live_bytes + evaluate(call.workspace, at)
-        if now > most and (phase != "backward" or call.part == "backward"):
-            most, during = now, call
-    if during is None:
+    place, most = max(live_bytes(trace, phase, at), key=itemgetter(1), default=(None, 0))
+    if place is None:
         return {}
-    return {"operation": during.op, "part": during.part, "line": during.line, "bytes": most}
+    call = trace.calls[place]
+    return {"operation": call.op, "part": call.part, "line": call.line, "bytes": most}
 
 
 # -- sentences: how costs grow with the length N, and up to which length that is known -----

@@ -126,7 +126,7 @@ def _of_one_token(item: Input, length: str = "N") -> Input:
 
 def extrapolated(
     values: Sequence[Any], number: Callable[[Sequence[int]], Any],
-    tensor: Callable[[Sequence[Any]], Any], seen: dict[int, Any] | None = None,
+    tensor: Callable[[Sequence[Any]], Any], memo: dict[int, Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return a cache at another length, made of the caches at a few lengths.
 
@@ -135,26 +135,26 @@ def extrapolated(
     """
     import torch
 
-    seen = {} if seen is None else seen
+    memo = {} if memo is None else memo
     one = result = values[0]
-    if id(one) in seen or all(other is one for other in values):
-        result = seen.get(id(one), one)
+    if id(one) in memo or all(other is one for other in values):
+        result = memo.get(id(one), one)
     elif isinstance(one, torch.Tensor):
         result = tensor(values)
     elif isinstance(one, list | tuple):
-        made = [extrapolated(x, number, tensor, seen) for x in zip(*values, strict=True)]
-        result = made if isinstance(one, list) else tuple(made)
+        parts = [extrapolated(x, number, tensor, memo) for x in zip(*values, strict=True)]
+        result = parts if isinstance(one, list) else tuple(parts)
     elif isinstance(one, dict):
         result = {
-            name: extrapolated([value[name] for value in values], number, tensor, seen)
+            name: extrapolated([value[name] for value in values], number, tensor, memo)
             for name in one
         }
     elif isinstance(one, int) and not isinstance(one, bool):
         result = number(values)
     elif hasattr(one, "__dict__") and not isinstance(one, type):
-        result = seen[id(one)] = copy.copy(one)
+        result = memo[id(one)] = copy.copy(one)
         inside = [vars(value) for value in values]
-        vars(result).update(extrapolated(inside, number, tensor, seen))
+        vars(result).update(extrapolated(inside, number, tensor, memo))
     return result
 
 

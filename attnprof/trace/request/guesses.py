@@ -199,9 +199,9 @@ class Request:
         unknown = []
         for name, item in parameters.items():
             if name in by_argument or name in needed or name in NEEDED:
-                made = by_argument.get(name) or self._guessed_input(item, sizes)
-                inputs |= made
-                unknown += [] if made else [name]
+                by_name = by_argument.get(name) or self._guessed_input(item, sizes)
+                inputs |= by_name
+                unknown += [] if by_name else [name]
         if unknown:
             first, tokens = unknown[0], f"B, N, {sizes.get('width', 'h*d')}"
             how = f'add sizes, like --input "{first}: {tokens}" or --input "{first}: N, N bool", or'
@@ -348,18 +348,18 @@ def of_factory(build: Any, request: Request) -> Target:
     make = partial(_build, build, arguments)
     try:
         with contained(), fake_world(None, request.dtype):
-            made = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
+            module = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
     except Exception as error:
         raise RequestError(f"{request.name} fails: {error_text(error)}") from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(module, nn.Module):
         raise RequestError(
-            f"{request.what} returns no nn.Module but {made!r:.40}; if it is a function of "
+            f"{request.what} returns no nn.Module but {module!r:.40}; if it is a function of "
             'tensors, give its inputs: --input "x: B, N, h*d"'
         )
-    forward = signatures.parameters_of(made.forward, request.what)
+    forward = signatures.parameters_of(module.forward, request.what)
     sizes = signatures.model_sizes(arguments, parameters)
     target = request.target(make, f"{request.what}().forward", forward, arguments, sizes)
-    return with_step(target, forward, type(made))
+    return with_step(target, forward, type(module))
 
 
 def of_function(function: Any, request: Request) -> Target:

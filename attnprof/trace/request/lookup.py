@@ -44,8 +44,9 @@ from attnprof.user_code import error_text, is_place, loaded
 _TRIES, _SECONDS = 64, 8.0
 #: Operations of each run.
 _OPERATIONS = 3000
-#: Tokens at which a guess is tried: tables may be shorter.
+#: Tokens at which a guess is tried, in turn: the code's tables may be shorter than the first.
 _LENGTHS, _LONGER = (256, 64, 12), (1024,)
+#: Whether only first guesses are tried: :func:`first_guesses_alone`.
 _ALONE = ContextVar("alone", default=False)
 #: The end of an error message where other guesses might have run.
 UNTRIED = "no other inputs were tried"
@@ -93,8 +94,8 @@ def target_of(
     if is_class or not callable(thing):
         is_a = "a class, but no nn.Module" if is_class else repr(thing)[:60]
         raise RequestError(f"{name} is {is_a}: point at a module class, a module or a function")
-    made = of_factory if request.is_factory(thing) else of_function
-    return target_that_runs(partial(made, thing), request, thing)
+    make = of_factory if request.is_factory(thing) else of_function
+    return target_that_runs(partial(make, thing), request, thing)
 
 
 def _name(thing: Any) -> str:
@@ -274,14 +275,14 @@ def advice(
 ) -> str:
     """Return the end of an error message: the signature, other guesses tried, what to type."""
     what, forward = request.what, getattr(subject, "forward", None)
-    taken = f"{what}({_parameters(subject)})"
-    taken += f", {what}.forward({_parameters(forward)})" if forward else ""
+    usage = f"{what}({_parameters(subject)})"
+    usage += f", {what}.forward({_parameters(forward)})" if forward else ""
     more = f"; nor with {'; '.join(map(str, tries[:3]))}" if tries else ""
     count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
     hints = _hint_on_called_none, _hint_on_unset_fields, _hint_on_model
     hint = "".join(hint_on(subject, request, error) for hint_on in hints)
     command = _command(request, target)
-    return f"{hint}it takes {taken}{more}{count}; say what is otherwise: {command}"
+    return f"{hint}it takes {usage}{more}{count}; say what is otherwise: {command}"
 
 
 def _hint_on_called_none(subject: Any, request: Request, error: Exception) -> str:

@@ -150,8 +150,8 @@ def _missing(failed: Failed) -> Iterator[Repair]:
     if not (named or UNSET.search(failed.text) or "missing" in failed.text):
         return
     typed = {*map(base_of, failed.request.inputs)}
-    made = {base_of(item.name) for item in failed.target.inputs if not item.literal}
-    open_ones = [name for name in inputs if name not in typed | made and name != "self"]
+    guessed = {base_of(item.name) for item in failed.target.inputs if not item.literal}
+    open_ones = [name for name in inputs if name not in typed | guessed and name != "self"]
     line = failed.line | named
     for name in sorted(open_ones, key=lambda name: name not in line):
         usual = input_text(name, failed.width, "d")

@@ -179,7 +179,7 @@ class Input:
         body = f"{dims}," if len(self.dims) == 1 else dims or "()"
         return f"{self.name}: {body} {self.dtype}".rstrip()
 
-    def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
+    def make(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
         """Return the tensor (zeros: values do not matter) or the plain value."""
         import torch
 
@@ -269,13 +269,13 @@ class Target:
     def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
         """Return positional and named arguments of the call."""
         every = {**self.numbers, **sizes}
-        return self.placed({x.name: x.made(every, self.dtype, device) for x in self.inputs})
+        return self.placed({x.name: x.make(every, self.dtype, device) for x in self.inputs})
 
     def placed(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return positional and named arguments of the call, from values by input."""
-        made = folded(values)
-        positional = [value for name, value in made.items() if name not in self.keywords]
-        return positional, {name: made[name] for name in self.keywords}
+        arguments = folded(values)
+        positional = [value for name, value in arguments.items() if name not in self.keywords]
+        return positional, {name: arguments[name] for name in self.keywords}
 
     def running(self, **mode: bool) -> Self:
         """Return the target in another :class:`RunMode`, as with ``real=True``."""

@@ -245,9 +245,9 @@ def _backward(out: Any, call: Any) -> Size:
         return _by_pixel(conv, copies, kernels=sums if with_kernels else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not conv.in_onednn:
-        taken = _one_group(conv, _columns(conv) if mask[1] else 0, a, call.grad_output)
-        taken = maximum(taken, gradients if conv.split else 0)
-        return copied(a, call.grad_output) + taken
+        scratch = _one_group(conv, _columns(conv) if mask[1] else 0, a, call.grad_output)
+        scratch = maximum(scratch, gradients if conv.split else 0)
+        return copied(a, call.grad_output) + scratch
     source, kernel, result = conv.blocked(few=False)
     peak = gradients
     wide = not conv.split and sides[-1] > _WIDEST_DENSE
@@ -268,10 +268,10 @@ def _backward(out: Any, call: Any) -> Size:
     elif mask[1] and (conv.by_channel or _at_least(conv.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(conv, kernel, bias=mask[2])
         peak = maximum(peak, gradients - nbytes(weight) + inside)
-    taken = copied(a, call.grad_output) + peak - gradients
+    scratch = copied(a, call.grad_output) + peak - gradients
     if strided or (mask[1] and not wide and not conv.by_channel):
-        raise UnknownWorkspaceError(taken)
-    return taken
+        raise UnknownWorkspaceError(scratch)
+    return scratch
 
 
 def _is_refused(inside: Size, crew: int, *tensors: Any) -> bool:
@@ -317,8 +317,8 @@ def _transposed(out: Any, call: Any) -> Size:
     copies = copied(call.input)
     if not conv.in_onednn:
         samples = size_of(call.input.shape[0])
-        taken = _one_group(conv, samples * _spread(conv, out), call.input)
-        return copies + maximum(taken, nbytes(out) if conv.split else 0)
+        scratch = _one_group(conv, samples * _spread(conv, out), call.input)
+        return copies + maximum(scratch, nbytes(out) if conv.split else 0)
     if (not conv.split and conv.strided) or (conv.by_channel and conv.dilated):
         raise UnknownWorkspaceError(copies + (1 + conv.strided) * nbytes(out))
     if conv.split and not conv.by_channel:
@@ -339,8 +339,8 @@ def _transposed_backward(out: Any, call: Any) -> Size:
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     copies = copied(a, grad)
     if not conv.in_onednn:
-        taken = _one_group(conv, 0 if conv.reads_entries else _spread(conv, grad), a, grad)
-        return copies + maximum(taken, gradients if conv.split else 0)
+        scratch = _one_group(conv, 0 if conv.reads_entries else _spread(conv, grad), a, grad)
+        return copies + maximum(scratch, gradients if conv.split else 0)
     if conv.split and not conv.by_channel:
         raise UnknownWorkspaceError(copies)
     peak, mirrored = gradients, _mirrored(call, grad)

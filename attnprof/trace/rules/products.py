@@ -254,10 +254,10 @@ def _lu(call: Any) -> Counts:
     below = steps * rows - exact_div(steps * (steps + 1), 2)
     squares = exact_div((steps - 1) * steps * (2 * steps - 1), 6)
     # sum over j < steps of (rows - 1 - j)·(columns - 1 - j)
-    taken = steps * (rows - 1) * (columns - 1) + squares
-    taken = taken - exact_div((rows + columns - 2) * steps * (steps - 1), 2)
+    updates = steps * (rows - 1) * (columns - 1) + squares
+    updates = updates - exact_div((rows + columns - 2) * steps * (steps - 1), 2)
     pivoted = getattr(call, "pivot", True)
-    return ((D + OTHER * pivoted) * below + (M + A) * taken) * _batch(call.A)
+    return ((D + OTHER * pivoted) * below + (M + A) * updates) * _batch(call.A)
 
 
 def _of_reals(rule: OperationRule) -> OperationRule:

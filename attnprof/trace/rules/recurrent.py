@@ -191,11 +191,11 @@ def _steps(
     w, w_h, b, b_h = params if has_biases else (*params, None, None)
     keepalive = {} if keepalive is None else keepalive
     keepalive["inputs"] = _linear(x, w, b).unbind(0)
-    made = keepalive[reverse] = []
+    states = keepalive[reverse] = []
     for step in keepalive["inputs"][::-1] if reverse else keepalive["inputs"]:
         hidden = hidden_fn(step, hidden, w, b, w_h, b_h)
-        made.append(hidden)
-    return torch.stack(made[::-1] if reverse else made, 0), hidden
+        states.append(hidden)
+    return torch.stack(states[::-1] if reverse else states, 0), hidden
 
 
 def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> Any:
@@ -204,9 +204,9 @@ def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> An
         y, end = layer_fn(x, hidden[0], params[0], *rest)
         return y, [end]
     arguments: Any = {"keepalive": {}} if isinstance(layer_fn, partial) else {}
-    there, end = layer_fn(x, hidden[0], params[0], *rest, **arguments)
+    forth, end = layer_fn(x, hidden[0], params[0], *rest, **arguments)
     back, start = layer_fn(x, hidden[1], params[1], *rest, reverse=True, **arguments)
-    return torch.cat([there, back], -1), [end, start]
+    return torch.cat([forth, back], -1), [end, start]
 
 
 def _layers(

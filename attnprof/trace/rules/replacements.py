@@ -146,7 +146,7 @@ EXPANSIONS: dict[str, Replacement] = {
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 
 
-def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Replacement | None:
+def expansion_of(func: Any, args: tuple[Any, ...]) -> Replacement | None:
     """Return a function of the operations that this one is made of, or None.
 
     None for an operation that is one kernel, or for which a user has registered a rule.
@@ -186,8 +186,8 @@ def _expansion_of(func: Any) -> Replacement | None:
 def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
     """Return three (batch, heads, tokens, head width) without values, in one storage."""
     batch, tokens, width = qkv.shape
-    made = qkv.new_empty(3, batch, heads, tokens, width // (3 * heads))
-    return tuple(made.unbind(0))
+    parts = qkv.new_empty(3, batch, heads, tokens, width // (3 * heads))
+    return tuple(parts.unbind(0))
 
 
 def _reduced_loss(name: str, place: int) -> Replacement:
@@ -244,13 +244,13 @@ def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) 
     ``memory_format`` chooses another layout for each operand.
     """
 
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def in_rows(*args: Any, **kwargs: Any) -> Any:
         tensors = (x if isinstance(x, torch.Tensor) else None for x in args)
         rows = (x if y is None else torch.empty_like(y, memory_format=memory_format(y))
                 for x, y in zip(args, tensors, strict=True))  # fmt: skip
         return getattr(aten, name).default(*rows, **kwargs)
 
-    return made
+    return in_rows
 
 
 def _without_moments(x: Any, *args: Any) -> tuple[Any, Any, Any]:
@@ -314,8 +314,8 @@ STAND_INS: dict[str, Replacement] = {
 
 def _write_to_out(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
     """Return ``out`` if the result fits it; torch 2.11 makes numbers of symbolic sizes for that."""
-    made = plain(*args, **kwargs)
-    return out if made.shape == out.shape else func(*args, out=out, **kwargs)
+    result = plain(*args, **kwargs)
+    return out if result.shape == out.shape else func(*args, out=out, **kwargs)
 
 
 @cache

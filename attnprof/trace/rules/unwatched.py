@@ -102,7 +102,7 @@ class Watch:
             self._node, self._node_storages = node, set()
         return func in _STEPS and args[0].untyped_storage()._cdata in self._node_storages
 
-    def ran(self, func: Any, out: Any) -> None:
+    def observe(self, func: Any, out: Any) -> None:
         """Remember zeros that an operation made: the next one may write into them."""
         if func in _ZEROS:
             self._zeros = out.untyped_storage()._cdata
@@ -214,7 +214,7 @@ def _reporting_state(function: Callable[[], Any]) -> Callable[[], Any]:
         state = function()
         mode: Any = _python_dispatch._get_current_dispatch_mode()
         if getattr(mode, "records", False):
-            mode.made(state)
+            mode.add(state)
         return state
 
     return kept

@@ -16,8 +16,9 @@ from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
-#: Bytes, from the result and the call.
+#: A formula: bytes of scratch memory, from an operation's result and its arguments by name.
 Workspace = Callable[[Any, Any], Size]
+#: (size, stride) of each dimension.
 _Layout = list[tuple[Size, Size]]
 
 WORKSPACES: dict[str, Workspace] = {}
@@ -67,7 +68,7 @@ class UnknownWorkspaceError(Exception):
 
 def workspaces(table: Mapping[str, Workspace]) -> None:
     """Enter formulas for operations; names are separated by spaces."""
-    WORKSPACES.update({name: made for names, made in table.items() for name in names.split()})
+    WORKSPACES.update({name: rule for names, rule in table.items() for name in names.split()})
 
 
 def is_mask(index: Any) -> bool:

@@ -100,10 +100,10 @@ def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
         if not tensor.is_leaf:
             raise RuntimeError("Only Tensors created explicitly by the user support deepcopy")
         with torch.no_grad():
-            made = _as_leaf_like(tensor, tensor.detach().clone())
-        memo[id(tensor)] = made
-        others = {name: x for name, x in vars(tensor).items() if name not in vars(made)}
-        vars(made).update(copy.deepcopy(others, memo))
+            leaf = _as_leaf_like(tensor, tensor.detach().clone())
+        memo[id(tensor)] = leaf
+        others = {name: x for name, x in vars(tensor).items() if name not in vars(leaf)}
+        vars(leaf).update(copy.deepcopy(others, memo))
     return memo[id(tensor)]
 
 
@@ -112,11 +112,11 @@ def _unpickled(number: int) -> Any:
     return _as_leaf_like(tensor, tensor.detach().clone())
 
 
-def _as_leaf_like(tensor: Any, made: Any) -> Any:
-    """Return ``made`` as a parameter, or with a gradient, if the tensor is one, or has one."""
+def _as_leaf_like(tensor: Any, leaf: Any) -> Any:
+    """Return ``leaf`` as a parameter, or with a gradient, if the tensor is one, or has one."""
     if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad)
+        return torch.nn.Parameter(leaf, tensor.requires_grad)
+    return leaf.requires_grad_(tensor.requires_grad)
 
 
 @contextmanager

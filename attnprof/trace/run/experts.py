@@ -87,7 +87,7 @@ class Routing:
             self.used.append(route)
 
     # -- after it --------------------------------------------------------------------------
-    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Follow values to the results of an operation, and spread a choice evenly.
 
         Returns the chosen indices and their route for a choice on real tensors, else None.
@@ -154,8 +154,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _blank(name: str, out: Any) -> Any:
     with unset_fake_temporarily():
-        made = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
-        return made([_as_number(n) for n in out.shape], dtype=out.dtype)
+        fill = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
+        return fill([_as_number(n) for n in out.shape], dtype=out.dtype)
 
 
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
@@ -353,12 +353,12 @@ class Choices:
     In a ``routed`` run the rows of an expert are followed to the products that read its weights.
     """
 
-    def __init__(self, *, routed: bool = False) -> None:
+    def __init__(self, *, routed: bool) -> None:
         self._routed = routed
         self._rows: dict[Size, Size] = {}
         self.notes: list[str] = []
 
-    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def observe(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember how many rows chose, if this operation chooses, and follow them."""
         name = name_of(func).removeprefix("aten.")
         if self._routed:

@@ -106,7 +106,7 @@ class Recorder(EagerMode):
             self._followed[storage.key] = storage
             self._alive.update({storage.pointer: storage} if replaceable else {})
 
-    def made(self, tensor: Any) -> None:
+    def add(self, tensor: Any) -> None:
         """Add a tensor that no operation made: it counts as made by the next operation."""
         self._unshown += self._new_storages([tensor])
 
@@ -203,7 +203,7 @@ class Recorder(EagerMode):
         """Run and record an operation that the code of a frame calls; return its result."""
         if self.before_each:
             self.before_each()
-        self._parts.taken(args)
+        self._parts.note_operands(args)
         died, place = self._died_storages(), self._place(frame)
         if self._replays.end_with_copy(func, args):
             self._add(_STRIDED, args[0], args[:1], {}, place, [], died)
@@ -245,11 +245,11 @@ class Recorder(EagerMode):
         out = self._routing.answered(func, args, kwargs) if self._routing else None
         if out is None:
             out = result_of(func, args, kwargs)
-        self._watch.ran(func, out)
+        self._watch.observe(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line)
-        self.choices.ran(func, args, kwargs, out)
-        chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
+        self.choices.observe(func, args, kwargs, out)
+        chosen = self._routing.observe(func, args, kwargs, out) if self._routing else None
         if chosen and self._values is not None:
             self._values.spread(*chosen)
         return out

@@ -341,20 +341,20 @@ def _is_size(value: Any) -> bool:
 
 def _divided(one: Any, other: Any, *, rounding_mode: Any = None, **how: Any) -> Any:
     """Return ``torch.div``'s result; of two sizes, with their quotient remembered as its size."""
-    made = _div(one, other, rounding_mode=rounding_mode, **how)
+    result = _div(one, other, rounding_mode=rounding_mode, **how)
     if rounding_mode and _is_size(one) and _is_size(other):
-        made.item_memo = one // other
-    return made
+        result.item_memo = one // other
+    return result
 
 
 def _following_sizes(plain: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """Return an operation on tensors that gives a result with a size if the operand has one."""
 
     def method(tensor: Any, other: Any) -> Any:
-        made = plain(tensor, other)
+        result = plain(tensor, other)
         size = getattr(tensor, "item_memo", None) if _is_size(other) else None
-        if size is not None and isinstance(made, torch.Tensor):
-            made.item_memo = rule(size, other)  # type: ignore[attr-defined]
-        return made
+        if size is not None and isinstance(result, torch.Tensor):
+            result.item_memo = rule(size, other)  # type: ignore[attr-defined]
+        return result
 
     return method

@@ -80,8 +80,8 @@ class Remembering(EagerMode):
                 hash(key)
         if key in self._made:
             kind, makings = self._made[key]
-            made = [make(self, tensors, *arguments) for make, arguments in makings]
-            return kind(made) if kind else made[0]
+            outputs = [make(self, tensors, *arguments) for make, arguments in makings]
+            return kind(outputs) if kind else outputs[0]
         out = func(*args, **kwargs)
         if self._fake and is_short_line(func, args):
             with unset_fake_temporarily():  # whose numbers code reads, as of layers' rates
@@ -146,7 +146,6 @@ class Remembering(EagerMode):
         return Remembering._make_view, (place, sizes, strides, further, self._device(tensor))
 
     def _operand(self, tensors: list[Any], place: int) -> Any:
-        """Return one of the tensors."""
         return tensors[place]
 
     def _make_view(
@@ -155,14 +154,14 @@ class Remembering(EagerMode):
         """Return a view of one of the tensors."""
         offset = tensors[place].storage_offset() + further
         with self._below():
-            made = torch.as_strided(tensors[place], sizes, strides, offset)
-        return made if self._fake is None else self._faked(self._fake, made, device)
+            view = torch.as_strided(tensors[place], sizes, strides, offset)
+        return view if self._fake is None else self._faked(self._fake, view, device)
 
     def _new(self, _tensors: list[Any], entries: Any, layout: Any, dtype: Any, device: Any) -> Any:
         """Return a new tensor whose storage holds so many entries."""
         with self._below():
-            made = torch.empty(entries, dtype=dtype, device="meta").as_strided(*layout)
-        return made if self._fake is None else self._faked(self._fake, made, device)
+            tensor = torch.empty(entries, dtype=dtype, device="meta").as_strided(*layout)
+        return tensor if self._fake is None else self._faked(self._fake, tensor, device)
 
     def _faked(self, mode: FakeTensorMode, meta: Any, device: torch.device) -> Any:
         """Return a fake tensor for a meta tensor: torch sets the same attributes on each of them.

@@ -23,7 +23,7 @@ from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.surroundings import check_tables, put_back_after
-from attnprof.trace.run.values import Values, drawn
+from attnprof.trace.run.values import Values, extreme_draws
 from attnprof.trace.run.worlds import (
     fake_world,
     meta_world,
@@ -57,8 +57,8 @@ def record(
     other kernels than a device's; ``real``: on real tensors, where the truth value number
     ``flipped`` that the code takes from values is inverted. ``once``: of a loop's turns that are
     alike one is run, as under symbolic sizes. Random numbers begin with ``draws``, see
-    :func:`attnprof.trace.run.values.drawn`. Up to ``calls`` calls of the module are compared with
-    the one that is returned.
+    :func:`attnprof.trace.run.values.extreme_draws`. Up to ``calls`` calls of the module are
+    compared with the one that is returned.
     """
     real = real or target.mode.real
     on_meta = on_meta and not real and not target.mode.routed
@@ -88,7 +88,7 @@ def record(
             graded = [] if target.mode.ungraded_inputs else _floating(inputs)
             call = partial(_train if training else _call, subject, positional, named, graded)
             grown = [*parameters, *inputs]
-            with drawn(draws):
+            with extreme_draws(draws):
                 Calls(call, recorder, subject, surroundings, grown).recorded(calls)
         if looked_up := getattr(environment, "looked_up", None):
             check_tables(looked_up, surroundings.tables(subject))

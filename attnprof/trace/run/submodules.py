@@ -26,10 +26,10 @@ class Submodules:
         self._inside = [""]
         self._named, self._owners = named, dict[int, str]()
         self.entries: dict[str, Size] = {}
-        seen = set[int]()  # shared parameters belong to the first, as in ``parameters()``
+        visited = set[int]()  # shared parameters belong to the first, as in ``parameters()``
         for name, part in named:
-            new = {id(x): x for x in part.parameters(recurse=False) if id(x) not in seen}
-            seen |= new.keys()
+            new = {id(x): x for x in part.parameters(recurse=False) if id(x) not in visited}
+            visited |= new.keys()
             self.entries[name] = sum(map(numel, new.values()), start=0)
 
     @property
@@ -54,7 +54,7 @@ class Submodules:
             self._owners = {}
             self._inside.pop()
 
-    def taken(self, args: Any) -> None:
+    def note_operands(self, args: Any) -> None:
         """Note an operation's operands: in a kernel, weights among them name the submodule."""
         for tensor in tensors_in(args) if self._owners else ():
             self._inside[-1] = self._owners.get(key_of(tensor), self.running)

@@ -193,12 +193,12 @@ def _package(module: ModuleType) -> str:
 
 
 # -- places: containers, classes, cells of closures, caches --------------------------------
-def _places(values: Iterable[Any], seen: dict[int, Any], depth: int) -> Iterator[Any]:
+def _places(values: Iterable[Any], visited: dict[int, Any], depth: int) -> Iterator[Any]:
     """Yield the places that values lead to, each once."""
     for value in values:
-        if id(value) in seen or isinstance(value, (ModuleType, str, int, float, *_OF_A_RUN)):
+        if id(value) in visited or isinstance(value, (ModuleType, str, int, float, *_OF_A_RUN)):
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         if isinstance(value, type) and not _is_users(value):
             continue
         if isinstance(value, _KINDS):
@@ -206,11 +206,11 @@ def _places(values: Iterable[Any], seen: dict[int, Any], depth: int) -> Iterator
             if parts and all(type(part) is str for part in parts):
                 continue  # names, of which packages have many
             yield value
-        elif _is_object(value) and id(vars(value)) not in seen:
-            seen[id(vars(value))] = value
+        elif _is_object(value) and id(vars(value)) not in visited:
+            visited[id(vars(value))] = value
             yield vars(value)
         if depth:
-            yield from _places(_parts(value), seen, depth - 1)
+            yield from _places(_parts(value), visited, depth - 1)
 
 
 def _users(value: Any, depth: int) -> Iterator[Any]:

@@ -27,7 +27,7 @@ _INDEX = torch.ops.aten.index.Tensor
 _KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
 
 Ends = tuple[Any, Any]  # the smallest and the largest of whole numbers
-Storages = Mapping[int, Any]  # what is held, by storage; what was counted off is ``counted`` there
+Storages = Mapping[int, Any]  # live storages by key; ``counted`` is a CountedOff, or None
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,10 @@ def _ends(value: Any, storages: Storages) -> Ends | None:
 
 # -- what code takes from values in a run on real tensors ---------------------------------
 class Values:
-    """The tensors made of inputs and weights, and ``decisions`` that code takes from values.
+    """The storages made of inputs and weights, and ``decisions`` that code takes from values.
 
-    The truth value number ``flipped`` is inverted.
+    The truth value number ``flipped`` is inverted, to see what the other branch costs.
+    ``on_choices`` are routes of evenly chosen experts whose values decided something.
     """
 
     def __init__(self, flipped: int | None = None) -> None:
@@ -167,7 +168,7 @@ LOW, HIGH = 0, 0x12DD9BB3
 Draws = tuple[Any, ...]
 
 
-def draws_seen() -> Draws:
+def generator_states() -> Draws:
     """Return the states of the generators of Python and numpy, to be compared later."""
     numpy = sys.modules.get("numpy.random")
     state = numpy.get_state(legacy=False)["state"] if numpy else {}
@@ -175,7 +176,7 @@ def draws_seen() -> Draws:
 
 
 @contextmanager
-def drawn(word: int | None) -> Iterator[None]:
+def extreme_draws(word: int | None) -> Iterator[None]:
     """Make random draws inside begin with extreme numbers (LOW or HIGH); None leaves them alone."""
     if word is None:
         yield

@@ -153,8 +153,8 @@ class _OnMeta(DeviceContext):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        made = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-        return torch.ops.aten.lift_fresh(made) if func is torch.tensor else made
+        result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return torch.ops.aten.lift_fresh(result) if func is torch.tensor else result
 
 
 class _OnlyMeta(EagerMode):  # type: ignore[no-untyped-call]
@@ -254,11 +254,11 @@ def real_until_settled() -> Iterator[None]:
     """Make weights without sizes outside of the fake world, which cannot hold them."""
 
     def outside(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        def make_outside(kind: Any, *args: Any, **kwargs: Any) -> Any:
             with unset_fake_temporarily():
                 return make(kind, *args, **kwargs)
 
-        return made
+        return make_outside
 
     with ExitStack() as stack:
         for kind in (UninitializedParameter, UninitializedBuffer):
@@ -278,7 +278,7 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
         if tensor is not None and is_lazy(tensor)
     }
 
-    def made(lazy: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    def materialize(lazy: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         table, name = slots[id(lazy)]
         tensor: Any = torch.empty(shape, device=device, dtype=dtype or lazy.dtype)
         if isinstance(lazy, UninitializedParameter):
@@ -287,7 +287,7 @@ def settle(subject: Any, positional: Any, named: Any) -> None:
 
     if slots:
         lazy_tensor = UninitializedParameter.__mro__[1]  # which gives both kinds their method
-        with patch.object(lazy_tensor, "materialize", made), torch.no_grad():
+        with patch.object(lazy_tensor, "materialize", materialize), torch.no_grad():
             subject(*positional, **named)
 
 
@@ -309,7 +309,7 @@ class UnsupportedTensorError(CannotRunError):
 
 
 @contextmanager
-def refusing_unsupported_tensors(*, symbolic: bool = False) -> Iterator[None]:
+def refusing_unsupported_tensors(*, symbolic: bool) -> Iterator[None]:
     """Raise :class:`UnsupportedTensorError` for torch's errors about unsupported tensors inside.
 
     Also for higher-order operations that fail in torch, unless sizes are ``symbolic``: numbers may

@@ -339,7 +339,7 @@ class PeakMoments:
 
             parts = [2 * sympy.sympify(term)]
             for rest, block in self._rests.items():
-                made = []
+                bounds = []
                 for part in parts:
                     others, power = sympy.sympify(part).as_coeff_exponent(rest)
                     ends = [part] * (_POWER + 1)  # of a higher power, which is not negative either
@@ -347,8 +347,8 @@ class PeakMoments:
                         ends = [0, others * block / 2, others * block]
                     elif power == _POWER:
                         ends = [0, 0, others * block**2]
-                    made += ends
-                parts = made
+                    bounds += ends
+                parts = bounds
             self._parts[term] = [
                 ((place, name), factor * times)
                 for place, part in enumerate(parts)

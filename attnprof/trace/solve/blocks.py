@@ -90,8 +90,8 @@ class Writer:
     roundings: Sequence[str] = ("ceil", "floor")
 
     def __post_init__(self) -> None:
-        ran = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
-        self._traces = [(shape, trace) for shape, trace in ran if trace]
+        traces = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
+        self._traces = [(shape, trace) for shape, trace in traces if trace]
         mixture, usual = self.fitted.mixture, keys_of(self.fitted.runs[0].trace)
         if self.fitted.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
             mixture.alike = False  # whole blocks do other operations

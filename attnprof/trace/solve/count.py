@@ -160,8 +160,8 @@ def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
 def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
     """Return the target set to follow values or to real tensors; CannotRunError if neither runs."""
     routed = target.running(routed=True)
-    ran = outcome(routed, sizes, training=training, most=_SO_FAR)
-    if isinstance(ran, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
+    result = outcome(routed, sizes, training=training, most=_SO_FAR)
+    if isinstance(result, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
         return routed
     try:
         return on_real_tensors(target, training=training)

@@ -1,5 +1,7 @@
 """Derive the formulas of a target: strategies are tried in turn until one gives formulas.
 
+The first strategy runs the code with symbols for all sizes. Code that makes a number of a size
+fails there; it is then run with numbers for that size, which the other strategies fit.
 :func:`derived` takes a :class:`Target`, :func:`derive_anything` a class, module, function or name.
 """
 
@@ -21,7 +23,7 @@ from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_fo
 from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
-from attnprof.trace.run.values import draws_seen
+from attnprof.trace.run.values import generator_states
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.small_runs import NotRunningError, refusing_chance
@@ -78,7 +80,7 @@ def derived(
                 f"use {', '.join(target.symbols) or 'none'}"
             )
     start: Sizes = asked_sizes
-    draws = draws_seen()
+    draws = generator_states()
     if not runs:
         target, start = _first_run(target, asked_sizes, training=trains(phases))
     with refusing_chance(target, phases, draws):
@@ -275,12 +277,14 @@ class _Search:
         return {}
 
     def _starts(self) -> list[dict[str, int]]:
+        """Return the sizes to fix at first, in turn: none, then asked sizes of 1."""
         ones = {name: size for name, size in self.asked_sizes.items() if size == 1}
         if ones and len(self.asked_sizes) < len(self.target.symbols):
             return [ones]  # no run at the asked shape could tell that a 1 is another case
         return [{}, ones] if ones else [{}]
 
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
+        """Return an attempt with numbers for ``fixed`` sizes, told of earlier failures."""
         target = self.target.fixed(**fixed) if fixed else self.target
         asked_sizes = {name: size for name, size in self.asked_sizes.items() if name not in fixed}
         plans = self.plans.setdefault(str(fixed), {})

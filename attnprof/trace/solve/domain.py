@@ -243,13 +243,13 @@ def _with_quotients(value: Any, rule: Callable[[Any], Any], results: dict[Any, A
     ``results`` are kept, since expressions of a run share parts.
     """
 
-    def made(part: Any) -> Any:
+    def rewritten(part: Any) -> Any:
         if part not in results:
             inside = sympy.floor(_with_quotients(part.args[0], rule, results))
             results[part] = rule(inside) if isinstance(inside, sympy.floor) else inside
         return results[part]
 
-    return value.xreplace({part: made(part) for part in value.atoms(sympy.floor)})
+    return value.xreplace({part: rewritten(part) for part in value.atoms(sympy.floor)})
 
 
 def _rounded_up(part: Any) -> Any:

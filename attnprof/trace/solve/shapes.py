@@ -32,7 +32,7 @@ def shapes_in(
     these; every third shape is in the hint's class modulo 64. The same shapes in every call.
     """
     chance = random.Random(0)  # noqa: S311 - no secret
-    seen = [dict(hints)]
+    shapes = [dict(hints)]
     for attempt in range(_TRIES):
         shape = dict(hints)
         for place, (name, hint) in enumerate(hints.items()):
@@ -43,8 +43,8 @@ def shapes_in(
             if attempt % 3 == 2:
                 size -= (size - hint) % _BLOCK
             shape[name] = size if 2 <= size <= most else hint
-        if shape not in seen and inside(shape):
-            seen.append(shape)
+        if shape not in shapes and inside(shape):
+            shapes.append(shape)
             yield shape
 
 

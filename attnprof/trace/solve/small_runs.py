@@ -10,7 +10,7 @@ from attnprof.trace.events import Call, Trace, trains
 from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.run.values import HIGH, LOW, Draws, draws_seen
+from attnprof.trace.run.values import HIGH, LOW, Draws, generator_states
 from attnprof.trace.run.worlds import UnsupportedTensorError
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs
 from attnprof.user_code import error_text, line_of
@@ -38,7 +38,7 @@ def refusing_chance(target: Target, phases: Sequence[str], before: Draws) -> Ite
     becomes a :class:`CannotRunError` that says which values decide.
     """
     training = trains(phases)
-    if has_drawn := draws_seen() != before:
+    if has_drawn := generator_states() != before:
         check_chance(target, training=training)
     try:
         yield
@@ -51,7 +51,7 @@ def refusing_chance(target: Target, phases: Sequence[str], before: Draws) -> Ite
         if cause is error and not type(error).__module__.startswith("torch."):
             raise
         raise CannotRunError(f"{target.name} cannot be derived: {value_reason(cause)}") from cause
-    if not has_drawn and draws_seen() != before:
+    if not has_drawn and generator_states() != before:
         check_chance(target, training=training)
 
 

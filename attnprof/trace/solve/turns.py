@@ -72,8 +72,8 @@ def run_with_marked_loops(
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
-    ran = partial(run_symbolically, target, phases=phases, classed=classed)
-    runs = _runs_at_asked(ran, hints, asked_sizes, failed)
+    play = partial(run_symbolically, target, phases=phases, classed=classed)
+    runs = _runs_at_asked(play, hints, asked_sizes, failed)
     if not _is_alone(hints, asked_sizes):
         runs = sorted(runs, key=lambda x: -_share_of_lengths(*x))
     for run, sizes in runs:
@@ -87,13 +87,13 @@ def run_with_marked_loops(
 
 
 def _runs_at_asked(
-    ran: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes, failed: list[NoFormulaError]
+    play: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
     """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
     any_run = False
     for sizes in _candidates(hints, asked_sizes, failed):
         try:
-            run = ran(hints=sizes)
+            run = play(hints=sizes)
         except PinnedError as error:
             failed.append(error)
             continue
@@ -198,7 +198,7 @@ def _verified_run(
 
 def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
     """Yield shapes inside the domain, each once: of short runs first, then of few turns."""
-    inside, seen = list[dict[str, int]](), list[dict[str, int]]()
+    inside, yielded = list[dict[str, int]](), list[dict[str, int]]()
 
     def all_inside() -> Iterator[dict[str, int]]:
         for shape in shapes_in(hints, symbolic.holds):
@@ -210,8 +210,8 @@ def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[
         (shape for shape in inside if _is_short(symbolic, shape, 4)),
         _shapes_of_few_turns(symbolic, hints, longest, inside),
     ):
-        if shape not in seen:
-            seen.append(shape)
+        if shape not in yielded:
+            yielded.append(shape)
             yield shape
 
 

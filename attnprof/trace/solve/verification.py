@@ -18,7 +18,7 @@ from attnprof.trace.events import KINDS, Call, Trace, flops_of, totals_by_phase,
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Limit, TooLongError, is_patient, out_of_patience
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.sizes import evaluate
+from attnprof.trace.sizes import evaluate, live_bytes
 from attnprof.user_code import error_text
 
 #: Most operations of a run outside of a search, as at an asked shape.
@@ -274,17 +274,16 @@ def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, siz
 
 def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
     """Yield calls and how much they add to a quantity; of a peak, how much is held at each."""
-    live_bytes = 0
-    for call in trace.calls:
-        takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
-        live_bytes += takes - evaluate(call.gives, sizes)
-        if quantity == "peak_bytes":
-            if takes or workspace:
-                yield call, live_bytes + workspace
-        elif phase in {"train", "decode", call.part}:
-            added = flops_of([call]) if quantity == "flops" else call.counts.get(quantity, 0)
-            if value := evaluate(call.bytes_moved if quantity == "bytes_moved" else added, sizes):
-                yield call, value
+    if quantity == "peak_bytes":
+        for place, size in live_bytes(trace, "train", sizes):
+            call = trace.calls[place]
+            if evaluate(call.takes, sizes) or evaluate(call.workspace, sizes):
+                yield call, size
+        return
+    for call in trace.part(phase):
+        added = flops_of([call]) if quantity == "flops" else call.counts.get(quantity, 0)
+        if value := evaluate(call.bytes_moved if quantity == "bytes_moved" else added, sizes):
+            yield call, value
 
 
 def _summed_by_line(rows: list[Row]) -> dict[tuple[str, str, str], Row]:

@@ -177,10 +177,10 @@ def gated_delta(q: Any, k: Any, v: Any, g: Any, beta: Any, chunk: int) -> Any:
         torch.cat([v, k * g.exp()[..., None]], -1) * beta[..., None],
         upper=False,
     )
-    new, seen = solved.split([v.shape[-1], k.shape[-1]], -1)
+    new, read = solved.split([v.shape[-1], k.shape[-1]], -1)
     state, rows = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
     for i in range(q.shape[2]):
-        value = new[:, :, i] - seen[:, :, i] @ state
+        value = new[:, :, i] - read[:, :, i] @ state
         scores = q[:, :, i] @ k[:, :, i].mT * decay[:, :, i]
         rows.append(q[:, :, i] * g[:, :, i, :, None].exp() @ state + scores @ value)
         last = g[:, :, i, -1:]
@@ -199,12 +199,12 @@ def gated_delta_rows(q: Any, k: Any, v: Any, g: Any, beta: Any, chunk: int) -> A
         row = lower[..., i, :i].clone()
         lower[..., i, :i] = row + (row.unsqueeze(-1) * lower[..., :i, :i].clone()).sum(-2)
     lower = (lower + torch.eye(chunk)) * beta[..., None, :]
-    seen, new = lower @ (g.exp() * k), lower @ v
+    read, new = lower @ (g.exp() * k), lower @ v
     state, out = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), torch.zeros_like(v)
     for i in range(q.shape[2]):
         row = q[:, :, i] * g[:, :, i].exp()
         scores = (row @ inner[:, :, i].mT).tril()
-        value = new[:, :, i] - seen[:, :, i] @ state
+        value = new[:, :, i] - read[:, :, i] @ state
         out[:, :, i] = row @ state + scores @ value
         last = g[:, :, i, -1:]
         state = state * last.mT.exp() + (k[:, :, i] * (last - g[:, :, i]).exp()).mT @ value
@@ -225,8 +225,8 @@ def test_time_training(q: Any, k: Any, v: Any, w: Any, b: Any, rate: Any, batch:
         grad = grad - grad.mean(-1, keepdim=True) - normal * (grad * normal).mean(-1, keepdim=True)
         grad = grad / deviation
         scores = (x @ y.mT).tril()
-        seen = x @ state - (eta * scores) @ grad + bias - eta.expand_as(scores).tril() @ grad
-        rows.append(seen + F.layer_norm(seen, (width,)) * w + b)
+        read = x @ state - (eta * scores) @ grad + bias - eta.expand_as(scores).tril() @ grad
+        rows.append(read + F.layer_norm(read, (width,)) * w + b)
         state = state - (eta[:, :, -1:] * y).mT @ grad
         bias = bias - (eta[:, :, -1:] * grad).sum(-2, keepdim=True)
     return torch.cat(rows, 2)

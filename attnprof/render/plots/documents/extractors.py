@@ -43,12 +43,12 @@ def _places(rows: Rows) -> dict[str, Place]:
     depth = {INPUT: 0}
     for row in rows:
         depth[row["step"]] = 1 + max(depth[name] for name in row["waits for"].split(" + "))
-    taken: dict[int, int] = {}
+    heights: dict[int, int] = {}
     places: dict[str, Place] = {INPUT: (0.0, 0.0)}
     for row in sorted(rows, key=lambda row: not row["on critical path"]):
         column = depth[row["step"]]
-        height = max(0 if row["on critical path"] else 1, taken.get(column, 0))
-        taken[column] = height + 1
+        height = max(0 if row["on critical path"] else 1, heights.get(column, 0))
+        heights[column] = height + 1
         places[row["step"]] = (float(column), float(height))
     return places
 

@@ -130,8 +130,8 @@ def hybrid_pool(case: Case) -> Replay:
 def window_cells(case: Case) -> Replay:
     """Return the cells of a window beside a chunk of a prompt, in blocks of 256."""
     one = next(x for x in case.model.caches if x.window)
-    held = replace(one, window=one.window + case.setting["ubatch"])
-    model = replace(case.model, caches=[held])
+    cache = replace(one, window=one.window + case.setting["ubatch"])
+    model = replace(case.model, caches=[cache])
     options = replace(case.options, block_size=case.setting["pad"])
     return Replay(cache_bytes(model, options, 2**20) / (one.layers * row_bytes(one, options)))
 
@@ -174,9 +174,9 @@ def gguf(case: Case) -> Replay:
     """Return the size of a GGUF file, or its bits a weight."""
     types = case.setting.get("types")
     dtype = MIXTURES[types["default"]] if types else "mxfp4_moe"
-    held = weight_bytes(case.model, replace(case.options, dtype=dtype))
-    bits = Fraction(8 * held, _parameters(case.model))
-    return Replay(bits if case.unit == "bit" else held / case.bytes_of_unit)
+    size = weight_bytes(case.model, replace(case.options, dtype=dtype))
+    bits = Fraction(8 * size, _parameters(case.model))
+    return Replay(bits if case.unit == "bit" else size / case.bytes_of_unit)
 
 
 def marlin(case: Case) -> Replay:
@@ -188,12 +188,12 @@ def marlin(case: Case) -> Replay:
     biases = 3 * expert.entries // (3 * width**2) * width  # of gate, up and down
     grown = Fraction(biases * (2 * inner + hidden - 3 * width), 3 * width)
     model = replace(case.model, sizes=replace(sizes, weights=weights))
-    held = weight_bytes(model, replace(case.options, dtype="mxfp4")) + 2 * grown
-    return Replay(held / GiB, added=f"with experts of {width:,} padded to {inner:,} by {hidden:,}")
+    size = weight_bytes(model, replace(case.options, dtype="mxfp4")) + 2 * grown
+    return Replay(size / GiB, added=f"with experts of {width:,} padded to {inner:,} by {hidden:,}")
 
 
 def awq(case: Case) -> Replay:
     """Return weights in four bits, and the engine's table of rotary positions."""
     table = case.setting["rotary_positions"] * case.fields["head_dim"] * 2
-    held = weight_bytes(case.model, replace(case.options, dtype="int4")) + table
-    return Replay(held / GiB, added="with rotary positions")
+    size = weight_bytes(case.model, replace(case.options, dtype="int4")) + table
+    return Replay(size / GiB, added="with rotary positions")
