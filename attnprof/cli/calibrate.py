@@ -69,6 +69,7 @@ def calibrate(
 
 def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -> Report:
     """Return a row a number format, and facts of the whole device as summary."""
+    from attnprof.device.prediction import Predictor
     from attnprof.measure.environment import describe_environment
 
     ceilings = calibration.ceilings
@@ -84,6 +85,6 @@ def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -
     missing = [name for name in formats if name not in ceilings.flops_per_s]
     summary = {
         "file": str(path), "not_multiplied": missing, "cpu_share": calibration.cpu_share,
-        "fault_s_per_byte": calibration.fault_s,
+        "fault_s_per_byte": calibration.fault_s, "made_of": Predictor(calibration).made_of,
     }  # fmt: skip
     return Report("calibrate", records, summary, describe_environment(calibration.device))

@@ -168,7 +168,8 @@ class TimedPair:
     @cached_property
     def prediction(self) -> PredictedSearch:
         """Return the search of predicted crossings; CannotRunError without a calibration."""
-        calibration = calibration_of(self.environment, self.terms.calibration, self.terms.on)
+        terms = self.terms
+        calibration = calibration_of(self.environment, terms.calibration, terms.on, terms.threads)
         predictor = Predictor(calibration, kept=self.terms.kept)
         reading = "" if self.terms.on else read_machine(calibration, conditions_now())[1]
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)

@@ -49,7 +49,7 @@ def recommend(
     chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
     points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
-    predict, made_of, interval = pricing(environment, path=path, on=on)
+    predict, made_of, interval = pricing(environment, path=path, on=on, threads=threads)
     memory_limit = memory
     if memory_limit is None and on is None:
         memory_limit = available_bytes(points[0].device)
