@@ -34,12 +34,14 @@ from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
 from attnprof.processes.progress import tell
-from attnprof.record import PredictRecord, ProfileRecord, Report
+from attnprof.record import PredictRecord, ProfileRecord, RecommendRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
 #: Half width of a 95 % interval in standard deviations; most operations that a record lists.
 REACH, MAX_OPERATIONS = 1.96, 12
+
+TimedRecord = PredictRecord | RecommendRecord
 
 #: What intervals mean, for reports: without checked layers, with them, and from ceilings alone.
 INTERVAL = (
@@ -192,12 +194,16 @@ def calibration_of(
 
 
 def _answer(records: Sequence[PredictRecord]) -> str:
-    """Return a sentence with the fastest mechanism by length; "" without any comparison."""
+    """Return a sentence with the fastest mechanism by length; "" without any comparison.
+
+    Lower bounds promise no order, so the sentence says that it is by them.
+    """
     fastest: dict[int, str] = {}
     for length in dict.fromkeys(r.seq_len for r in records):
         timed = [r for r in records if r.seq_len == length and r.time_s is not None]
         if len(timed) > 1:
-            fastest[length] = min(timed, key=lambda r: r.time_s or 0.0).mechanism
+            first = min(timed, key=lambda r: r.time_s or 0.0)
+            fastest[length] = f"{first.mechanism}{alternative(timed, first)}"
     if not fastest:
         return ""
     stretches = [
@@ -207,7 +213,17 @@ def _answer(records: Sequence[PredictRecord]) -> str:
         f"{name} at {lengths[0]:,}{f' to {lengths[-1]:,}' if len(lengths) > 1 else ''} tokens"
         for name, lengths in stretches
     )
-    return f"predicted to be fastest: {sentences}"
+    bounded = any(r.time_s is not None and r.ci_high_s is None for r in records)
+    return f"{'least by lower bounds' if bounded else 'predicted to be fastest'}: {sentences}"
+
+
+def alternative(records: Sequence[TimedRecord], first: TimedRecord) -> str:
+    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else ""."""
+    others = [one for one in records if one is not first and one.time_s is not None]
+    second = min(others, key=lambda one: one.time_s or 0.0, default=None)
+    if second is None or second.ci_low_s is None or first.ci_high_s is None:
+        return ""
+    return f" or {second.mechanism}" if second.ci_low_s <= first.ci_high_s else ""
 
 
 @dataclass(frozen=True)
