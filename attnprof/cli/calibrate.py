@@ -52,6 +52,7 @@ def calibrate(
 
     from attnprof.device.calibration_run import calibrate as run
     from attnprof.measure.batch import resolve_device
+    from attnprof.measure.clocks import on_device
     from attnprof.measure.environment import device_name
 
     place = resolve_device(device)
@@ -60,7 +61,7 @@ def calibrate(
         torch.set_num_threads(threads)
     key = device_name(place), torch.get_num_threads()
     before = next((one for one in saved if one.key == key), None)
-    with opt.working("calibrating"):
+    with opt.working("calibrating"), on_device(place):
         measured = run(place, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)
     opt.note(f"kept in {path}")

@@ -4,7 +4,7 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnprof.measure.request import Budget
@@ -251,6 +251,19 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def on_device(device: str) -> Iterator[None]:
+    """Run the body with a GPU as torch's current one, whose stream and allocator calls ask.
+
+    Events, waiting and statistics of memory are those of the current device, whichever device the
+    tensors of a call are on.
+    """
+    import torch
+
+    with torch.cuda.device(device) if device.startswith("cuda") else nullcontext():
+        yield
 
 
 def time_in_turns(
