@@ -179,9 +179,9 @@ def calibration_of(
     """
     if on is not None:
         if (calibration := load_by_words(on, path, on_threads)) is None:
-            has = joined(calibrated_names(path)) or "none at all"
-            where = path or "the cache folder"
-            raise CannotRunError(f"--on {on}: {where} has no calibration of it, but of {has}")
+            names, where = calibrated_names(path), path or "the cache folder"
+            others = f", but of {joined(names)}" if names else ""
+            raise CannotRunError(f"--on {on}: {where} has no calibration of it{others}")
         return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
@@ -349,7 +349,7 @@ def _operation_rows(work: Demand, times: Times, total_s: float) -> list[dict[str
     checked layers correct is shared out.
     """
     calls = Counter(replace(o, weights=0) for o in work.operations)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": operation.name, "sizes": list(operation.sizes), "calls": count,
             "time_s": count * times.seconds(operation), "bound": times.bound(operation),

@@ -223,7 +223,8 @@ def calibrate_tables(report: Report) -> list[RenderableType]:
         "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
         "repeatability",
     )  # fmt: skip
-    caption = f"predictions: {report.summary['made_of']}"
+    made_of = report.summary.get("made_of")
+    caption = made_of and f"predictions: {made_of}"
     return [record_table(report.records, columns, title="Ceilings measured", caption=caption)]
 
 
