@@ -52,6 +52,7 @@ def calibrate(
 
     from attnprof.device.calibration_run import calibrate as run
     from attnprof.measure.batch import resolve_device
+    from attnprof.measure.clocks import on_device
     from attnprof.measure.environment import device_name
 
     place = resolve_device(device)
@@ -60,7 +61,7 @@ def calibrate(
         torch.set_num_threads(threads)
     key = device_name(place), torch.get_num_threads()
     before = next((one for one in saved if one.key == key), None)
-    with opt.working("calibrating"):
+    with opt.working("calibrating"), on_device(place):
         measured = run(place, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)
     opt.note(f"kept in {path}")
@@ -69,6 +70,7 @@ def calibrate(
 
 def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -> Report:
     """Return a row a number format, and facts of the whole device as summary."""
+    from attnprof.device.prediction import Predictor
     from attnprof.measure.environment import describe_environment
 
     ceilings = calibration.ceilings
@@ -84,6 +86,6 @@ def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -
     missing = [name for name in formats if name not in ceilings.flops_per_s]
     summary = {
         "file": str(path), "not_multiplied": missing, "cpu_share": calibration.cpu_share,
-        "fault_s_per_byte": calibration.fault_s,
+        "fault_s_per_byte": calibration.fault_s, "made_of": Predictor(calibration).made_of,
     }  # fmt: skip
     return Report("calibrate", records, summary, describe_environment(calibration.device))

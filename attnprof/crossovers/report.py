@@ -8,6 +8,7 @@ into rows, and :func:`crossover_answer` turns rows into plain sentences.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 from typing import Any, Protocol
 
 from attnprof.closed_form.answers import words_of
@@ -55,10 +56,41 @@ def _contradictions(rows: Sequence[CrossoverRecord]) -> Iterator[str]:
         measurement = measured.get(row.fixed_size)
         if row.kind != "predicted" or measurement is None:
             continue
-        low, high, at = row.ci_low, row.ci_high, measurement.crossover_value
-        beyond = at is not None and not (low or at) <= at <= (high or at)
-        if row.verdict != measurement.verdict or beyond:
+        if _contradicts(row, measurement):
             yield f"Predicted was {_result(row)}, measured {_result(measurement)}."
+
+
+def _contradicts(predicted: CrossoverRecord, measured: CrossoverRecord) -> bool:
+    """Return whether crossings differ, or who is faster, where both were looked for.
+
+    Crossings whose intervals overlap are alike, and one whose interval ends beyond what was looked
+    at may lie there.
+    """
+    rows = predicted, measured
+    low = max((row.searched[0][0] or 0 for row in rows if row.searched), default=0)
+    high = min((row.searched[-1][1] or inf for row in rows if row.searched), default=inf)
+    inside, faster = list[list[float]](), list[str | None]()
+    for row in rows:
+        crossings = _crossings(row)
+        inside.append([x for x in crossings if low <= x <= high])
+        changes = sum(x < low for x in crossings) % 2
+        faster.append(row.cheaper_above if changes else row.cheaper_below)
+    if len(inside[0]) != len(inside[1]):
+        ends = [end for row in rows for end in (row.ci_low, row.ci_high) if end is not None]
+        return max(map(len, inside)) > 1 or all(low <= end <= high for end in ends)
+    if None not in faster and faster[0] != faster[1]:
+        return True
+    at = measured.crossover_value
+    if not inside[0] or at is None:
+        return False
+    below = (measured.ci_high or at) < (predicted.ci_low or 0)
+    return below or (measured.ci_low or at) > (predicted.ci_high or inf)
+
+
+def _crossings(row: CrossoverRecord) -> Sequence[float]:
+    """Return the crossings of a row, ascending."""
+    only = [] if row.crossover_value is None else [row.crossover_value]
+    return row.all_crossings if row.verdict == "several" else only
 
 
 def _result(row: CrossoverRecord) -> str:

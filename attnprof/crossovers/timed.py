@@ -27,7 +27,7 @@ from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.clocks import cuda_clock, memory_kept, time_in_turns
+from attnprof.measure.clocks import cuda_clock, memory_kept, on_device, time_in_turns
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.journal import Journal, read
 from attnprof.measure.point import fit
@@ -168,7 +168,8 @@ class TimedPair:
     @cached_property
     def prediction(self) -> PredictedSearch:
         """Return the search of predicted crossings; CannotRunError without a calibration."""
-        calibration = calibration_of(self.environment, self.terms.calibration, self.terms.on)
+        terms = self.terms
+        calibration = calibration_of(self.environment, terms.calibration, terms.on, terms.threads)
         predictor = Predictor(calibration, kept=self.terms.kept)
         reading = "" if self.terms.on else read_machine(calibration, conditions_now())[1]
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
@@ -234,14 +235,15 @@ class TimedPair:
         import torch
 
         requests = self.requests(value)
-        on_gpu = self.options["device"].startswith("cuda")
-        clock = cuda_clock(torch, self.options["device"]) if on_gpu else None
+        device = self.options["device"]
         try:
-            subjects = []
-            for request in requests:
-                with refusing(request):
-                    subjects.append(build_subject(request))
-            first, second = time_in_turns(subjects, budget, clock, self.options["threads"])
+            with on_device(device):
+                clock = cuda_clock(torch, device) if device.startswith("cuda") else None
+                subjects = []
+                for request in requests:
+                    with refusing(request):
+                        subjects.append(build_subject(request))
+                first, second = time_in_turns(subjects, budget, clock, self.options["threads"])
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
-from math import prod
+from math import exp, prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA, reading_back, writers_of
 from attnprof.record.report import fits
+from attnprof.units import joined, plural
 
 #: Versions of the tables of a CPU and of a GPU; tables of another version are measured again.
 VERSION, GPU_VERSION = 8, 5
@@ -60,6 +61,14 @@ class Calibration:
     def key(self) -> tuple[str, int]:
         """The device's name and the threads, which identify a calibration in a file."""
         return self.ceilings.name, self.threads
+
+    @property
+    def swing(self) -> float:
+        """How many times as long as in its fast state the processor took in its slow state.
+
+        Two speeds in equal shares have a standard deviation of half their difference. 1 if unknown.
+        """
+        return exp(2 * (self.unsteadiness or 0.0))
 
     def with_formats_of(self, before: "Calibration") -> "Calibration":
         """Return this calibration, with formats that only an earlier one has added."""
@@ -175,11 +184,32 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Calibratio
     return None
 
 
-def load_by_words(name: str, path: Path | None = None) -> Calibration | None:
-    """Return the last calibration with tables of a device by words of its name, like ``H200``."""
-    saved = entries(path or default_path())
-    matches = [Calibration.from_dict(entry) for entry in saved if is_named(name, entry["name"])]
-    return next((match for match in reversed(matches) if match.tables), None)
+def load_by_words(
+    name: str, path: Path | None = None, threads: int | None = None
+) -> Calibration | None:
+    """Return the last calibration with tables of a device by words of its name, like ``H200``.
+
+    ``threads``: a CPU's calibration has to be with so many; None for any. Raises
+    :class:`RequestError` if there are only others, or if several devices have these words.
+    """
+    loaded = map(Calibration.from_dict, entries(path or default_path()))
+    matches = [one for one in loaded if is_named(name, one.ceilings.name) and one.tables]
+    exact = [one for one in matches if is_named(one.ceilings.name, name)]
+    names = list(dict.fromkeys(one.ceilings.name for one in exact or matches))
+    if len(names) > 1:
+        raise RequestError(f"--on {name}: {joined(names)} were calibrated: type more of the name")
+    fitting = [
+        one for one in exact or matches if one.device != "cpu" or threads in (None, one.threads)
+    ]
+    if matches and not fitting:
+        counts = joined([plural(one.threads, "thread") for one in exact or matches])
+        raise RequestError(f"--on {name}: calibrated with {counts}, not with {threads}")
+    return fitting[-1] if fitting else None
+
+
+def calibrated_names(path: Path | None = None) -> list[str]:
+    """Return the names of the devices that a file has calibrations of."""
+    return list(dict.fromkeys(entry["name"] for entry in entries(path or default_path())))
 
 
 def entries(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, product
 from math import exp, floor, log, prod
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, pstdev, quantiles
 
 import torch
 
@@ -105,6 +105,8 @@ KIND_FACTOR = 16.0
 REFERENCE_CALLS, WARMUP_CALLS, LEAST_S = 30, 10, 1e-9
 #: Readings of the reference operation before and after a run of a checked layer.
 READINGS = 12
+#: How many times as long as asked readings of a busy machine may take; least readings.
+PATIENCE, LEAST = 3.0, 4
 #: Rows and columns of the product that is the reference operation of several threads.
 REFERENCE_ROWS = 64
 #: Seconds of multiplying that show which share of the processors other programs leave; the least
@@ -179,7 +181,11 @@ def _checks(calibration: Calibration, dtypes: Sequence[str]) -> dict[str, SelfCh
 
 def _is_undisturbed(usual_s: float | None) -> bool:
     """Return whether the reference operation takes its usual seconds now; True if it has none."""
-    return usual_s is None or same_speed(log(_reference_now_s(READINGS)), log(usual_s))
+    if usual_s is None:
+        return True
+    clock, reference = _clock("cpu"), reference_operation("cpu")
+    now_s = sorted(_reference_s(clock, reference) for _ in range(READINGS))[READINGS // 4]
+    return same_speed(log(now_s), log(usual_s))
 
 
 def _clock(device: str, *, host: bool = False) -> Clock:
@@ -196,27 +202,33 @@ def processor_share(seconds: float = SHARE_S) -> float:
     """Return the share of the processors that this process gets while all its threads multiply."""
     a = torch.ones(512, 512)
     a @ a  # the first product starts the threads
+    return _share_of(lambda: a @ a, seconds)
+
+
+def _share_of(call: Call, seconds: float) -> float:
     start, busy = time.perf_counter(), time.process_time()
     while (passed := time.perf_counter() - start) < seconds:
-        a @ a
+        call()
     return min(1.0, (time.process_time() - busy) / passed / torch.get_num_threads())
 
 
-def machine_speed(seconds: float, bundles: int) -> tuple[float, float]:
-    """Return the reference operation's seconds on the CPU now, and the share of processors left.
+def machine_speed(seconds: float, bundles: int) -> tuple[float, float, float]:
+    """Return the reference operation's seconds now, how they vary, and the share of processors.
 
-    ``seconds``: duration of measuring the share, which also wakes an idle processor up.
-    ``bundles``: readings of the reference; their lower quartile is returned, since a calibration
-    keeps times of an undisturbed processor, too.
+    The ``bundles`` readings of the reference are spread over ``seconds`` of measuring the share:
+    neighbours of a virtual machine's processor come and go within tenths of a second, and readings
+    of one moment would tell one of two speeds by chance. Their lower quartile is returned, since a
+    calibration keeps times of an undisturbed processor, too, and the upper over the lower one.
     """
-    share = processor_share(seconds)
-    return _reference_now_s(bundles), share
-
-
-def _reference_now_s(bundles: int) -> float:
-    """Return the lower quartile of the reference operation's seconds in so many readings."""
-    clock, reference = _clock("cpu"), reference_operation("cpu")
-    return sorted(_reference_s(clock, reference) for _ in range(bundles))[bundles // 4]
+    clock, reference, a = _clock("cpu"), reference_operation("cpu"), torch.ones(512, 512)
+    a @ a
+    readings, shares = list[float](), list[float]()
+    until = time.perf_counter() + PATIENCE * seconds
+    while len(readings) < bundles and (time.perf_counter() < until or len(readings) < LEAST):
+        shares.append(_share_of(lambda: a @ a, seconds / bundles))
+        readings.append(_reference_s(clock, reference))
+    lower_s, _, upper_s = quantiles(readings)
+    return lower_s, upper_s / lower_s, fmean(shares)
 
 
 @dataclass

@@ -120,8 +120,8 @@ def stated_ceilings(device_name: str) -> Ceilings | None:
 
 def is_named(short: str, device_name: str) -> bool:
     """Return whether a driver's name has every word of a short name like ``H200``."""
-    words = (set(re.split(r"[-_ ]", name.upper())) for name in (short, device_name))
-    return set.issubset(*words)
+    wanted, words = (set(re.findall(r"[^\W_]+", name.upper())) for name in (short, device_name))
+    return bool(wanted) and wanted <= words
 
 
 #: Fields of ceilings in a file, with their types.

@@ -23,7 +23,7 @@ from attnprof.device.ceilings import MEMORY_GB, device_named, stated_ceilings
 from attnprof.device.operations import Demand, list_operations
 from attnprof.device.prediction import Predictor
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.measure.clocks import Clock, cuda_clock, sample
+from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
@@ -83,10 +83,11 @@ def measured_time(
     device: str = "cpu",
 ) -> PhaseTime:  # fmt: skip
     """Return the median time of a phase with random weights, and the interval of the median."""
-    with torch.device(device):
-        subject = phase_subject(whole, phase, sizes, dtype)
-    clock = cuda_clock(torch, device) if device.startswith("cuda") else Clock()
-    times = sample(clock, subject.prepare, subject.call, budget)
+    with on_device(device):
+        with torch.device(device):
+            subject = phase_subject(whole, phase, sizes, dtype)
+        clock = cuda_clock(torch, device) if device.startswith("cuda") else Clock()
+        times = sample(clock, subject.prepare, subject.call, budget)
     median = estimate_median([timed.wall_s for timed in times])
     return PhaseTime(median.median_s, median.low_s, median.high_s)
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.device.benchmarks import benchmarks
-from attnprof.device.calibration import Calibration, check_tables, load, load_by_words, roofline
+from attnprof.device.calibration import (
+    Calibration,
+    calibrated_names,
+    check_tables,
+    load,
+    load_by_words,
+    roofline,
+)
 from attnprof.device.ceilings import GPUS, Ceilings, stated_ceilings
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.times import GpuTimes, Times
@@ -27,12 +34,14 @@ from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import refusing
 from attnprof.processes.progress import tell
-from attnprof.record import PredictRecord, ProfileRecord, Report
+from attnprof.record import PredictRecord, ProfileRecord, RecommendRecord, Report
 from attnprof.units import joined, plural
 from attnprof.workload import ITEM_SIZES
 
 #: Half width of a 95 % interval in standard deviations; most operations that a record lists.
 REACH, MAX_OPERATIONS = 1.96, 12
+
+TimedRecord = PredictRecord | RecommendRecord
 
 #: What intervals mean, for reports: without checked layers, with them, and from ceilings alone.
 INTERVAL = (
@@ -58,7 +67,9 @@ def predict_points(
     device.
     """
     environment = point_environment(requests[0])
-    predict, made_of, interval = pricing(environment, path=path, on=on, kept=kept)
+    predict, made_of, interval = pricing(
+        environment, path=path, on=on, threads=requests[0].threads, kept=kept
+    )
     records = []
     for done, request in enumerate(requests):
         tell(f"predicting {request.title}", done, len(requests))
@@ -81,14 +92,15 @@ PointPredictor = Callable[[PointRequest, float], PredictRecord]
 
 def pricing(
     environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
-    kept: bool = False,
+    threads: int | None = None, kept: bool = False,
 ) -> tuple[PointPredictor, str, str]:  # fmt: skip
     """Return a function that predicts a point, and for the report its source and its intervals.
 
-    Raises :class:`CannotRunError` without a calibration of this device, :class:`RequestError` for a
-    device ``on`` that has neither a calibration nor ceilings by its maker.
+    ``threads``: of a CPU elsewhere, if asked for. Raises :class:`CannotRunError` without a
+    calibration of this device, :class:`RequestError` for a device ``on`` that has neither a
+    calibration nor ceilings by its maker.
     """
-    calibration = load_by_words(on, path) if on else calibration_of(environment, path)
+    calibration = load_by_words(on, path, threads) if on else calibration_of(environment, path)
     if calibration is not None:
         slowdown, machine_note = (1.0, "") if on else read_machine(calibration, conditions_now())
         predictor = Predictor(calibration, kept, slowdown)
@@ -99,7 +111,7 @@ def pricing(
         return predictor.point, remarks, CHECKED if calibration.checks else INTERVAL
     ceilings = stated_ceilings(on or "")
     if ceilings is None:
-        possible = ", ".join(gpu.name for gpu in GPUS)
+        possible = ", ".join([*calibrated_names(path), *(gpu.name for gpu in GPUS)])
         raise RequestError(
             f"--on {on}: it was not calibrated, and no ceilings are stated for it; possible: "
             f"{possible}, or --calibration with a file that calibrate wrote there"
@@ -110,8 +122,8 @@ def pricing(
     )  # fmt: skip
 
 
-#: Seconds of measuring the share of processors, and readings of the reference operation after it.
-READING_S, BUNDLES = 0.15, 40
+#: Seconds of measuring the share of processors, and readings of the reference operation meanwhile.
+READING_S, BUNDLES = 0.3, 40
 #: Least factor by which a machine counts as slower or faster; readings in one state differ by less.
 SLOWER = 1.25
 
@@ -121,11 +133,13 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
 
     The factor is below 1 if it is faster, and 1 if the difference is no more than ``SLOWER``. The
     reference operation is timed again, and the share of the processors that other programs leave.
-    Remarks tell of both, and of ``conditions`` that differ from the calibration's.
+    A speed that changes from moment to moment more than it did while calibrating counts as slower,
+    since calls may take as long. Remarks tell of all this, and of ``conditions`` that
+    differ from the calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
-    reference_s, share = machine_speed(READING_S, BUNDLES)
+    reference_s, swing, share = machine_speed(READING_S, BUNDLES)
     usual_s, usual_share = calibration.reference_s, calibration.cpu_share
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []
@@ -140,6 +154,12 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
             f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
             "(other programs, another clock, or cores that wait longer for each other)"
         )
+    if usual_s and slowdown <= 1 and swing > SLOWER:
+        remarks.append(
+            f"its speed changes by a factor of {swing:.1f} from moment to moment (other programs "
+            "on its cores): times are of the faster state, and a run may take as much longer"
+        )
+        slowdown = max(slowdown, swing / calibration.swing)
     if differences := "; ".join(
         f"{name.replace('_', ' ')} {calibrated_value}, here {conditions.get(name)}"
         for name, calibrated_value in calibration.conditions.items()
@@ -150,16 +170,18 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
 
 
 def calibration_of(
-    environment: Mapping[str, Any], path: Path | None, on: str | None = None
-) -> Calibration:
+    environment: Mapping[str, Any], path: Path | None, on: str | None = None,
+    on_threads: int | None = None,
+) -> Calibration:  # fmt: skip
     """Return the calibration of this device and its threads, or of the device that ``on`` names.
 
-    Raises :class:`CannotRunError` if there is none.
+    ``on_threads``: of that device, if asked for. Raises :class:`CannotRunError` if there is none.
     """
     if on is not None:
-        if (calibration := load_by_words(on, path)) is None:
-            where = path or "the cache folder"
-            raise CannotRunError(f"--on {on}: {where} has no calibration of it")
+        if (calibration := load_by_words(on, path, on_threads)) is None:
+            names, where = calibrated_names(path), path or "the cache folder"
+            others = f", but of {joined(names)}" if names else ""
+            raise CannotRunError(f"--on {on}: {where} has no calibration of it{others}")
         return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
@@ -172,12 +194,16 @@ def calibration_of(
 
 
 def _answer(records: Sequence[PredictRecord]) -> str:
-    """Return a sentence with the fastest mechanism by length; "" without any comparison."""
+    """Return a sentence with the fastest mechanism by length; "" without any comparison.
+
+    Lower bounds promise no order, so the sentence says that it is by them.
+    """
     fastest: dict[int, str] = {}
     for length in dict.fromkeys(r.seq_len for r in records):
         timed = [r for r in records if r.seq_len == length and r.time_s is not None]
         if len(timed) > 1:
-            fastest[length] = min(timed, key=lambda r: r.time_s or 0.0).mechanism
+            first = min(timed, key=lambda r: r.time_s or 0.0)
+            fastest[length] = f"{first.mechanism}{alternative(timed, first)}"
     if not fastest:
         return ""
     stretches = [
@@ -187,7 +213,17 @@ def _answer(records: Sequence[PredictRecord]) -> str:
         f"{name} at {lengths[0]:,}{f' to {lengths[-1]:,}' if len(lengths) > 1 else ''} tokens"
         for name, lengths in stretches
     )
-    return f"predicted to be fastest: {sentences}"
+    bounded = any(r.time_s is not None and r.ci_high_s is None for r in records)
+    return f"{'least by lower bounds' if bounded else 'predicted to be fastest'}: {sentences}"
+
+
+def alternative(records: Sequence[TimedRecord], first: TimedRecord) -> str:
+    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else ""."""
+    others = [one for one in records if one is not first and one.time_s is not None]
+    second = min(others, key=lambda one: one.time_s or 0.0, default=None)
+    if second is None or second.ci_low_s is None or first.ci_high_s is None:
+        return ""
+    return f" or {second.mechanism}" if second.ci_low_s <= first.ci_high_s else ""
 
 
 @dataclass(frozen=True)
@@ -210,6 +246,11 @@ class Predictor:
         repeatable = "" if share is None else f", repeatable to ±{share:.0%}"
         where = f"{calibration.ceilings.name}, {plural(calibration.threads, 'thread')}"
         checks = [f"; {dtype} {check}" for dtype, check in calibration.checks.items()]
+        if calibration.swing > SLOWER:
+            checks.append(
+                "; meanwhile the processor's speed varied by a factor of about "
+                f"{calibration.swing:.1f}: times are of its faster state"
+            )
         if calibration.tables and "float32" not in calibration.tables:
             checks.append(
                 "; float32 was not calibrated (attnprof calibrate adds it): what layers compute in "
@@ -271,7 +312,7 @@ class Predictor:
         """
         work, times = operations_of(request, most_s), self.times(request.dtype)
         seconds, low_s, high_s = self.interval(work, request.dtype, request.phase)
-        rows = _operation_rows(work, times)
+        rows = _operation_rows(work, times, seconds)
         bounds: Counter[str] = Counter()
         for row in rows:
             bounds[row["bound"]] += row["time_s"]
@@ -301,13 +342,14 @@ def record_with_peak(request: PointRequest, counts: ProfileRecord | None = None)
     return PredictRecord(**{name: value for name, value in values.items() if name in names})
 
 
-def _operation_rows(work: Demand, times: Times) -> list[dict[str, Any]]:
+def _operation_rows(work: Demand, times: Times, total_s: float) -> list[dict[str, Any]]:
     """Return rows for a record: equal operations with their calls and seconds, the slowest first.
 
-    Costs between operations are rows, too.
+    Costs between operations are rows, too. All together they take the predicted ``total_s``: what
+    checked layers correct is shared out.
     """
     calls = Counter(replace(o, weights=0) for o in work.operations)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": operation.name, "sizes": list(operation.sizes), "calls": count,
             "time_s": count * times.seconds(operation), "bound": times.bound(operation),
@@ -320,4 +362,7 @@ def _operation_rows(work: Demand, times: Times) -> list[dict[str, Any]]:
          "part": "both"}
         for name, (count, seconds) in times.between(work).items() if count
     ]  # fmt: skip
+    listed_s = sum(row["time_s"] for row in rows)
+    for row in rows:
+        row["time_s"] *= total_s / listed_s if listed_s else 1.0
     return sorted(rows, key=lambda row: -row["time_s"])

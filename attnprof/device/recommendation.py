@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import registry
-from attnprof.device.prediction import PointPredictor, pricing, record_with_peak
+from attnprof.device.prediction import PointPredictor, alternative, pricing, record_with_peak
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
 from attnprof.measure.point import available_bytes, blank_of, needed_bytes
@@ -49,7 +49,7 @@ def recommend(
     chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
     points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
-    predict, made_of, interval = pricing(environment, path=path, on=on)
+    predict, made_of, interval = pricing(environment, path=path, on=on, threads=threads)
     memory_limit = memory
     if memory_limit is None and on is None:
         memory_limit = available_bytes(points[0].device)
@@ -185,15 +185,6 @@ def _stretches(
     return stretches
 
 
-def _alternative(rows: Sequence[RecommendRecord], first: RecommendRecord) -> str:
-    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else ""."""
-    others = [row for row in rows if row is not first and row.exact == first.exact]
-    second = min(others, key=_seconds, default=None)
-    if second is None or second.ci_low_s is None or first.ci_high_s is None:
-        return ""
-    return f" or {second.mechanism}" if second.ci_low_s <= first.ci_high_s else ""
-
-
 def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence: the mechanism to take, faster inexact ones, and other lengths' best."""
     ranked = [row for row in rows if row.rank]
@@ -204,8 +195,9 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     first = min(ranked, key=_seconds) if exact is None else exact
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
+    rivals = [row for row in ranked if row.exact == first.exact]
     parts = [
-        f"at {length} take {first.mechanism}{_alternative(ranked, first)}: {time}, the fastest "
+        f"at {length} take {first.mechanism}{alternative(rivals, first)}: {time}, the fastest "
     ]
     parts[0] += "that computes softmax attention" if exact else "; no exact attention fits"
     for kind_text in ("an approximation", "another function"):

@@ -126,6 +126,8 @@ def _open_module(order: _Line, say: Say) -> Callable[[int], _Line]:
 
     request = _request(order)
     torch.set_num_threads(request.threads or 1)
+    if request.device.startswith("cuda:"):
+        torch.cuda.set_device(request.device)  # events and waiting are the current device's
     _KEPT.extend(_fragmented_memory(torch))
     subject = import_module("attnprof.measure.subject").build_subject(
         request, compiled=request.compiled

@@ -4,7 +4,7 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnprof.measure.request import Budget
@@ -201,7 +201,9 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
     """Time calls within a budget, garbage collection off; return the samples in order.
 
     It ends once there are ``samples``, ``min_time_s`` is spent and the median's interval is within
-    ``spread``; at the latest after ``max_time_s`` or ``ENOUGH`` times the samples.
+    ``spread``; at the latest after ``max_time_s`` or ``ENOUGH`` times the samples. Those of short
+    calls are spread over ``min_time_s``, with untimed calls in between: a processor that others use
+    has one speed for tenths of a second, and then another one.
     """
     samples: list[Sample] = []
     most = ENOUGH * budget.samples
@@ -220,6 +222,10 @@ def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sa
             missing = budget.samples - len(samples)
             left = missing if missing > 0 else most - len(samples)
             samples += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
+            while clock.now_s() - start < budget.min_time_s * len(samples) / most:
+                prepare()
+                call()
+                clock.settle()
             spent = clock.now_s() - start
             if spent >= budget.max_time_s and len(samples) >= budget.least:
                 break
@@ -245,6 +251,19 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def on_device(device: str) -> Iterator[None]:
+    """Run the body with a GPU as torch's current one, whose stream and allocator calls ask.
+
+    Events, waiting and statistics of memory are those of the current device, whichever device the
+    tensors of a call are on.
+    """
+    import torch
+
+    with torch.cuda.device(device) if device.startswith("cuda") else nullcontext():
+        yield
 
 
 def time_in_turns(

@@ -13,7 +13,7 @@ import torch
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import counters
-from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
+from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
@@ -90,7 +90,7 @@ def available_bytes(device: str) -> int:
     """Return a device's free memory; on a CPU, also within this process group's limits."""
     if device.startswith("cuda"):
         free, _ = torch.cuda.mem_get_info(torch.device(device))
-        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + cached)
     import psutil
 
@@ -119,7 +119,7 @@ def measure_point(request: PointRequest) -> ProfileRecord:
     with refusing(request):
         record = count_point(request) if request.counts else predict_point(request)
         try:
-            with threads(request.threads), refusing(request):
+            with threads(request.threads), on_device(request.device), refusing(request):
                 record = run_point(request, record)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

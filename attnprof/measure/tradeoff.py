@@ -16,7 +16,7 @@ import torch
 from attnprof import registry
 from attnprof.blocks.core import checked_sizes, seeded_core
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
-from attnprof.measure.clocks import cuda_clock, time_in_turns
+from attnprof.measure.clocks import cuda_clock, on_device, time_in_turns
 from attnprof.measure.point import available_bytes
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import MedianEstimate, estimate_median
@@ -169,8 +169,9 @@ def times_of(
     for candidate in candidates:
         core: Any = seeded(candidate, workload, terms, terms.seed, terms.dtype, device)
         subjects.append(Subject(core, lambda: None, lambda: None, partial(core, *tensors)))
-    clock = cuda_clock(torch, device) if device.startswith("cuda") else None
-    timed = time_in_turns(subjects, budget, clock)
+    with on_device(device):
+        clock = cuda_clock(torch, device) if device.startswith("cuda") else None
+        timed = time_in_turns(subjects, budget, clock)
     return {c: estimate_median(times) for c, times in zip(candidates, timed, strict=True)}
 
 

@@ -185,9 +185,35 @@ def test_an_answer_says_where_a_measurement_contradicts_a_prediction():
     far = replace(near, ci_low=42.0)
     sentence = "Predicted was a crossing at 44 tokens, measured a crossing at 40 tokens."
     assert crossover_answer([far, measured]).endswith(sentence)
+    alike = replace(measured, ci_low=38.0, ci_high=42.5)  # intervals overlap
+    assert "Predicted" not in crossover_answer([far, alike])
     always = replace(near, verdict="always", crossover_value=None)
     sentence = "Predicted was taylor-efficient faster everywhere, measured a crossing at 40 tokens."
     assert crossover_answer([always, measured]).endswith(sentence)
+
+
+@pytest.mark.parametrize(("looked_at", "ends", "contradicts"), [
+    ([16, 4096], (9000.0, 12_000.0), False),  # beyond what was timed
+    ([16, 4096], (2500.0, 5000.0), False),  # may be
+    ([16, 16_384], (9000.0, 12_000.0), True),
+])  # fmt: skip
+@pytest.mark.parametrize("faster", ["taylor-direct", "taylor-efficient"])
+def test_a_prediction_is_contradicted_only_where_times_were_taken(
+    looked_at, ends, contradicts, faster
+):
+    row = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=16).records[0]
+    timed = {"metric": "time", "unit": "s", "closed_form": None, "searched": [[16, 2**20]]}
+    at = sum(ends) / 2
+    predicted = replace(
+        row, **timed, kind="predicted", crossover_value=at, ci_low=ends[0], ci_high=ends[1]
+    )
+    never = replace(
+        row, **{**timed, "searched": [looked_at]}, kind="measured", verdict="never",
+        crossover_value=None, cheaper_below=faster, cheaper_above=faster,
+    )  # fmt: skip
+    said = "Predicted was a crossing" in crossover_answer([predicted, never])
+    wrong_side = faster != predicted.cheaper_below and at > looked_at[1]
+    assert said is (contradicts or wrong_side)
 
 
 PREDICATES = {

@@ -182,6 +182,18 @@ def test_few_lengths_on_a_line_by_chance_do_not_make_a_certain_answer():
     assert root.high > 1.05 * 300
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_line_that_is_as_good_as_flat_has_no_zero_far_away(sign):
+    root = root_of_line([1.0, 2.0, 3.0], [0.5, 0.5, 0.5 + sign * 1e-6])
+    assert (root.at, root.low, root.high) == (pytest.approx(exp(2)), None, None)
+
+
+def test_a_time_that_jumps_and_is_flat_on_either_side_crosses_at_the_jumps():
+    compare = clock(lambda n: 1e-4 * exp(0.5 if 300 < n < 4000 else -0.5), lambda _: 1e-4, noise=0)
+    crossings = searched(compare).crossings
+    assert [one.at for one in crossings] == pytest.approx([300, 4000], rel=0.3)
+
+
 def test_an_end_that_the_scatter_leaves_open_is_not_told():
     root = root_of_line([1.0, 2.0, 3.0, 4.0], [0.1, -0.2, 0.2, -0.1])
     assert root.low is None
@@ -337,7 +349,7 @@ def test_flags_of_times_are_refused_where_they_say_nothing(typed, message, capsy
 
 
 def test_predicted_crossings_say_what_is_not_as_it_was_calibrated(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (3e-6, 0.9))
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (3e-6, 1.0, 0.9))
     rates = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test")
     known = Calibration(
         rates, "cpu", 1, {"float32": made_up()}, reference_s=1e-6, conditions={"cores": "none"}

@@ -15,12 +15,12 @@ from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
 from attnprof.device.operation_forms import KernelCall
-from attnprof.device.prediction import Predictor
+from attnprof.device.prediction import Predictor, predict_points
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
-from attnprof.measure.request import Budget
+from attnprof.measure.request import Budget, PointRequest
 from tests.device.test_prediction import SOME, made_up
 
 
@@ -160,6 +160,36 @@ def test_formats_are_added_whatever_their_order_and_one_again_is_replaced(tmp_pa
     assert kept == pytest.approx({"float32": 4.0, "bfloat16": 2.0, "float64": 3.0})
     assert set(loaded.ceilings.flops_per_s) == set(kept)
     assert loaded.fault_s == 0.4  # of the device, as it was seen last
+
+
+def named(path, *devices):
+    """A file with a calibration of each (name, threads)."""
+    for name, threads in devices:
+        one = calibrated("float32")
+        ceilings = replace(one.ceilings, name=name)
+        calibration.save(replace(one, ceilings=ceilings, threads=threads), path)
+    return path
+
+
+@pytest.mark.parametrize(("typed", "threads", "expected"), [
+    ("xeon", None, "Intel(R) Xeon(R) Gold"), ("family 25", None, "AMD EPYC (family 25)"),
+    ("EPYC 26", 1, "AMD EPYC (family 26)"), ("AMD H1", None, "AMD H1"),
+])  # fmt: skip
+def test_a_device_elsewhere_is_one_of_the_words_and_threads_that_are_typed(
+    tmp_path, typed, threads, expected
+):
+    path = named(
+        tmp_path / "all.json", ("AMD EPYC (family 26)", 1), ("AMD EPYC (family 26)", 2),
+        ("AMD EPYC (family 25)", 2), ("Intel(R) Xeon(R) Gold", 2), ("AMD H1", 1), ("AMD H1 X", 1),
+    )  # fmt: skip
+    loaded = calibration.load_by_words(typed, path, threads)
+    assert (loaded.ceilings.name, loaded.threads) == (expected, threads or loaded.threads)
+    with pytest.raises(RequestError, match=r"family 26\) and AMD EPYC \(family 25\) were calibr"):
+        calibration.load_by_words("epyc", path)
+    with pytest.raises(RequestError, match="calibrated with 1 thread and 2 threads, not with 8"):
+        calibration.load_by_words("EPYC 26", path, 8)
+    with pytest.raises(RequestError, match=r"possible: AMD EPYC \(family 26\), .*Xeon.*H200"):
+        predict_points([PointRequest("standard", 8, 1, 8)], on="a toaster", path=path)
 
 
 def test_formats_of_another_version_or_number_of_threads_are_not_mixed(tmp_path, monkeypatch):

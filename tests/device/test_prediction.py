@@ -209,9 +209,20 @@ def test_a_point_has_time_interval_peak_and_what_takes_the_time(here):
 
 def test_the_faster_mechanism_at_every_length_is_the_answer(here):
     points = [PointRequest(name, seq, 1, 8, threads=1, scope="core")
-              for seq in (32, 4096) for name in ("taylor-direct", "taylor-efficient")]  # fmt: skip
+              for seq in (8, 4096) for name in ("taylor-direct", "taylor-efficient")]  # fmt: skip
     answer = predict_points(points, path=here).summary["answer"]
-    assert "taylor-direct at 32 tokens and taylor-efficient at 4,096 tokens" in answer
+    assert "taylor-direct at 8 tokens and taylor-efficient at 4,096 tokens" in answer
+
+
+def test_an_answer_names_both_where_intervals_overlap_and_promises_nothing_by_lower_bounds(here):
+    points = [PointRequest(name, 64, 1, 8, threads=1, scope="core")
+              for name in ("taylor-efficient", "standard", "optimised")]  # fmt: skip
+    report = predict_points(points, path=here)
+    first, second, last = sorted(report.records, key=lambda record: record.time_s)
+    assert second.ci_low_s <= first.ci_high_s < last.ci_low_s
+    sentence = f"predicted to be fastest: {first.mechanism} or {second.mechanism} at 64 tokens"
+    assert report.summary["answer"] == sentence
+    assert predict_points(points, on="H100").summary["answer"].startswith("least by lower bounds: ")
 
 
 def test_without_a_calibration_of_this_device_it_says_what_to_type(tmp_path):

@@ -11,9 +11,10 @@ import pytest
 from attnprof.device import calibration_run, self_check
 from attnprof.device.calibration import Calibration
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.device.prediction import Predictor, read_machine
+from attnprof.device.prediction import BUNDLES, READING_S, Predictor, read_machine
 from attnprof.device.self_check import LAYERS, PHASES, check_layers, drawn_points
 from attnprof.errors import CannotRunError
+from attnprof.measure.clocks import Clock
 from attnprof.measure.request import PointRequest
 from tests.device.test_prediction import SOME, made_up
 
@@ -64,6 +65,7 @@ def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
     request = PointRequest("standard", 96, 2, 8)
     before, after = (Predictor(one).point(request) for one in (plain, held))
     assert after.time_s == pytest.approx(before.time_s * exp(0.5))
+    assert sum(row["time_s"] for row in after.operations) == pytest.approx(after.time_s)
     assert log(after.ci_high_s / after.time_s) == pytest.approx(0.4)
     assert log(after.time_s / after.ci_low_s) == pytest.approx(0.4)
     assert "median error 0%, at most 49% in 13 layers" in Predictor(held).made_of
@@ -129,12 +131,42 @@ def test_where_layers_take_too_long_nothing_is_checked():
 def test_a_machine_of_another_speed_than_when_it_was_calibrated_is_noticed(
     monkeypatch, reference_s, share, slower, change
 ):
-    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (reference_s, share))
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (reference_s, 1.0, share))
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9)
     slowdown, remark = read_machine(known, {})
     assert slowdown == pytest.approx(slower)
     assert change in remark
     assert bool(remark) == bool(change)
+
+
+@pytest.mark.parametrize(("unsteadiness", "slower"), [(0.0, 1.8), (log(1.8) / 2, 1)])
+def test_a_speed_that_changes_from_moment_to_moment_is_told_and_widens_what_did_not_have_it(
+    monkeypatch, unsteadiness, slower
+):
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 1.8, 0.9))
+    known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9, unsteadiness=unsteadiness)
+    slowdown, remark = read_machine(known, {})
+    assert slowdown == pytest.approx(slower)
+    assert "changes by a factor of 1.8 from moment to moment" in remark
+    said = "speed varied by a factor of about 1.8" in Predictor(known).made_of
+    assert said is (unsteadiness > 0)
+
+
+def test_a_reading_of_the_machine_lasts_longer_than_one_state_of_a_shared_processor(monkeypatch):
+    now = [0.0]
+
+    def spend(seconds):
+        """Let time pass; each processor speed lasts a tenth of a second."""
+        now[0] += seconds * (1.8 if int(now[0] * 10) % 2 else 1.0)
+
+    monkeypatch.setattr(calibration_run, "_share_of", lambda _, seconds: spend(seconds) or 0.9)
+    monkeypatch.setattr(calibration_run, "_clock", lambda *_: Clock(lambda: round(now[0] * 1e9)))
+    monkeypatch.setattr(calibration_run, "reference_operation", lambda _: lambda: spend(2e-6))
+    for start in (0.0, 0.05, 0.1, 0.17):
+        now[0] = start
+        reference_s, swing, share = calibration_run.machine_speed(READING_S, BUNDLES)
+        assert (reference_s, swing) == pytest.approx((2e-6, 1.8), rel=0.05)
+        assert share == pytest.approx(0.9)
 
 
 def test_intervals_reach_as_far_as_the_machine_is_off():
@@ -149,7 +181,7 @@ def test_intervals_reach_as_far_as_the_machine_is_off():
 
 
 def test_what_is_not_as_it_was_calibrated_is_told(monkeypatch):
-    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 0.9))
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 1.0, 0.9))
     there = {"cores": "4", "allocator": "glibc"}
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9, conditions=there)
     _, remark = read_machine(known, {"cores": "2", "allocator": "glibc"})

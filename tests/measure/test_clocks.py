@@ -11,10 +11,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnprof import registry
+from attnprof.crossovers import timed
+from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.timed import TimedPair, TimeTerms
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import Clock, CudaClock, HostClock, sample, time_in_turns, warm_up
-from attnprof.measure.request import Budget
+from attnprof.measure import point
+from attnprof.measure.clocks import (
+    Clock,
+    CudaClock,
+    HostClock,
+    on_device,
+    sample,
+    time_in_turns,
+    warm_up,
+)
+from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import Subject
+from attnprof.workload import Workload
 
 
 class FakeTime:
@@ -45,13 +59,14 @@ def test_preparation_is_outside_the_time():
     (0.1, Budget(5, 0.0, 100, 0), 5),  # exactly what was asked for
     (10.0, Budget(20, 0.5, 5, 0), 3),  # slow: never fewer than three
     (1.0, Budget(20, 0.5, 5, 0), 5),  # the time runs out first
-    (1e-6, Budget(7, 100, 200, 0), 70),  # fast: ten times the number asked for is enough
+    (1e-3, Budget(7, 1, 200, 0), 70),  # fast: ten times the number asked for is enough
 ])  # fmt: skip
 def test_samples_follow_the_budget(call_s, budget, expected):
     time = FakeTime()
     clock = Clock(time)
     timing = sample(clock, nothing, lambda: time.spend(call_s), budget)
     assert len(timing) == expected
+    assert time.now >= budget.min_time_s * 1e9  # spread over it
     assert clock.name == "perf_counter_ns"
 
 
@@ -164,6 +179,45 @@ def test_only_short_calls_wait_for_the_host(call_s, waits):
     assert (cuda.slept > 0) == waits
     assert ("waiting kernel" in clock.name) == waits
     assert [taken.wall_s for taken in timing] == pytest.approx([call_s] * len(timing))
+
+
+class CurrentDevice:
+    """Stands for ``torch.cuda.device``: notes which GPU is current."""
+
+    current = "cuda:0"
+
+    def __init__(self, device):
+        self.device = device
+
+    def __enter__(self):
+        self.before, CurrentDevice.current = CurrentDevice.current, self.device
+
+    def __exit__(self, *error):
+        CurrentDevice.current = self.before
+
+
+def test_points_of_another_gpu_than_the_first_are_measured_by_its_own_stream(monkeypatch):
+    seen = []
+
+    def note(result):
+        return lambda *_, **__: seen.append(CurrentDevice.current) or result
+
+    monkeypatch.setattr(torch.cuda, "device", CurrentDevice)
+    request = PointRequest("standard", 64, 1, 8, device="cuda:1", counts=False)
+    monkeypatch.setattr(point, "run_point", note(point.predict_point(request)))
+    point.measure_point(request)
+    side = [registry.get("standard"), registry.get("linear")]
+    options = {"scope": "layer", "device": "cuda:1", "threads": 1}
+    pair = TimedPair(Meeting(*side, Workload(1, 1, 8)), 8, options, {}, TimeTerms())
+    monkeypatch.setattr(TimedPair, "requests", lambda *_: [request])
+    monkeypatch.setattr(timed, "build_subject", lambda _: None)
+    monkeypatch.setattr(timed, "cuda_clock", note(None))
+    monkeypatch.setattr(timed, "time_in_turns", note(([1.0], [2.0])))
+    assert pair._compare(64, Budget()) == ([1.0], [2.0])
+    assert seen == ["cuda:1"] * 3
+    assert CurrentDevice.current == "cuda:0"
+    with on_device("cpu"):
+        assert CurrentDevice.current == "cuda:0"
 
 
 def test_the_host_is_timed_while_the_device_has_nothing_to_do(monkeypatch):

@@ -6,7 +6,12 @@ import random
 import pytest
 
 from attnprof.measure.batch import answer
-from attnprof.measure.statistics import estimate_median, estimate_over_processes, quantiles_of
+from attnprof.measure.statistics import (
+    estimate_median,
+    estimate_over_processes,
+    independent_count,
+    quantiles_of,
+)
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.measured import names_of, varying
 from attnprof.render.formats import notes, render
@@ -23,7 +28,8 @@ def test_few_samples_promise_nothing_and_none_are_refused():
 
 @pytest.mark.parametrize(("count", "rank"), [(6, 1), (9, 2), (20, 6), (50, 18), (100, 40)])
 def test_the_order_statistics_are_those_of_the_sign_test_tables(count, rank):
-    estimate = estimate_median([float(i) for i in range(1, count + 1)])
+    times = random.Random(2).sample([float(i) for i in range(1, count + 1)], count)
+    estimate = estimate_median(times)
     assert (estimate.low_s, estimate.high_s) == (rank, count + 1 - rank)
     assert estimate.coverage >= 0.95
 
@@ -39,6 +45,38 @@ def test_the_interval_holds_the_true_median_as_often_as_it_says(draw):
         estimate = estimate_median(times)
         held += estimate.low_s <= true <= estimate.high_s
     assert 0.94 <= held / 2000 <= 0.98  # 25 samples: 95.7 %
+
+
+def flickering(chance, count, *, state_s=0.2, slow=1.8, call_s=5e-3):
+    """Times of calls by a processor that has one of two speeds for a while."""
+    now, until, speed, times = 0.0, 0.0, 1.0, []
+    for _ in range(count):
+        while now >= until:
+            speed, until = chance.choice((1.0, slow)), until + chance.expovariate(1 / state_s)
+        times.append(call_s * speed * math.exp(abs(chance.gauss(0, 0.03))))
+        now += times[-1]
+    return times
+
+
+def test_times_of_a_processor_that_changes_its_speed_count_as_the_few_that_they_are():
+    slow_then_fast = [1.8] * 20 + [1.0] * 20
+    assert independent_count(slow_then_fast) == 6
+    estimate = estimate_median(slow_then_fast)
+    assert (estimate.low_s, estimate.high_s, estimate.independent) == (1.0, 1.8, 6)
+    assert "which count as 6 since the machine changes its speed in between" in estimate.noisy
+    shuffled = random.Random(1).sample(slow_then_fast, 40)
+    assert independent_count(shuffled) == 40
+    assert independent_count([1.0] * 40) == 40
+
+
+@pytest.mark.parametrize(("state_s", "most"), [(0.2, 0.2), (0.05, 0.05)])
+def test_two_runs_of_the_same_on_a_changing_processor_rarely_look_different(state_s, most):
+    chance, apart = random.Random(4), 0
+    for _ in range(200):
+        times = flickering(chance, 400, state_s=state_s)
+        one, other = estimate_median(times[:200]), estimate_median(times[200:])
+        apart += one.high_s < other.low_s or other.high_s < one.low_s
+    assert apart <= most * 200
 
 
 def test_a_wide_interval_is_called_noisy_and_a_narrow_one_is_not():

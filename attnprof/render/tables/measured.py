@@ -223,7 +223,9 @@ def calibrate_tables(report: Report) -> list[RenderableType]:
         "device_name", "threads", "dtype", "flops_per_s", "bytes_per_s", "operations",
         "repeatability",
     )  # fmt: skip
-    return [record_table(report.records, columns, title="Ceilings measured")]
+    made_of = report.summary.get("made_of")
+    caption = made_of and f"predictions: {made_of}"
+    return [record_table(report.records, columns, title="Ceilings measured", caption=caption)]
 
 
 def doctor_tables(report: Report) -> list[RenderableType]:
