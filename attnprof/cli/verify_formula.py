@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from typer import Argument
 
+from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
@@ -110,6 +111,11 @@ def verify_formula(
     """
     if table is not None and target is None:
         formula, target = None, formula
+    if formula in registry.names() and target and target not in registry.names():
+        raise RequestError(
+            f"{formula} is a mechanism: the formula comes first; type attnprof verify-formula "
+            f"'{target}' {formula}"
+        )
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
     check_place(target or "")
