@@ -179,7 +179,7 @@ SwapOption = Annotated[
 FormatOption = Annotated[
     Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv, markdown or html.")
 ]
-FileFormatOption = Annotated[Format | None, Option(
+FileFormatOption = Annotated[Format, Option(
     "--format", "-f", metavar="FORMAT",
     help="table, json, csv, markdown or html (default: as FILE ends, or table).",
 )]  # fmt: skip
@@ -292,7 +292,7 @@ class ToStdout:
 class Output(ToStdout):
     """Flags for how a result is written, and where; a bad path is refused at once."""
 
-    fmt: FileFormatOption = None
+    fmt: FileFormatOption = None  # type: ignore[assignment] # __post_init__ replaces None
     output: OutputOption = None
 
     def __post_init__(self) -> None:
