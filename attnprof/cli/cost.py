@@ -169,7 +169,7 @@ def compare(
     free: request.FreeSizes,
     conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
-    kind: opt.KindOption = None,
+    kind: str | None = opt.flag("KINDS", "formula (our closed form), the only kind here."),
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
     to: opt.DrawnOutput,

@@ -18,9 +18,6 @@ from attnprof.render.plots.style import check_figure_path, is_figure_path
 POWERS = "1:1024:x2"
 #: Default path of the figure.
 FIGURE = Path("heatmap.png")
-#: Format by a file's suffix, if --format is not typed.
-FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN,
-           ".html": opt.Format.HTML}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +30,12 @@ class Written:
     no_plot: bool = opt.switch("--no-plot", "The table alone: write no files.")
     size: opt.SizeOption = "page"
     fmt: opt.Format | None = opt.flag(
-        "FORMAT", "table (default); or json, csv or markdown, without a figure but for --plot.",
+        "FORMAT", "table; or json, csv, markdown or html, without a figure but for --plot "
+        "(default: as FILE ends, or table).",
         "--format", "-f",
     )  # fmt: skip
     output: Path | None = opt.flag(
-        "FILE", "Write data, or a figure, to this file, and nothing else without --plot.",
+        "FILE", "Write data (- is stdout) or a figure there, and nothing else without --plot.",
         "--output", "-o",
     )  # fmt: skip
     force: opt.ForceOption = False
@@ -53,7 +51,7 @@ class Written:
         unnamed = self.plot is self.output is None and self.fmt in (None, opt.Format.TABLE)
         if by_default := unnamed and not self.no_plot:
             figures = [FIGURE]
-        data = None if is_figure_path(self.output) else self.output
+        data = None if is_figure_path(self.output) else opt.file_of(self.output)
         tables = [figure.with_suffix(".csv") for figure in figures]
         try:
             for path in figures:
@@ -77,8 +75,7 @@ class Written:
             table = path.with_suffix(".csv")
             write_whole(table, render_csv(report))
             opt.note(f"wrote {path} and {table}")
-        by_suffix = FORMATS.get(data.suffix.lower() if data else "", opt.Format.TABLE)
-        opt.deliver(report, self.fmt or by_suffix, data, exact=self.exact)
+        opt.deliver(report, self.fmt or opt.format_of(data), data, exact=self.exact)
 
 
 def heatmap(

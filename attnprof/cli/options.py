@@ -44,6 +44,11 @@ class Format(StrEnum):
     HTML = "html"
 
 
+#: Format by a file's suffix, if --format is not typed.
+BY_SUFFIX = {".json": Format.JSON, ".csv": Format.CSV, ".md": Format.MARKDOWN,
+             ".html": Format.HTML}  # fmt: skip
+
+
 def flag(metavar: str, words: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Return an option with a value: the placeholder that help shows, and its explanation."""
     return Option(default, *names, metavar=metavar, help=words, **more)
@@ -57,6 +62,9 @@ def switch(names: str, words: str, *, default: bool | None = False) -> Any:
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """Return the value, or raise :class:`RequestError` with the possible ones."""
     if value not in possible:
+        if "," in value and {*value.split(",")} <= {*possible}:
+            first = value.partition(",")[0]
+            raise RequestError(f"{flag} {value}: one value is possible here; type {flag} {first}")
         noun = flag.removeprefix("--").replace("-", " ")
         shown = value or "''"
         raise RequestError(f"{flag} {shown}: unknown {noun}; {closest(value, list(possible))}")
@@ -171,9 +179,13 @@ SwapOption = Annotated[
 FormatOption = Annotated[
     Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv, markdown or html.")
 ]
-OutputOption = Annotated[
-    Path | None, Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
-]
+FileFormatOption = Annotated[Format, Option(
+    "--format", "-f", metavar="FORMAT",
+    help="table, json, csv, markdown or html (default: as FILE ends, or table).",
+)]  # fmt: skip
+OutputOption = Annotated[Path | None, Option(
+    "--output", "-o", metavar="FILE", help="Write there instead of to stdout (-).",
+)]  # fmt: skip
 ForceOption = Annotated[
     bool, Option("--force", help="Replace files that attnprof did not write, but never its inputs.")
 ]
@@ -217,7 +229,7 @@ def ensure_writable(
     if path is None:
         return
     try:
-        why = _unwritable(path)
+        why = "it means stdout" if str(path) == "-" else _unwritable(path)
     except (OSError, ValueError) as error:
         why = why_of(error)
     if why:
@@ -253,6 +265,16 @@ def ensure_figure(path: Path | None, *, force: bool) -> None:
         check_figure_path(path)
 
 
+def file_of(output: Path | None) -> Path | None:
+    """Return the file of ``--output``; None for stdout, which ``-`` names, too."""
+    return None if str(output) == "-" else output
+
+
+def format_of(path: Path | None) -> Format:
+    """Return the format that a file's suffix names; tables by default."""
+    return BY_SUFFIX.get(path.suffix.lower() if path else "", Format.TABLE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToStdout:
     """Flags for how a result is written to stdout, where files have flags of their own."""
@@ -270,10 +292,14 @@ class ToStdout:
 class Output(ToStdout):
     """Flags for how a result is written, and where; a bad path is refused at once."""
 
+    fmt: FileFormatOption = None  # type: ignore[assignment] # __post_init__ replaces None
     output: OutputOption = None
 
     def __post_init__(self) -> None:
-        ensure_writable(self.output, force=self.force)
+        output = file_of(self.output)
+        object.__setattr__(self, "output", output)
+        object.__setattr__(self, "fmt", self.fmt or format_of(output))
+        ensure_writable(output, force=self.force)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,10 +331,21 @@ def draw(report: Report, path: Path, size: str) -> None:
         plot_report(report, path, size)
 
 
-def answering() -> contextlib.AbstractContextManager[None]:
-    """Print the body's output to stdout as the answer; prints of user code go to stderr."""
+@contextmanager
+def answering() -> Iterator[None]:
+    """Print the body's output to stdout as the answer; prints of user code go to stderr.
+
+    A reader that leaves early (head) changes neither the exit code nor what is written to files.
+    """
     supervision = sys.modules.get("attnprof.processes.supervision")
-    return supervision.answering() if supervision else contextlib.nullcontext()
+    try:
+        with supervision.answering() if supervision else contextlib.nullcontext():
+            yield
+            sys.stdout.flush()
+    except BrokenPipeError:
+        from attnprof.processes.supervision import give_up_answers
+
+        give_up_answers()
 
 
 def deliver(report: Report, fmt: str, output: Path | None, **options: Any) -> None:

@@ -23,18 +23,19 @@ from attnprof.workload import DTYPES, PHASES, SCOPES
 PANELS = {
     "What": "attention model source norms where grid suite baseline against table figure claim "
     "case metric kind quantity convention scope verdict everything verify measure self_test "
-    "symbolic full ceilings distill quick mfu counting",
-    "Sizes": "seq target_seq lengths built_for d_model heads d batch kv_heads kv_seq at span",
+    "symbolic full ceilings distill quick mfu counting models of_model view compare logits over",
+    "Sizes": "seq target_seq lengths built_for d_model heads d batch kv_heads kv_seq width "
+    "value_dim at span every",
     "Conditions": "phase causal dtype cache_dtype block_size chunk utilization uncapped device on "
     "kernel optimizer swap settings",
     "Ranks": "ranks bandwidth tensor_parallel pipeline expert_parallel context_parallel "
     "data_parallel",
-    "Training": "train recompute shard",
+    "Training": "train recompute shard gradient_dtype sequence_parallel",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
-    "Measuring": "samples min_time max_time spread seconds seeds seed threads kept contended "
-    "memory check predict_only journal longest_call compiled calibration isolate in_process limit "
-    "memory_limit try_all processes counts error workers scheduler time formula",
+    "Measuring": "samples min_time max_time spread seconds seeds seed threads wait_policy kept "
+    "contended memory check predict_only journal longest_call compiled calibration isolate "
+    "in_process limit memory_limit try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",
 }
 #: The panel of all other flags.

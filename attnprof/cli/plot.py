@@ -100,7 +100,9 @@ def load(path: Path) -> Report:
     try:
         return Report.load(path, REPORT_LIMIT)
     except RequestError as error:
-        raise RequestError(f"{error}; {DRAWN}") from error
+        journal = path.with_suffix(".jsonl")  # sweep -o FILE.csv writes both
+        hint = f"; type {journal}" if journal.is_file() else ""
+        raise RequestError(f"{error}; {DRAWN}{hint}") from error
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:

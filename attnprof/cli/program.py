@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.processes.progress import announce
 
 #: Runs a function and returns its exit code; its failure becomes a message on stderr.
@@ -89,6 +89,7 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
         words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
     typed = next((word for word in words if not word.startswith("-")), "")
     program = program_for(typed, guarded, is_main=is_main)
+    _check_folder(typed)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
     except SystemExit as ended:  # completion was answered or installed, or stdout is closed
@@ -103,9 +104,25 @@ def run(arguments: list[str], guarded: Guard, *, is_main: bool) -> Any:
         if not message:
             raise
         command = f"attnprof {typed}" if typed in COMMANDS else "attnprof"
-        hint = _number_hint(error) or _extra_hint(error, arguments, command)
-        hint = hint or _missing_hint(message, typed)
-        raise RequestError(f"{message}{hint} (see: {command} --help)") from error
+        explained = _with_hint(message, error, arguments, typed, command)
+        raise RequestError(f"{explained} (see: {command} --help)") from error
+
+
+def _with_hint(message: str, error: Any, arguments: list[str], typed: str, command: str) -> str:
+    """Return the message of the parser's error, followed by what to type."""
+    if fmt := _format_meant(error):
+        return f"No such option: --{fmt}; type --format {fmt}"
+    hint = _number_hint(error) or _extra_hint(error, arguments, command)
+    return f"{message}{hint or _missing_hint(message, typed)}"
+
+
+def _check_folder(typed: str) -> None:
+    """Refuse a command in a folder that was removed, where torch's libraries end the program."""
+    try:
+        _ = typed in COMMANDS and Path.cwd()
+    except OSError as error:
+        message = f"the working folder cannot be used ({error.strerror}): cd to one that exists"
+        raise CannotRunError(message) from error
 
 
 def _number_hint(error: Any) -> str:
@@ -117,6 +134,15 @@ def _number_hint(error: Any) -> str:
     example = error.param.default if isinstance(error.param.default, int | float) else 1
     kind = "number" if match[1] == "float" else "whole number"
     return f" Give a {kind}, like {flag} {example:g}"
+
+
+def _format_meant(error: Any) -> str:
+    """Return the format whose name was typed as an option, like ``--json``; else ""."""
+    from attnprof.cli.options import Format
+
+    name = str(getattr(error, "option_name", "")).removeprefix("--")
+    has_formats = name in {*Format} and "fmt" in {item.name for item in error.ctx.command.params}
+    return name if has_formats else ""
 
 
 def _extra_hint(error: Any, arguments: list[str], command: str) -> str:

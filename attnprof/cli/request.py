@@ -143,6 +143,8 @@ def _number(text: str, flag: str, part: str) -> int:
     shown = f"{flag} {part}" if text == part else f"{flag} {part}: '{text}'"
     if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,4000}", text.strip()):
         raise RequestError(f"{shown}: not a whole number; {HOW}")
+    if re.match(r"[+-]?0[0-9]", text.strip()):  # tables write 4,096 for 4096
+        raise RequestError(f"{shown}: begins with 0; commas separate sizes: type 4096 for 4,096")
     value = int(text.strip().replace("_", ""))
     if value < 1:
         raise RequestError(f"{shown}: must be at least 1; {HOW}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from typer import Argument
 
+from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set, parse_size
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
@@ -112,7 +113,7 @@ def verify_formula(
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
-    check_place(target or "")
+    _check_order(formula, target or "")
     from attnprof.verify.comparison import UP_TO
     from attnprof.verify.own_formulas import KINDS, Source
     from attnprof.verify.printed import PHASES, Printed, meanings, with_phase
@@ -133,6 +134,16 @@ def verify_formula(
         whole.answer(row, phase, to)
     else:
         _answer(with_phase(row, phase or "forward"), table, to)
+
+
+def _check_order(formula: str | None, target: str) -> None:
+    """Refuse a target that names nothing that can be found, and one that comes first."""
+    if formula in registry.names() and target not in ("", *registry.names()):
+        raise RequestError(
+            f"{formula} is a mechanism: the formula comes first; type attnprof verify-formula "
+            f"'{target}' {formula}"
+        )
+    check_place(target)
 
 
 def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:

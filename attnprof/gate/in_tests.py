@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES
 
 _Texts = Sequence[str] | Mapping[str, Any]
+#: What records the counts; the plugin adds the file that was typed.
 UPDATE = "pytest --attnprof-update"
 
 
@@ -47,6 +49,7 @@ class TestGate:
     root: Path
     update: bool = False
     against: str | None = None
+    update_command: str = UPDATE
     updated: dict[str, BaselineRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -71,15 +74,20 @@ class TestGate:
         """Return the file's baseline; one without cases if there is no file."""
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
-    def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
+    def check(self, *attention: Any, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
         """Count a case (see :func:`request_for`) and compare it with the file: a record a metric.
 
         Raises :class:`CheckFailedError` with the named differences where it got worse, other errors
         where it cannot be counted or the file lacks it.
         """
+        try:
+            signature(request_for).bind(*attention, **sizes)
+        except TypeError as error:
+            possible = ", ".join([*signature(request_for).parameters, "formulas"])
+            raise RequestError(f"attnprof_check: {error}; it takes {possible}") from error
         # a case has one name wherever pytest was started, and whatever a test did
         with contextlib.chdir(self.root):
-            case = Case(request_for(attention, **sizes), formulas=formulas)
+            case = Case(request_for(*attention, **sizes), formulas=formulas)
             if self.against:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
                 with self._base_tree as base, current_tree(self.root) as head:
@@ -90,8 +98,9 @@ class TestGate:
             if self.update:
                 return self._record_case(case, before)
             if before is None:
+                why = " is not in" if self.file.exists() else ": there is no file"
                 raise RequestError(
-                    f"{case.name} is not in {self._file_name}; record it by: {UPDATE}"
+                    f"{case.name}{why} {self._file_name}; record it by: {self.update_command}"
                 )
             now = count_apart(case.request, formulas=False)
             records = compare(case.name, before, now)
@@ -115,12 +124,12 @@ class TestGate:
                     f"  the file was recorded with {name} {before.get(name)}, here is {now[name]}"
                     for name in ("torch", "attnprof") if now[name] != before.get(name)
                 ]  # fmt: skip
-                lines.append(_ACCEPT)
+                lines.append(f"accept it by: {self.update_command}")
             raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *lines]))
         if {rules.ERROR, rules.MISSING} & verdicts:
             raise CannotRunError("\n".join([f"{case.name} could not be compared:", *lines]))
         if rules.IMPROVED in verdicts:
-            hint = "" if self.against else f"; {_ACCEPT}"
+            hint = "" if self.against else f"; accept it by: {self.update_command}"
             self.notes.append(f"{case.name} got better than {base}{hint}")
         return records
 
@@ -184,7 +193,6 @@ def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
 _NO_FORK = "autograd's threading in combination with fork"
 #: Seconds that times of one case against another revision may take.
 LIMIT_S = 60.0
-_ACCEPT = f"accept it by: {UPDATE}"
 
 
 def request_for(

@@ -57,13 +57,16 @@ _GATE = pytest.StashKey["TestGate"]()
 def _gate(config: pytest.Config) -> "TestGate":
     """Return the session's gate, made when a test first asks for it."""
     if _GATE not in config.stash:
-        from attnprof.gate.in_tests import TestGate
+        from attnprof.gate.in_tests import UPDATE, TestGate
 
         home = config.inipath.parent if config.inipath else config.rootpath
         file_option = config.getoption("--attnprof-baseline")
         file = Path(file_option) if file_option else home / config.getini("attnprof_baseline")
         update, against = map(config.getoption, ("--attnprof-update", "--attnprof-against"))
-        config.stash[_GATE] = TestGate(file, config.rootpath, bool(update), against)
+        start = config.invocation_params.dir
+        typed = file.relative_to(start) if file.is_relative_to(start) else file
+        command = f"{UPDATE} --attnprof-baseline {typed}" if file_option else UPDATE
+        config.stash[_GATE] = TestGate(file, config.rootpath, bool(update), against, command)
     return config.stash[_GATE]
 
 

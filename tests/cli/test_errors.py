@@ -82,6 +82,24 @@ def test_a_reader_that_leaves_early_is_no_failure(command, tmp_path):
 
 
 @pytest.mark.parametrize(("command", "code"), [
+    ("verify-formula N standard", 1), ("compare -a linear --seq 8 --plot one.png", 2),
+])  # fmt: skip
+def test_a_reader_that_leaves_early_changes_no_verdict(command, code, tmp_path):
+    ended = in_shell(f"attnprof {command} | true", tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
+
+
+@pytest.mark.parametrize("command", ["cost --seq 8", "derive linear", "list", "heatmap"])
+def test_a_working_folder_that_was_removed_is_named(command, tmp_path):
+    ended = in_shell(f"mkdir gone; cd gone; rmdir ../gone; attnprof {command}", tmp_path)
+    assert (ended.returncode, ended.stdout, "cd to one that exists" in ended.stderr) == (
+        3,
+        "",
+        True,
+    )
+
+
+@pytest.mark.parametrize(("command", "code"), [
     ("cost --seq 0 2>&-", 2), ("heads >&- 2>&- <&-", 0), ("list -f json >/dev/full", 2),
     ("cost --seq 8 -f csv -o out.csv >&- 2>&-", 0), ("baseline --suite my:x >&- 2>&-", 2),
 ])  # fmt: skip

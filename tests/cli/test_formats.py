@@ -57,6 +57,30 @@ def test_a_file_holds_what_stdout_would(answered, tmp_path, command, fmt):
     assert written == plain.rstrip("\n")
 
 
+@pytest.mark.parametrize(("suffix", "fmt"), [
+    ("json", "json"), ("csv", "csv"), ("CSV", "csv"), ("md", "markdown"), ("html", "html"),
+    ("txt", "table"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["list", "heads", "heatmap"])
+def test_a_file_s_suffix_names_the_format_unless_one_is_typed(
+    answered, tmp_path, command, suffix, fmt
+):
+    texts = []
+    for place, typed in enumerate(("", f"-f {fmt}")):
+        path = tmp_path / f"{place}.{suffix}"
+        answered(COMMANDS[command], typed, f"--output {path}")
+        texts.append(path.read_text())
+    assert texts[0] == texts[1]
+    answered(COMMANDS[command], "-f json", f"--output {tmp_path}/typed.{suffix}")
+    assert json.loads((tmp_path / f"typed.{suffix}").read_text())["command"] == command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_dash_is_stdout(answered, tmp_path, command):
+    assert answered(COMMANDS[command], "-f csv -o -") == answered(COMMANDS[command], "-f csv")
+    assert list(tmp_path.iterdir()) == []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample(Record):
     name: str = column("name")

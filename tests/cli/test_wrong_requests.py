@@ -24,6 +24,7 @@ check --against . --budget 0 :: --budget
 check --against . --attention standard :: --seq
 check --against . --junit no/such/folder.xml :: no/such
 compare --seq 1:500:+1
+compare --kind published :: possible: formula
 compare --output / :: folder
 compare --quantity time :: possible
 cost --device tpu
@@ -41,6 +42,10 @@ cost --attention linformer --set proj_len=999999999999999999999999 --seq 8
 cost --attention standard --set bias= --seq 8
 cost --attention taylor-direct --set temperature=nan --seq 8
 cost --seq 0 :: at least 1
+cost --json :: No such option: --json; type --format json
+cost --dtype float32,float64 :: one value is possible here; type --dtype float32
+cost --seq 4,096 :: type 4096 for 4,096
+cost --seq 64:0128:x2 :: begins with 0
 cost --batch 0 :: --batch
 cost --batch 1,2 :: one value
 cost --d-model 100 --heads 8 :: --heads 5 or 10
@@ -192,6 +197,9 @@ sweep --attention standard --seq 8 --causal perhaps
 tradeoff --no-time --input sharp :: peaked
 tradeoff --no-time --input nothing.pt :: cannot read nothing.pt
 tradeoff --no-time --norms long :: unknown norms
+explore linear --output - :: it means stdout
+plot --json :: No such option: --json
+sweep -a linear --seq 8 --output - :: it means stdout
 tradeoff --no-time --set window= :: type a name
 tradeoff --no-time -a linear --set window=3 :: no parameter 'window'
 tradeoff --no-time --seq 8,16 :: one value
@@ -200,6 +208,7 @@ verify-formula N standard --where h=1.5
 verify-formula N standard --where h=0
 verify-formula 4N standard :: * may be missing
 verify-formula n**2 standard :: --where n=…, in B, N, h, d
+verify-formula standard 4*N**2 :: type attnprof verify-formula '4*N**2' standard
 verify-formula N :: needs a formula and what it is of
 verify-formula N standard --attention linear :: two targets
 verify-formula N standard --up-to roughly :: --up-to roughly

@@ -117,8 +117,8 @@ def recorded(suite, file=FILE):
 def test_a_case_is_recorded_as_its_failure_says_and_passes_then(suite):
     ended = suite()
     assert ended.ret == 1
-    assert f"{CASE} is not in" in ended.text
-    assert "record it by: pytest --attnprof-update" in ended.text
+    assert f"{CASE}: there is no file .attnprof/baseline.json; record it by" in ended.text
+    assert "record it by: pytest --attnprof-update\n" in ended.text
     assert not (suite.path / ".attnprof").exists()
     assert suite("--attnprof-update").ret == 0
     assert list(recorded(suite).counted) == [CASE]
@@ -211,12 +211,34 @@ def test_mine(attnprof_check, tmp_path, monkeypatch):
 
 
 def test_the_file_is_where_it_is_asked_to_be(suite):
+    options = "pytest --attnprof-update --attnprof-baseline given.json\n"
+    assert f"record it by: {options}" in suite("--attnprof-baseline", "given.json").text
     assert suite("--attnprof-update", "--attnprof-baseline", "given.json").ret == 0
     assert list(recorded(suite, "given.json").counted) == [CASE]
     with (suite.path / "pytest.ini").open("a") as config:
         config.write("\nattnprof_baseline = configured.json\n")
     suite("--attnprof-update")
     assert list(recorded(suite, "configured.json").counted) == [CASE]
+
+
+WRONG_CALLS = """
+def test_a(attnprof_check): attnprof_check()
+def test_b(attnprof_check): attnprof_check("linear", sek=16)
+def test_c(attnprof_check): attnprof_check("linear", 16)
+@pytest.mark.attnprof(atention="linear", seq=16)
+def test_d(): ...
+"""
+
+
+def test_arguments_that_are_none_are_named_beside_the_possible_ones(suite):
+    (suite.path / "test_it.py").write_text(f"import pytest\n{WRONG_CALLS}")
+    ended = suite()
+    assert (ended.ret, ended.text.count("; it takes attention, seq, d_model, heads, batch")) == (
+        1,
+        4,
+    )
+    assert "'sek'" in ended.text
+    assert "in_tests.py" not in ended.text
 
 
 def test_a_file_that_is_no_baseline_fails_and_stays(suite):

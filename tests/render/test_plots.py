@@ -13,9 +13,9 @@ from attnprof import Workload, registry
 from attnprof.closed_form.cost_records import compare_records
 from attnprof.crossovers.sides import ratios
 from attnprof.errors import RequestError
-from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
+from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, HistoryRecord, Report
 from attnprof.render.plots import plot_report, ticks
-from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
+from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads, draw_history
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
 from attnprof.render.plots.models import draw_model
 from attnprof.render.plots.style import HEIGHT, PALETTE, WIDTHS, check_figure_path, looks, styled
@@ -142,6 +142,20 @@ DRAWN = {
 def test_every_figure_is_legible_on_a_page_and_in_a_column(what, size, monkeypatch):
     with styled(size):
         assert_legible(DRAWN[what](), size, monkeypatch)
+
+
+def test_a_history_of_zeros_has_short_labels_and_its_runs_are_named():
+    runs = [
+        HistoryRecord(case="linear", metric=metric, file="run.json", run=run, value=0, level=0.0)
+        for metric in ("uncounted_operations", "unknown_scratch") for run in (1, 2, 3)
+    ]  # fmt: skip
+    with styled():
+        figure = draw_history(Report("history", runs))
+        figure.draw_without_rendering()
+    labels = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
+    assert len(labels) > 4
+    assert max(map(len, labels)) <= 4
+    assert {axes.get_xlabel() for axes in figure.axes} == {"run"}
 
 
 def test_cells_of_a_vector_heatmap_overlap_by_a_hair(tmp_path):

@@ -273,6 +273,8 @@ def draw_history(report: Report) -> style.Figure:
     runs = max(r.run for r in records)
     for axes, members in zip(panels, drawn, strict=True):
         _draw_levels(axes, members, runs, several)
+    for axes in panels[-style.abreast(len(drawn), 2.2) :]:  # with no panel below
+        axes.set_xlabel("run")
     left, count = len(groups) - len(drawn), len(groups)
     more = f"{left} of {count} series are not drawn; those that changed come first." if left else ""
     style.caption(
@@ -299,7 +301,7 @@ def _draw_levels(
         axes.plot(ends, [shown[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
     # the same runs in every panel, and room above for the marks' labels
     low, high = min(values), max(values)
-    span, middle = max(high - low, LEAST_SPAN * high, 1e-12), (low + high) / 2
+    span, middle = max(high - low, LEAST_SPAN * high) or 1.0, (low + high) / 2
     axes.set_ylim(max(0.0, middle - 0.65 * span), middle + 0.85 * span)
     axes.set_xlim(0.4, runs + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
