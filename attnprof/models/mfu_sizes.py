@@ -85,6 +85,8 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
     mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.ran))))
     if not attention and not mixers and not run.swapped:
         notes = (*notes, "what its layers do between tokens is not known: products alone count")
+    if any("compressor" in name for name in run.ran):
+        notes = (*notes, "attention to rows that stand for several tokens is not counted")
     if left_out:
         modules = ", ".join(f"{name} ({number:,} parameters)" for name, number in left_out.items())
         notes = (*notes, f"not counted, since text alone does not run it: {modules}")

@@ -93,3 +93,9 @@ def test_caches_and_parameters_are_those_of_the_real_model(model_type):
     ours = cache_bytes(model, FitOptions(memory=1, block_size=1), TOKENS)
     assert 0 <= ours - kept(cache) < 2 * len(cache.layers)  # an entry of a layer is whole
     assert sum(x.entries for x in model.sizes.weights.values()) == parameters
+
+
+@pytest.mark.parametrize(("model_type", "compresses"), [("deepseek_v4", True), ("mistral", False)])
+def test_attention_to_compressed_rows_is_said_to_be_left_out(model_type, compresses):
+    notes = fit_model({**TINY, "model_type": model_type, **CASES[model_type]}).sizes.notes
+    assert any("rows that stand for several tokens" in note for note in notes) == compresses
