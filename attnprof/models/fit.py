@@ -24,9 +24,11 @@ from attnprof.models.fit_layout import (
     TrainingOptions,
     check_ranks,
     fit_model,
+    quantization_of,
 )
 from attnprof.models.fit_parts import (
     HALF,
+    UNNAMED,
     activation_bytes,
     activation_bytes_per_token,
     cache_bytes,
@@ -172,7 +174,10 @@ def _tokens_in_all(model: FitModel, options: FitOptions) -> int:
     left = options.memory - sum(part.bytes for part in parts if part.part != "cache")
     if left <= 0:
         return 0
-    if all(one.heads and not one.window and not one.state and not one.tail for one in model.caches):
+    fixed = (
+        one.window or one.state or one.tail or one.rest or not one.heads for one in model.caches
+    )
+    if not any(fixed):
         page = cache_bytes(model, replace(options, context_parallel=1), options.block_size)
         return left // page * options.block_size * options.context_parallel
     one = cache_bytes(model, options, options.seq_len)
@@ -192,6 +197,12 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
         notes.append(
             f"pages of {page:,} tokens hold a layer's state, as vLLM aligns them; --block 1 for "
             "caches that are not in pages"
+        )
+    if weight_format(model, options)[2] == UNNAMED and (config := quantization_of(model.fields)):
+        method = str(config.get("quant_method") or "without a quant_method")
+        notes.append(
+            f"quantization_config ({method}) does not say a format that is known: weights are "
+            "counted in bfloat16; type --dtype int4, fp8, or what they are in"
         )
     if model.swapped:
         notes.append(

@@ -1,8 +1,7 @@
 """The sizes and options that decide a model's memory: weights, caches, formats, division by ranks.
 
-Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from a
-short prompt: a layer keeps keys and values of the tokens that it sees, one latent row a token for
-all heads, or a state that does not grow. Entry point: :func:`fit_model`.
+Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from the
+same run (:mod:`attnprof.models.fit_cache`). Entry point: :func:`fit_model`.
 
 Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
 OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
@@ -10,22 +9,23 @@ a half-precision scale and a zero point of four bits for each group.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from math import prod
 from os import PathLike
 from typing import Any
 
 from attnprof.arguments import choice
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.models.conventions import ModelSizes
+from attnprof.models.fit_cache import LayerCache, cache_layout
 from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import subject_sizes, together
+from attnprof.models.mfu_sizes import subject_sizes
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.swap import Swap, notes_on
-from attnprof.models.text_run import TextRun, text_run
-from attnprof.models.whole import cache_in, cache_parts
+from attnprof.models.text_run import text_run
 
 #: Bytes an entry.
 ENTRY_BYTES: Mapping[str, Fraction] = {
@@ -38,9 +38,10 @@ ENTRY_BYTES: Mapping[str, Fraction] = {
     "q5_k_m": Fraction(176, 256), "q4_k_m": Fraction(144, 256), "q4_k_s": Fraction(144, 256),
     "q3_k_l": Fraction(110, 256), "q3_k_m": Fraction(110, 256), "mxfp4_moe": Fraction(34, 32),
     "fp8_ds_mla": Fraction(1),
+    "mxfp4-pack": Fraction(17, 32),
 }  # fmt: skip
 #: Formats of weights, and of caches.
-WEIGHTS = tuple(name for name in ENTRY_BYTES if name != "fp8_ds_mla")
+WEIGHTS = tuple(name for name in ENTRY_BYTES if name not in ("fp8_ds_mla", "mxfp4-pack"))
 CACHES = (
     "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "int8", "nvfp4", "q8_0", "q5_1", "q5_0",
     "q4_1", "q4_0",
@@ -60,7 +61,12 @@ FINER = {
     "ffn_down": (("mlp", "expert", "shared expert"), r"down_proj|\.w2\b|fc2|mlp\.c_proj|_4h_to_h"),
 }
 #: Methods of ``quantization_config`` that name a format by themselves.
-_METHODS = {"mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4"}
+_METHODS = {
+    "mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4",
+    "mxfp4-pack": "mxfp4-pack", "eetq": "int8",
+}  # fmt: skip
+#: Methods whose ``bits`` are of integers with scales for groups of them.
+_GROUPED = ("awq", "gptq", "auto-round")
 
 
 def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
@@ -97,31 +103,53 @@ MIXTURES: Mapping[str, Sequence[tuple[str, str, Callable[[int], int]]]] = {
 
 
 def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
-    """Return the format that ``quantization_config`` names, and its bytes an entry; else None."""
-    config = fields.get("quantization_config") or fields.get("compression_config")
-    if not isinstance(config, Mapping):
-        return None
+    """Return the format that ``quantization_config`` names, and its bytes an entry.
+
+    None without one, and for one that does not say its format in a way that is known.
+    """
+    config = quantization_of(fields)
     method = str(config.get("quant_method", ""))
-    if config.get("load_in_4bit"):
-        return "nf4", ENTRY_BYTES["nf4"]
+    if config.get("load_in_4bit"):  # a scale for 64 entries; doubled, in a byte and one for 256
+        twice = config.get("bnb_4bit_use_double_quant")
+        scales = Fraction(1, 64) + Fraction(4, 64 * 256) if twice else Fraction(4, 64)
+        return "nf4", Fraction(1, 2) + scales
     if config.get("load_in_8bit"):
         return "int8", ENTRY_BYTES["int8"]
-    bits, group = config.get("bits"), config.get("group_size")
-    for one in (config.get("config_groups") or {}).values():
-        weights = one.get("weights") or {}
-        bits, group = weights.get("num_bits"), weights.get("group_size")
-        if weights.get("type") == "float":
-            method = {8: "fp8", 4: "nvfp4"}.get(int(bits or 0), method)
+    weights: Mapping[str, Any] = config
+    for one in _table(config.get("config_groups")).values():
+        weights = _table(_table(one).get("weights")) or weights
+    group, bits = (_whole(weights.get(name)) for name in ("group_size", "num_bits"))
+    bits = bits or _whole(config.get("bits"))
+    if weights.get("type") == "float":
+        method = {8: "fp8", 4: "mxfp4-pack" if group == 32 else "nvfp4"}.get(bits, method)
+    if method == "modelopt":
+        method = str(config.get("quant_algo")).lower()
     if method in _METHODS and not (method == "awq" and bits):
         name = _METHODS[method]
-        block = config.get("weight_block_size")
-        scales = Fraction(4, block[0] * block[1]) if isinstance(block, list) and block else 0
-        return name, ENTRY_BYTES[name] + scales
-    if bits in (4, 8) or method in ("awq", "gptq"):
-        bits, group = int(bits or 4), int(group or 128)
-        scales = Fraction(2 + Fraction(bits, 8)) / group if group > 0 else Fraction(0)
+        block = weights.get("weight_block_size") or weights.get("block_structure")
+        entries = prod(map(_whole, block)) if isinstance(block, list | tuple) else 0
+        return name, ENTRY_BYTES[name] + (Fraction(4, entries) if entries > 0 else 0)
+    if bits in (4, 8) or (bits and method in _GROUPED):
+        zero_point = 0 if weights.get("symmetric") else Fraction(bits, 8)
+        group = 0 if weights.get("strategy") in ("channel", "tensor") else group or 128
+        scales = Fraction(2 + zero_point) / group if group > 0 else Fraction(0)
         return f"int{bits}", Fraction(bits, 8) + scales
     return None
+
+
+def quantization_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table of a ``config.json`` on how its weights are quantised; empty without one."""
+    return _table(fields.get("quantization_config") or fields.get("compression_config"))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _whole(value: Any) -> int:
+    """Return a number of a file, also one in a text, as a whole number; 0 for anything else."""
+    text = str(value).removesuffix(".0")
+    return int(text) if re.fullmatch(r"-?\d{1,9}", text) else 0
 
 
 #: The longest context that is asked for.
@@ -207,35 +235,6 @@ class TrainingOptions(FitOptions):
 
 
 @dataclass(frozen=True)
-class LayerCache:
-    """The cache of one sequence in each of ``layers`` equal layers.
-
-    Each token has ``heads`` keys and values, of ``key_dim`` and ``value_dim`` entries; ``latent``:
-    one head that all queries share. ``window``: most tokens kept, 0 for all. ``index``: entries per
-    token of an indexer's keys. Independent of tokens: a ``state`` of so many entries, and the
-    ``tail`` of a convolution, ``taps`` rows, one less than the convolution's kernel has.
-    """
-
-    layers: int = 0
-    heads: int = 0
-    key_dim: int = 0
-    value_dim: int = 0
-    latent: bool = False
-    window: int = 0
-    index: int | Fraction = 0
-    state: int = 0
-    tail: int = 0
-    taps: int = 0
-
-    @property
-    def kind(self) -> str:
-        """The name of the layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
-        rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
-        names = [rows] * bool(self.heads) + ["state"] * bool(self.state or self.tail)
-        return " + ".join(names) or "none"
-
-
-@dataclass(frozen=True)
 class FitModel:
     """A model's sizes and caches, as far as memory depends on them.
 
@@ -295,7 +294,7 @@ def fit_model(
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     return FitModel(
-        sizes, cache_layout(run, subject.name), config_fields, inner, chosen, subject.experts,
+        sizes, cache_layout(run, subject), config_fields, inner, chosen, subject.experts,
         len(with_experts), entries("_a_proj"),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()},
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
@@ -330,64 +329,3 @@ def check_ranks(model: FitModel, options: FitOptions) -> None:
             f"--cache-dtype fp8_ds_mla is of latent rows, which {model.sizes.name} does not have: "
             "type fp8"
         )
-
-
-def cache_layout(run: TextRun, name: str) -> list[LayerCache]:
-    """Return the cache of a model's layers after a prompt, equal layers together.
-
-    A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
-    model without a cache; ``name`` is the model's in that message.
-    """
-    _, cache = cache_in(run.result, name)
-    latent = getattr(run.model.config, "kv_lora_rank", None)
-    ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
-    layouts = together(
-        _layer_cache(layer, latent) if getattr(layer, "state", None) is None else ours[number]
-        for part in cache_parts(cache) for number, layer in enumerate(getattr(part, "layers", ()))
-    )  # fmt: skip
-    if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
-        raise CannotRunError(f"the cache of {name} has no layers that are known")
-    return kept
-
-
-def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
-    """Return the cache of one layer; ``latent`` is the width of latent rows."""
-    fields = vars(layer)
-    keys, values = (fields.get(name) for name in ("keys", "values"))
-    heads, key_dim, value_dim = 0, 0, 0
-    if getattr(keys, "ndim", 0) == 4:
-        heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
-    index, tails = fields.get("indexer_keys"), list(_tensors(fields.get("conv_states")))
-    return LayerCache(
-        1, heads, key_dim, value_dim, latent=bool(latent) and heads == 1 and key_dim == latent,
-        window=int(fields.get("sliding_window") or 0) if heads else 0,
-        index=0 if index is None else index.shape[-1],
-        state=sum(x.numel() for x in _tensors(fields.get("recurrent_states"))),
-        tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
-        taps=max((x.shape[-1] - 1 for x in tails), default=0),
-    )  # fmt: skip
-
-
-#: Tokens after which a mechanism's cache grows steadily; whole blocks of any size.
-_LATE = 2**24
-
-
-def _swapped_cache(one: Any) -> LayerCache:
-    """Return the cache of a swapped mechanism; ``index``: row entries besides keys and values."""
-    sizes = one.mechanism.sizes
-    heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
-    (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
-    row, both = Fraction(later - late, _LATE), heads * sum(widths)
-    rest = late - int(row * _LATE)
-    if row and row < both:  # latents, narrower than keys and values
-        return LayerCache(1, 1, int(row), 0, latent=True, tail=rest)
-    if row:
-        return LayerCache(1, heads, *widths, index=row - both, tail=rest)
-    if late > first:
-        return LayerCache(1, heads, *widths, window=late // both)
-    return LayerCache(1, state=wide, tail=late - wide)
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    parts = value.values() if isinstance(value, dict) else [value]
-    yield from (part for part in parts if hasattr(part, "numel"))

@@ -15,16 +15,12 @@ from math import ceil
 from attnprof.errors import RequestError
 from attnprof.models import fit_layout
 from attnprof.models.conventions import MATRICES
-from attnprof.models.fit_layout import (
-    ENTRY_BYTES,
-    FitModel,
-    FitOptions,
-    LayerCache,
-    TrainingOptions,
-)
+from attnprof.models.fit_cache import LayerCache
+from attnprof.models.fit_layout import ENTRY_BYTES, FitModel, FitOptions, TrainingOptions
 
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
 HALF, SINGLE = 2, 4
+UNNAMED = "the default"  # the source of a format that neither the file nor the request names
 #: Roles of weights that every rank of tensor parallelism holds whole.
 _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
 
@@ -39,7 +35,7 @@ def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, 
         return name, ENTRY_BYTES[name], "--dtype"
     if from_file := fit_layout.format_of_file(model.fields):
         return *from_file, "quantization_config of the file"
-    return "bfloat16", ENTRY_BYTES["bfloat16"], "the default"
+    return "bfloat16", ENTRY_BYTES["bfloat16"], UNNAMED
 
 
 def weight_bytes(model: FitModel, options: FitOptions) -> int:
@@ -144,7 +140,12 @@ def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
 
 
 def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
-    """Return the bytes that one layer keeps of a token on one rank.
+    """Return the bytes that one layer keeps of a token on one rank."""
+    return sum(row_parts(one, options), Fraction(0))
+
+
+def row_parts(one: LayerCache, options: FitOptions) -> tuple[Fraction, Fraction]:
+    """Return the bytes of a token's keys and values, and of what no window limits, on one rank.
 
     Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
     each 128, the rotary part in half precision; an indexer's key with one scale.
@@ -156,7 +157,7 @@ def row_bytes(one: LayerCache, options: FitOptions) -> Fraction:
     if name == "fp8_ds_mla" or (one.latent and one.index and name == "fp8"):
         row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
         index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
-    return row + index
+    return row, index
 
 
 def state_bytes(one: LayerCache, options: FitOptions) -> int:
@@ -181,8 +182,8 @@ def aligned_block(
     rows = [row_bytes(x, options) for x in model.caches if x.heads]
     if not states or not rows:
         raise RequestError(f"{model.sizes.name} has no layers of both kinds, with states and rows")
-    one = max(states, key=lambda x: x.state)
-    tail = one.tail // max(one.taps, 1) * (one.taps + drafts)
+    one = max(states, key=lambda x: state_bytes(x, options))
+    tail = one.tail + drafts * (one.tail // max(one.taps, 1))
     state = -(-one.state // t) * state_entry + -(-tail // t) * HALF
     row = max(rows)
     block = alignment * ceil(Fraction(state) / (alignment * row))
@@ -202,7 +203,7 @@ def page_tokens(model: FitModel, options: FitOptions) -> int:
 
 
 def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int, Fraction]]:
-    """Yield for each kind of layers the bytes of a token's rows, their window, the bytes of states.
+    """Yield the bytes of a token's rows, their window, the bytes of states, for kinds of layers.
 
     If states are in pages (:func:`page_tokens`), layers form groups of as many layers as the rarer
     kind has. Groups share page numbers, and the last group may have empty places.
@@ -217,8 +218,11 @@ def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int,
         size = one.layers * Fraction(state_bytes(one, options))
         if rows and _has_state(one) and options.block_size > 1:
             size = -(-one.layers // group) * group * page
-        window = 0 if options.uncapped else one.window
-        yield share * one.layers * row_bytes(one, options), window, share * size
+        size += one.layers * one.rest * Fraction(HALF)
+        window, (row, index) = 0 if options.uncapped else one.window, row_parts(one, options)
+        yield share * one.layers * (row if window else row + index), window, share * size
+        if window and index:
+            yield share * one.layers * index, 0, Fraction(0)
 
 
 def _has_state(one: LayerCache) -> bool:

@@ -83,8 +83,10 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
     weights, left_out = _weights(run, subject)
     attention, notes = with_unrecorded(run, subject, attention_shapes(run, config))
     mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.active))))
-    if not attention and not mixers:
+    if not attention and not mixers and not run.swapped:
         notes = (*notes, "what its layers do between tokens is not known: products alone count")
+    if any("compressor" in name for name in run.active):
+        notes = (*notes, "attention to rows that stand for several tokens is not counted")
     if left_out:
         modules = ", ".join(f"{name} ({number:,} parameters)" for name, number in left_out.items())
         notes = (*notes, f"not counted, since text alone does not run it: {modules}")
@@ -132,8 +134,11 @@ def _is_expert(owner: str) -> bool:
 def _runs(run: TextRun, owner: str) -> bool:
     """Return whether a module runs over text, or holds weights that a module which runs reads.
 
-    Such a module has no children of its own, or is one of the experts.
+    A module inside it runs where its caller uses other methods than ``forward``. If none does, it
+    has no children of its own, or is one of the experts.
     """
+    if owner in run.around:
+        return True
     while owner and owner not in run.active:
         outer, has_children = owner.rpartition(".")[0], bool(list(run.modules[owner].children()))
         if not _EXPERTS.search(owner) and (outer not in run.active or has_children):

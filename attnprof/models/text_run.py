@@ -17,7 +17,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
-from attnprof.models.parts import ModulePlace, places
+from attnprof.models.parts import ModulePlace, above, places
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import error_text
 
@@ -161,7 +161,8 @@ TOKENS = 8
 class TextRun:
     """A run without values: rows that modules multiplied for each token, and attention's calls.
 
-    ``result`` is the model's result, with a cache if the run was to keep one.
+    ``active`` names modules that ran, ``around`` those that hold one. ``result`` is the model's
+    result, with a cache if the run was to keep one.
     """
 
     model: Any
@@ -175,6 +176,7 @@ class TextRun:
 
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
+        self.around = {outer for name in self.active for outer in above(name) if outer != name}
         named = self.modules.items()
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()

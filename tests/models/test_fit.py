@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from fractions import Fraction
 from functools import cache
 
 import pytest
@@ -230,12 +231,58 @@ def test_experts_alone_are_in_mxfp4():
     assert weights(QWEN) - weights(QWEN, dtype="mxfp4") == 2 * experts - experts * 17 // 32
 
 
-def test_the_file_says_the_format_of_its_weights():
-    quantized = {"quant_method": "gptq", "bits": 4, "group_size": 32}
-    report = attnprof.fit({**LLAMA, "quantization_config": quantized}, memory="1GB")
-    assert report.dtype == "int4"
-    scales, rest = MATRICES // 32 * 5 // 2, 2 * (TABLES + NORMS)
-    assert report.records[0].bytes == MATRICES // 2 + scales + rest
+def grouped(**weights):
+    """A table of compressed-tensors, whose matrices are all in one group of settings."""
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+
+
+#: Tables of files, the format that they name, and bits of an entry of a matrix by hand: its own
+#: and its part of the scale and zero point of a group.
+FORMATS = {
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4", 4 + 20 / 32),
+    "numbers as texts": ({"quant_method": "gptq", "bits": "4", "group_size": "64"}, "int4",
+                         4 + 20 / 64),
+    "three bits": ({"quant_method": "auto-round", "bits": 3, "group_size": 128}, "int3",
+                   3 + 19 / 128),
+    "blocks": ({"quant_method": "fp8", "weight_block_size": [32, 32]}, "fp8", 8 + 32 / 32**2),
+    "blocks of nothing": ({"quant_method": "fp8", "weight_block_size": [0, 32]}, "fp8", 8),
+    "absolute maxima": ({"load_in_4bit": True}, "nf4", 4 + 32 / 64),
+    "doubly quantised": ({"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "nf4",
+                         4 + 8 / 64 + 32 / (64 * 256)),
+    "symmetric": (grouped(num_bits=4, type="int", group_size=128, strategy="group", symmetric=True),
+                  "int4", 4 + 16 / 128),
+    "by channels": (grouped(num_bits=8, type="int", strategy="channel"), "int8", 8),
+    "microscaled": (grouped(num_bits=4, type="float", group_size=32), "mxfp4-pack", 4 + 8 / 32),
+    "nvfp4": (grouped(num_bits=4, type="float", group_size=16), "nvfp4", 4 + 8 / 16),
+    "fp8 in blocks": (grouped(num_bits=8, type="float", block_structure=[16, 16]), "fp8",
+                      8 + 32 / 16**2),
+    "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4 + 8 / 16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_file_says_the_format_of_its_weights(name):
+    table, said, bits = FORMATS[name]
+    report = attnprof.fit({**LLAMA, "quantization_config": table}, memory="1GB")
+    assert report.dtype == said
+    assert report.records[0].bytes == math.ceil(MATRICES * Fraction(bits) / 8) + 2 * (
+        TABLES + NORMS
+    )
+
+
+UNKNOWN = {"quant_method": "hqq"}, {"quant_method": "torchao", "config_groups": {"g": ["Linear"]}}
+
+
+@pytest.mark.parametrize("table", UNKNOWN)
+def test_a_format_that_is_not_known_is_said_and_not_taken_for_the_default(table):
+    report = attnprof.fit({**LLAMA, "quantization_config": table}, memory="1GB")
+    method = table["quant_method"]
+    assert any(f"quantization_config ({method})" in note for note in report.summary["notes"])
+    typed = attnprof.fit({**LLAMA, "quantization_config": table}, memory="1GB", dtype="int4")
+    assert not any("quantization_config" in note for note in typed.summary["notes"])
 
 
 def test_what_does_not_fit_is_an_answer():

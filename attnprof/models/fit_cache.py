@@ -1,0 +1,157 @@
+"""The cache that each layer of a model keeps, as far as memory depends on it.
+
+A short prompt shows it: a layer keeps keys and values of the tokens that it sees, one latent row a
+token for all heads, or a state that does not grow. Tensors of other names are told apart by two
+longer prompts: what grows by the token is rows, the rest a state. Entry point:
+:func:`cache_layout`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import zip_longest
+from math import ceil
+from typing import Any
+
+from attnprof.blocks.cache import tensors_within
+from attnprof.errors import CannotRunError
+from attnprof.models.mfu_sizes import together
+from attnprof.models.text_run import TextRun, run_without_values
+from attnprof.models.whole import WholeModel, cache_in, cache_parts
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The cache of one sequence in each of ``layers`` equal layers.
+
+    Each token has ``heads`` keys and values, of ``key_dim`` and ``value_dim`` entries; ``latent``:
+    one head that all queries share. ``window``: most tokens kept, 0 for all. ``index``: entries per
+    token, on average, that no window limits: of an indexer's keys, or rows that stand for several
+    tokens. Independent of tokens: a ``state`` of so many entries, the ``tail`` of a convolution,
+    ``taps`` rows, one less than the convolution's kernel has, and the ``rest``, as of tokens that
+    wait until a row stands for them, at its fullest.
+    """
+
+    layers: int = 0
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    latent: bool = False
+    window: int = 0
+    index: int | Fraction = 0
+    state: int = 0
+    tail: int = 0
+    taps: int = 0
+    rest: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The name of the layers: ``full``, ``sliding 128``, ``latent``, ``state``."""
+        rows = f"sliding {self.window:,}" if self.window else "latent" if self.latent else "full"
+        names = [rows] * bool(self.heads) + ["compressed"] * bool(self.window and self.index)
+        names += ["state"] * bool(self.state or self.tail)
+        return " + ".join(names) or "none"
+
+
+#: What the layers of transformers' caches keep under names that say what it is.
+_NAMED = ("keys", "values", "indexer_keys", "conv_states", "recurrent_states")
+#: Tokens that are whole blocks for every layer that keeps one row for a block of tokens.
+_BLOCKS = 256
+
+
+def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
+    """Return the cache of a model's layers after a prompt, equal layers together.
+
+    A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
+    model without a cache.
+    """
+    latent = getattr(run.model.config, "kv_lora_rank", None)
+    ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
+    layers = list(_layers(run.result, subject.name))
+    caches = [
+        _layer_cache(layer, latent) if getattr(layer, "state", None) is None else ours[number]
+        for number, layer, _ in layers
+    ]  # fmt: skip
+    if any(others for *_, others in layers):
+        caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
+    layouts = together(caches)
+    if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
+        raise CannotRunError(f"the cache of {subject.name} has no layers that are known")
+    return kept
+
+
+def _layers(result: Any, name: str) -> Iterator[tuple[int, Any, int]]:
+    """Yield of each layer its number, its cache, and how many entries that holds without a name.
+
+    Some caches keep a second list, of what only some of the layers have.
+    """
+    for part in cache_parts(cache_in(result, name)[1]):
+        lists = {key: x for key, x in getattr(part, "__dict__", {}).items() if isinstance(x, list)}
+        layers = lists.pop("layers", [])
+        for number, (layer, *more) in enumerate(zip_longest(layers, *lists.values())):
+            fields = getattr(layer, "__dict__", {})
+            others = [x for key, x in fields.items() if key not in _NAMED] + more
+            tensors = () if "state" in fields else tensors_within(others)
+            yield number, layer, sum(x.numel() for x in tensors if x.is_floating_point())
+
+
+def _entries_after_blocks(subject: WholeModel) -> Iterator[list[int]]:
+    """Yield the layers' entries without a name after one block of tokens and two, less a token.
+
+    Layers that keep a row for a block of tokens then keep most tokens that still wait for theirs.
+    """
+    for blocks in (1, 2):
+        *_, result = run_without_values(subject, blocks * _BLOCKS - 1, use_cache=True)
+        yield [others for *_, others in _layers(result, subject.name)]
+
+
+def _with_others(one: LayerCache, early: int, late: int) -> LayerCache:
+    """Return a layer's cache with entries that have no name: rows if they grow, else a state."""
+    if late == early:
+        return replace(one, state=one.state + early)
+    row = Fraction(late - early, _BLOCKS)
+    return replace(one, index=one.index + row, rest=ceil(early - row * (_BLOCKS - 1)))
+
+
+def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
+    """Return the cache of one layer; ``latent`` is the width of latent rows."""
+    fields: Any = getattr(layer, "__dict__", {})
+    keys, values = (fields.get(name) for name in ("keys", "values"))
+    heads, key_dim, value_dim = 0, 0, 0
+    if getattr(keys, "ndim", 0) == 4:
+        heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
+        value_dim *= keys is not values  # some keys are the values, too
+    index, tails = fields.get("indexer_keys"), list(_tensors(fields.get("conv_states")))
+    return LayerCache(
+        1, heads, key_dim, value_dim, latent=bool(latent) and heads == 1 and key_dim == latent,
+        window=int(fields.get("sliding_window") or 0) if heads else 0,
+        index=0 if index is None else index.shape[-1],
+        state=sum(x.numel() for x in _tensors(fields.get("recurrent_states"))),
+        tail=sum(x.numel() // x.shape[-1] * (x.shape[-1] - 1) for x in tails),
+        taps=max((x.shape[-1] - 1 for x in tails), default=0),
+    )  # fmt: skip
+
+
+#: Tokens after which a mechanism's cache grows steadily; whole blocks of any size.
+_LATE = 2**24
+
+
+def _swapped_cache(one: Any) -> LayerCache:
+    """Return the cache of a swapped mechanism; ``index``: row entries besides keys and values."""
+    sizes = one.mechanism.sizes
+    heads, widths = sizes.num_kv_heads, (sizes.head_dim, sizes.value_head_dim)
+    (first, wide), (late, _), (later, _) = map(one.kept_entries, (1, _LATE, 2 * _LATE))
+    row, both = Fraction(later - late, _LATE), heads * sum(widths)
+    rest = late - int(row * _LATE)
+    if row and row < both:  # latents, narrower than keys and values
+        return LayerCache(1, 1, int(row), 0, latent=True, rest=rest)
+    if row:
+        return LayerCache(1, heads, *widths, index=row - both, rest=rest)
+    if late > first:
+        return LayerCache(1, heads, *widths, window=late // both)
+    return LayerCache(1, state=wide, tail=late - wide)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, dict) else [value]
+    yield from (part for part in parts if hasattr(part, "numel"))

@@ -1,0 +1,101 @@
+"""Caches that ``fit`` lays out, and parameters, against those of real models of many families."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+from attnprof.models.fit_layout import FitOptions, fit_model
+from attnprof.models.fit_parts import cache_bytes
+from attnprof.models.hub_config import class_of, configuration
+from tests.models.tiny import LATENT, MOE, TINY
+
+pytest.importorskip("transformers")
+
+WINDOW = 10
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, **MOE}
+INDEXER = {"index_topk": 8, "index_n_heads": 4, "index_head_dim": 12}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_d_conv": 3,
+         "mamba_n_groups": 1, "head_dim": None}  # fmt: skip
+#: Fields beside TINY of layers that keep other things than keys and values of all tokens.
+CASES = {
+    "mistral": {"sliding_window": WINDOW},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "num_kv_shared_layers": 1, "sliding_window": WINDOW, "hidden_size_per_layer_input": 6,
+        "vocab_size_per_layer_input": 96, "laurel_rank": 4, "altup_num_inputs": 2,
+        "activation_sparsity_pattern": [0.0] * 3, "intermediate_size": [48] * 3,
+    },
+    "deepseek_v3": {**LATENT, **EXPERTS, "n_group": 1, "topk_group": 1, "num_hidden_layers": 2},
+    "glm_moe_dsa": {**LATENT, **EXPERTS, **INDEXER, "n_group": 1, "topk_group": 1},
+    "deepseek_v4": {
+        **EXPERTS, **INDEXER, "sliding_window": WINDOW, "q_lora_rank": 12, "o_lora_rank": 8,
+        "o_groups": 4, "num_key_value_heads": 1,
+        "layer_types": [
+            "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention",
+        ],
+    },
+    "minimax_m3_vl_text": {
+        **EXPERTS, "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        "index_head_dim": 8, "shared_intermediate_size": 12, "dense_intermediate_size": 48,
+    },
+    "minimax": {
+        **EXPERTS, "block_size": 16,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    },
+    "bamba": {**MAMBA, "attn_layer_indices": [1], "num_key_value_heads": 4},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 64, "head_dim": 8},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 5},
+}  # fmt: skip
+TOKENS = 511  # whole blocks of compressed rows and, less one, as many that wait as can be
+
+
+def real(model_type):
+    """The fields of a model, its parameters with routers' biases, and its cache after a prompt."""
+    fields = {**TINY, "model_type": model_type, **CASES[model_type]}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    config = configuration(fields, "tiny")
+    config._attn_implementation, config._experts_implementation = "eager", "eager"
+    model = class_of(config)(config).eval()
+    with torch.no_grad():
+        cache = model(torch.randint(3, 90, (1, TOKENS)), use_cache=True).past_key_values
+    biases = [x for name, x in model.named_buffers() if name.endswith("correction_bias")]
+    return fields, sum(x.numel() for x in (*model.parameters(), *biases)), cache
+
+
+def kept(cache):
+    """Bytes of a real cache as engines keep it: states in float32, the rest in half precision.
+
+    transformers keeps one row less of a window, and one more of a convolution's tail.
+    """
+    held, seen = Fraction(0), set()
+    for layer in [vars(x) for x in cache.layers] + [vars(cache)]:
+        for name, value in layer.items():
+            for x in tree_leaves(value) if name != "layers" else []:
+                if not torch.is_tensor(x) or not x.is_floating_point() or x.data_ptr() in seen:
+                    continue
+                seen |= {x.data_ptr()} if x.numel() else set()
+                size = Fraction(
+                    x.numel() * (4 if name in ("recurrent_states", "linear_cache") else 2)
+                )
+                if name == "conv_states":
+                    size *= Fraction(x.shape[-1] - 1, x.shape[-1])
+                in_window = layer.get("sliding_window") and name in ("keys", "values")
+                held += size * Fraction(WINDOW, WINDOW - 1) if in_window else size
+    return held
+
+
+@pytest.mark.parametrize("model_type", CASES)
+def test_caches_and_parameters_are_those_of_the_real_model(model_type):
+    fields, parameters, cache = real(model_type)
+    model = fit_model(fields)
+    ours = cache_bytes(model, FitOptions(memory=1, block_size=1), TOKENS)
+    assert 0 <= ours - kept(cache) < 2 * len(cache.layers)  # an entry of a layer is whole
+    assert sum(x.entries for x in model.sizes.weights.values()) == parameters
+
+
+@pytest.mark.parametrize(("model_type", "compresses"), [("deepseek_v4", True), ("mistral", False)])
+def test_attention_to_compressed_rows_is_said_to_be_left_out(model_type, compresses):
+    notes = fit_model({**TINY, "model_type": model_type, **CASES[model_type]}).sizes.notes
+    assert any("rows that stand for several tokens" in note for note in notes) == compresses
