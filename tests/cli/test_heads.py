@@ -82,8 +82,8 @@ def test_the_formula_optimum_lies_between_its_neighbours(attnprof):
 def test_an_optimum_is_one_of_the_cost_and_not_of_a_branch_that_it_leaves(
     attnprof, mechanism, sizes, has_one
 ):
-    words = f"heads {mechanism} {sizes} --scope layer --kind formula --quantity peak_entries -f json"
-    report = attnprof(words).json
+    costs = "--scope layer --kind formula --quantity peak_entries"
+    report = attnprof(f"heads {mechanism} {sizes} {costs} -f json").json
     (one,) = report["summary"]["optima"]
     values = {row["num_heads"]: row["value"] for row in report["records"]}
     assert (one["optimum_num_heads"] is not None) == has_one
