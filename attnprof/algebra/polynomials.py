@@ -355,7 +355,7 @@ def terms_of(run: Callable[[], Any]) -> Polynomial:
         raise NotPiecewisePolynomialError(str(error)) from error
 
 
-def value_of(terms: Polynomial, seq_len: int, head_dim: int) -> Any:
+def value_of(terms: Polynomial, seq_len: int | Fraction, head_dim: int | Fraction) -> Any:
     """Return the polynomial's value, exactly."""
     value: Any = 0
     for (i, j), c in terms.items():

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from attnprof.algebra import polynomials
-from attnprof.algebra.polynomials import divisors, text
+from attnprof.algebra.polynomials import divisors, text, value_of
 from attnprof.algebra.roots import Root, positive_roots, value_at
 from attnprof.closed_form.answers import heads_answer
 from attnprof.closed_form.quantities import quantity_of
@@ -94,9 +94,11 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
     """Return the minimum over real head widths, by setting the derivative to zero.
 
     A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). Branches by size are taken as at
-    ``num_heads``. No equation if the cost is no polynomial in heads and width.
+    ``num_heads``; a root where the cost takes another branch is no minimum of it. No equation if
+    the cost is no polynomial in heads and width.
     """
-    branches = polynomials.Branches((num_heads, d_model // num_heads))
+    sample = num_heads, d_model // num_heads
+    branches = polynomials.Branches(sample)
     try:
         terms = polynomials.terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
     except polynomials.NotPiecewisePolynomialError:
@@ -111,7 +113,12 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
     turns = [root for root in positive_roots(equation) if root.crosses]
     # the cost falls before every other turn: the last one, if it rises from there on
     lowest = turns[::-2] if equation and equation[-1] > 0 else turns[-2::-2]
-    return Optimum(equation, lowest[0] if lowest else None, not branches.decided)
+    root = lowest[0] if lowest else None
+    if root is not None:
+        sizes = d_model / root.at, root.at
+        signs = (value_of(one, *sample) * value_of(one, *sizes) for one in branches.decided)
+        root = None if any(sign < 0 for sign in signs) else root
+    return Optimum(equation, root, not branches.decided)
 
 
 def trend(optimum: Optimum, d_model: int, values: Sequence[int]) -> str:

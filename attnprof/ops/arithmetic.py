@@ -293,11 +293,16 @@ def put_product(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int
     return to.result(name, to.shape, cost, [to, a, b] if add else [a, b], into=to)
 
 
-def linear(name: str, x: T, weight: T, bias: T | None) -> T:
-    """Return (…, k) times weight (n, k) transposed, plus bias: one addition a result."""
+def linear(name: str, x: T, weight: T, bias: T | None, *, apart: Number = 0) -> T:
+    """Return (…, k) times weight (n, k) transposed, plus bias: one addition a result.
+
+    ``apart`` is 1 where the bias is added to a finished product, into memory of its own: torch does
+    so where more than two dimensions do not lie in rows, as heads of width 1 after a transpose.
+    """
     n, k = weight.shape
     if x.dim() != 2:
-        out = linear(name, reshape(f"{name}: rows", x, (-1, k)), weight, bias)
+        apart = 0 if bias is None else x.layout.differs(x.shape)
+        out = linear(name, reshape(f"{name}: rows", x, (-1, k)), weight, bias, apart=apart)
         return reshape(name, out, (*x.shape[:-1], n))
     reads = [x, weight] if bias is None else [x, weight, bias]
     m, has_bias, of_weight = x.shape[0], bias is not None, dots(n * k, n * k * x.shape[0])
@@ -315,8 +320,9 @@ def linear(name: str, x: T, weight: T, bias: T | None) -> T:
             to_bias,
         ]
 
-    cost = dots(m * n, m * n * k) + Cost(additions=m * n if has_bias else 0)
-    return x.result(name, (m, n), cost, reads, backward=backward)
+    again = apart * m * n * x.item_size
+    cost = dots(m * n, m * n * k) + Cost(additions=m * n if has_bias else 0, bytes_moved=2 * again)
+    return x.result(name, (m, n), cost, reads, backward=backward, workspace=again)
 
 
 #: Backward, a score: scale, shift by the logsumexp and exp make the weight again; then

@@ -285,6 +285,8 @@ class CountedCore(CoreText):
 def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
     """Return what a mechanism's code executes for a workload, stage by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
+    if groups is None and scope == "layer":
+        groups = spec.projected_heads("k")
     if groups is None or not is_symbolic(heads, groups):
         return _counted(spec, workload, scope)
     import sympy

@@ -73,6 +73,25 @@ def test_the_formula_optimum_lies_between_its_neighbours(attnprof):
     assert abs(float(slope.subs(d, at))) < 1e-6 * abs(float(slope.subs(d, 2 * at)))
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "sizes", "has_one"),
+    [("moba --set block=5 --set top=1", "--d-model 64 --seq 16 --batch 3", False),
+     ("moba --set block=6 --set top=2 --causal", "--d-model 16 --seq 1", False),
+     ("linear", "--d-model 64 --seq 64", True)],
+)  # fmt: skip
+def test_an_optimum_is_one_of_the_cost_and_not_of_a_branch_that_it_leaves(
+    attnprof, mechanism, sizes, has_one
+):
+    costs = "--scope layer --kind formula --quantity peak_entries"
+    report = attnprof(f"heads {mechanism} {sizes} {costs} -f json").json
+    (one,) = report["summary"]["optima"]
+    values = {row["num_heads"]: row["value"] for row in report["records"]}
+    assert (one["optimum_num_heads"] is not None) == has_one
+    if has_one:
+        nearest = min(values, key=lambda h: abs(h - one["optimum_num_heads"]))
+        assert values[nearest] == min(values.values())
+
+
 def test_only_the_head_counts_asked_for_and_a_figure_is_drawn(attnprof, tmp_path):
     path = tmp_path / "heads.svg"
     words = f"heads --d-model 64 --heads 2,8 --kind published -f json --plot {path}"

@@ -99,6 +99,18 @@ def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name, more):
             assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
 
 
+@pytest.mark.parametrize(("name", "more"), [("gated-deltanet", "key_heads"), ("mamba2", "groups")])
+def test_symbols_hold_where_no_head_of_keys_is_repeated(name, more):
+    spec = registry.get(name, **{more: 2})
+    for phase in ("forward", "train", "decode"):
+        table = numbers(spec.cost(Workload(**SYMBOLS, phase=phase)))
+        for heads in (2, 4, 6):
+            sizes = dict(zip(SIZES, (9, heads, 4, 3), strict=True))
+            value = Evaluator({SYMBOLS[size]: number for size, number in sizes.items()})
+            expected = numbers(spec.cost(Workload(**sizes, phase=phase)))
+            assert (phase, heads, [value(x) for x in table]) == (phase, heads, expected)
+
+
 @pytest.mark.parametrize("name", names(grouped_kv=True))
 def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
     kv_heads = sympy.Symbol("g", positive=True)

@@ -6,7 +6,16 @@ import torch
 import attnprof
 from attnprof import registry
 from attnprof.mechanisms import neural
-from tests.mechanisms.cases import SHAPES, built, causals, inputs, names, params, workload
+from tests.mechanisms.cases import (
+    SHAPES,
+    WORKSPACE,
+    built,
+    causals,
+    inputs,
+    names,
+    params,
+    workload,
+)
 from tests.mechanisms.checks import (
     check_counts,
     check_executed,
@@ -73,11 +82,17 @@ def test_flops_of_a_core_are_those_dispatched(name):
 @pytest.mark.parametrize("name", registry.names())
 def test_the_other_bias_counts_as_executed(name):
     """Than the default, which the first test has."""
-    shape, bias = SHAPES[1], not registry.get(name, **params(name)).bias
-    layer, x = built(name, shape, bias=bias), inputs(shape)
-    table = closed_form(name, shape, {"bias": bias}, phase="train")
-    assert kinds(table.total) == count_layer(layer, x, "train").by_kind()
-    assert table.parameters == sum(weight.numel() for weight in layer.parameters())
+    check_phases(name, SHAPES[1], {"bias": not registry.get(name, **params(name)).bias})
+
+
+@pytest.mark.parametrize("name", [n for n in names(attend=True) if n != "differential"])
+def test_biases_of_heads_of_one_entry_are_added_apart(name):
+    """Torch adds a bias while it multiplies only where rows lie one after the other."""
+    shape, more = (2, 9, 3, 1), {"bias": True}
+    layer, x = check_phases(name, shape, more)
+    table = closed_form(name, shape, more)
+    if name not in WORKSPACE:
+        check_peak(table, layer, x)
 
 
 @pytest.mark.parametrize("name", names(cross=True))
