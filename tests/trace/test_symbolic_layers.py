@@ -242,3 +242,24 @@ def test_a_quotient_of_sizes_that_is_a_tensor_is_a_size_again():
     x = torch.randn(2, 128, 12, requires_grad=True)
     theirs = torchs_products(Chunks(12, 3), x, training=True)
     assert derivation.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == theirs
+
+
+class Conditional(nn.Module):
+    """A map on long inputs alone, by ``torch.cond``."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return torch.cond(x.shape[1] > 64, lambda x: self.map(x) @ x.mT, torch.sin, (x,))
+
+
+def test_a_branch_that_cond_takes_by_a_size_is_a_condition_in_training_too():
+    derivation = derived(target_of(Conditional), ("train",))
+    forms = derivation.phases["train"]
+    assert forms.method == "symbolic"
+    assert "N > 64" in forms.domain
+    x = torch.randn(2, 70, 6, requires_grad=True)
+    theirs = torchs_products(Conditional(6), x, training=True)
+    assert derivation.at("matmul_flops", "train", B=2, N=70, h=2, d=3) == theirs
