@@ -279,6 +279,7 @@ STAND_INS: dict[str, Replacement] = {
         for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
     },
     "embedding": _embedding,
+    "_masked_softmax": lambda scores, *_args: scores.new_empty(scores.shape),
     "_log_softmax_backward_data": lambda _, out, *args: aten._log_softmax_backward_data.default(
         out, out, *args
     ),

@@ -274,7 +274,7 @@ def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any,
 def finite_differences(indices: Sequence[Index], values: Sequence[Terms]) -> list[Terms]:
     """Return the differences of values in equal steps, of the order of each of the ``indices``.
 
-    The first are such a lower set's: values 1, 4, 9 at (0,), (1,), (2,) have 1, 3 and 2.
+    These are a lower set: the values 1, 4, 9 at (0,), (1,), (2,) have 1, 3 and 2.
     """
     table = dict(zip(indices, values, strict=False))
     for axis in range(len(indices[0])):

@@ -19,6 +19,7 @@ from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace, unnumbered
 from attnprof.trace.solve.accounts import (
     Account,
+    Index,
     PeakMoments,
     Terms,
     account,
@@ -27,7 +28,7 @@ from attnprof.trace.solve.accounts import (
     terms,
     with_sizes,
 )
-from attnprof.trace.solve.lattice import Index, Lattice, Row, SampledSizes, indices_for, rows_of
+from attnprof.trace.solve.lattice import Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
@@ -123,7 +124,8 @@ class Mixture:
     ) -> Iterator[dict[Any, list[Terms]]]:
         """Yield moments that are the peak of a run, or of one at larger numbers, with their bytes.
 
-        The first runs are those at ``indices``, in equal steps. At first moments matched by name; along a single size then also families of moments.
+        The first runs are those at ``indices``, in equal steps. At first moments matched by name;
+        along a single size then also families of moments.
         """
         shared = frozenset.intersection(*(frozenset(x.live_bytes[phase]) for x in accounts))
         if self.plan.concrete:  # numbers do not tell which moment is the worst at other sizes
