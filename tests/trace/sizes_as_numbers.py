@@ -90,6 +90,21 @@ def strided(x):
     return x @ x[:, ::stride].mT
 
 
+def whole_minutes(x):
+    minutes, rest = divmod(x.shape[1], 60)
+    scores = x @ x[:, : 1 + minutes].mT
+    return scores @ scores[:, :rest].mT if rest else scores
+
+
+def to_the_nearest_ten(x):
+    n = x.shape[1]
+    return x @ x[:, : min(n, 1 + round(n, -1))].mT
+
+
+def room_in_a_block(x):
+    return x @ x.new_ones(x.shape[2], 1 + (~x.shape[1] & 31))
+
+
 def common_divisor(x):
     return x @ x[:, : math.gcd(x.shape[1], 12)].mT
 
@@ -216,8 +231,9 @@ class FloatScale(nn.Module):
 FUNCTIONS = (
     power_of_two_by_imported_log2, power_of_two_by_int, power_of_two_by_bit_length,
     power_of_two_by_numpy, power_of_two_only, blocks_of_the_root, landmarks_of_the_power,
-    share_of_products, halvings, doublings, strided, common_divisor, chunks, by_len, by_dunder,
-    by_numel, whole_by_int, told_apart_by_int, float_of_a_length, branch_on_a_float, scaled_up,
+    share_of_products, halvings, doublings, strided, whole_minutes, to_the_nearest_ten,
+    room_in_a_block, common_divisor, chunks, by_len, by_dunder, by_numel, whole_by_int,
+    told_apart_by_int, float_of_a_length, branch_on_a_float, scaled_up,
     resized_to_a_length, steps_of_a_root, looked_up, named_by_length, digits, far_threshold,
 )  # fmt: skip
 MODULES = (Gated, Rank, Heads, FloatScale)

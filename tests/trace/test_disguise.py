@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from dataclasses import dataclass
 from functools import cache
 
 import pytest
@@ -252,6 +253,25 @@ def test_outputs_that_are_not_differentiated_are_said():
     assert "(B, N, 16)" in said[0]
     assert "(B, N, 8)" in said[0]
     assert not any("differentiated" in note for note in forms["forward"].notes)
+
+
+@dataclass
+class Output:
+    loss: torch.Tensor | None
+    hidden: torch.Tensor
+
+
+class InAnObject(TwoOutputs):
+    def forward(self, x):
+        return Output(None, self.a(x))
+
+
+def test_an_output_may_be_an_object_that_torch_does_not_know():
+    subject, alone = (derived(target(x), ("train",)) for x in (InAnObject, TwoOutputs))
+    forms = subject.phases["train"]
+    assert not forms.notes
+    assert str(subject.expression("matmul_flops", "train")) == "1536*B*N"
+    assert alone.phases["train"].notes
 
 
 class WithLoss(TwoOutputs):

@@ -24,6 +24,7 @@ from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import SymbolicRun
 from reports.derive.cases.loops import HEADS, blockwise, chunked, recurrence
+from tests.oracles.memory import allocator_peak
 from tests.trace.checks import check, shown
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
@@ -379,6 +380,25 @@ def test_a_length_cut_into_parts_has_a_class_and_no_polynomial_of_four_lengths()
     for n in (80, 132, 2000):
         assert derivation.phases["forward"].holds({"B": 2, "N": n, "d": 5})
         assert derivation.at("matmul_flops", B=2, N=n, d=5) == 4 * 2 * 4 * (n // 4) ** 2 * 5
+
+
+def test_a_moment_that_grows_with_the_square_is_a_side_though_another_one_grows_more_at_first():
+    """Up to N = 128*d the 32 copies of the input are the peak, and grow the most."""
+
+    def halves(x):
+        n = x.shape[1]
+        first, second = (x[:, i : i + n // 2] for i in range(0, n, n // 2))
+        wide = torch.cat([x] * 32, -1).sum(-1)
+        return first @ second.mT @ second + wide[:, : n // 2, None]
+
+    target, derivation = shown(halves)
+    forms = derivation.phases["forward"]
+    assert forms.method == "mixed"
+    shapes = [{"B": 2, "N": n, "d": d} for n in (16, 600, 60_000) for d in (2, 3, 40)]
+    assert check(target, derivation, shapes) == len(shapes)
+    x = torch.zeros(2, 600, 2)
+    halves(x)
+    assert derivation.at("peak_bytes", B=2, N=600, d=2) == allocator_peak(lambda: halves(x))
 
 
 def every_second(x):

@@ -15,6 +15,7 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import DEFAULT, Input, Target, parsed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
+from tests.oracles.memory import held
 from tests.trace.checks import torchs_products
 
 
@@ -242,3 +243,46 @@ def test_a_quotient_of_sizes_that_is_a_tensor_is_a_size_again():
     x = torch.randn(2, 128, 12, requires_grad=True)
     theirs = torchs_products(Chunks(12, 3), x, training=True)
     assert derivation.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == theirs
+
+
+class Conditional(nn.Module):
+    """A map on long inputs alone, by ``torch.cond``."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return torch.cond(x.shape[1] > 64, lambda x: self.map(x) @ x.mT, torch.sin, (x,))
+
+
+def test_a_branch_that_cond_takes_by_a_size_is_a_condition_in_training_too():
+    derivation = derived(target_of(Conditional), ("train",))
+    forms = derivation.phases["train"]
+    assert forms.method == "symbolic"
+    assert "N > 64" in forms.domain
+    x = torch.randn(2, 70, 6, requires_grad=True)
+    theirs = torchs_products(Conditional(6), x, training=True)
+    assert derivation.at("matmul_flops", "train", B=2, N=70, h=2, d=3) == theirs
+
+
+class Causal(nn.Module):
+    def __init__(self, dim, num_heads):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(dim, num_heads, 2 * dim, batch_first=True)
+
+    def forward(self, x):
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.layer(x, src_mask=mask, is_causal=True)
+
+
+def test_the_fast_path_with_a_mask_is_symbolic_and_its_peak_the_allocators():
+    derivation = derived(target_of(Causal), ("forward",))
+    forms = derivation.phases["forward"]
+    assert forms.method == "symbolic"
+    sizes = {"B": 3, "N": 100, "h": 4, "d": 8}
+    assert forms.holds(sizes)
+    products = 4 * 3 * 100**2 * 32 + (8 + 8) * 3 * 100 * 32**2  # dense, as the kernel works
+    assert derivation.at("matmul_flops", **sizes) == products
+    peak = held(Causal(32, 4).eval(), torch.randn(3, 100, 32))
+    assert derivation.at("peak_bytes", **sizes) == peak

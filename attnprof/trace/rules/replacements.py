@@ -152,17 +152,10 @@ def expansion_of(func: Any, args: tuple[Any, ...]) -> Replacement | None:
     None for an operation that is one kernel, or for which a user has registered a rule.
     """
     if isinstance(func, HigherOrderOperator):
-        if func._name == "cond" and isinstance(args[0], torch.SymBool):
-            return _branch
         whole = func._name != "flex_attention" or is_sparse(args)
     else:
         whole = registered(func._schema.name) is not None
     return None if whole else _expansion_of(func)
-
-
-def _branch(chosen: Any, yes: Any, no: Any, operands: Any) -> Any:
-    """Run the branch of ``torch.cond`` that sizes choose, as torch does without a tensor."""
-    return (yes if chosen else no)(*operands)
 
 
 @cache
@@ -286,6 +279,7 @@ STAND_INS: dict[str, Replacement] = {
         for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
     },
     "embedding": _embedding,
+    "_masked_softmax": lambda scores, *_args: scores.new_empty(scores.shape),
     "_log_softmax_backward_data": lambda _, out, *args: aten._log_softmax_backward_data.default(
         out, out, *args
     ),

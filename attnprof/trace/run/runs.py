@@ -191,9 +191,12 @@ def _notes_on_outputs(result: Any, output: Any) -> list[str]:
 
 
 def tensors_of(result: Any) -> list[Any]:
-    """Return the tensors of a result, in order; of a mapping, the tensors among its values."""
+    """Return the tensors of a result, in order; of a mapping, the tensors among its values.
+
+    Of an object that torch's trees do not know, as a dataclass, the tensors that it holds.
+    """
     values = list(result.values()) if isinstance(result, Mapping) else result
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [x for leaf in tree_leaves(values) for x in tensors_within(leaf)]
 
 
 def first_tensor(result: Any) -> Any:

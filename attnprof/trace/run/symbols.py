@@ -219,6 +219,8 @@ def _patches() -> Iterator[Any]:
         return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
 
     yield patch.object(torch.SymInt, "bit_length", bit_length)
+    for name, method in _METHODS_OF_INT.items():
+        yield patch.object(torch.SymInt, name, method, create=True)
     yield patch.object(torch.nn.modules.rnn, "int", _Integer, create=True)
     strict: Any = sys.modules.get("huggingface_hub.dataclasses")
     if strict is not None:  # fields of whole numbers take sizes
@@ -274,6 +276,20 @@ def _is_known(node: Any, *place: Any) -> bool:
     """Return torch's answer; True for ``size <= sys.maxsize``, which ``x[:]`` asks."""
     ends = getattr(node.expr, "rel_op", "") == "<=" and node.expr.rhs == sys.maxsize
     return bool(ends or _statically_known(node, *place))
+
+
+def _rounded(size: Any, digits: int = 0) -> Any:
+    unit = 10 ** max(-digits, 0)
+    return unit * round(size / unit) if unit > 1 else size
+
+
+#: Methods that integers have and torch's sizes do not, or without their arguments.
+_METHODS_OF_INT: dict[str, Callable[..., Any]] = {
+    "__divmod__": lambda size, by: (size // by, size % by),
+    "__rdivmod__": lambda size, number: (number // size, number % size),
+    "__invert__": lambda size: -size - 1,
+    "__round__": _rounded,
+}
 
 
 # -- functions of math ------------------------------------------------------------------

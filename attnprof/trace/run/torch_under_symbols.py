@@ -7,7 +7,7 @@ import numbers
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -78,21 +78,30 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
-_attention: Any = torch.nn.functional.scaled_dot_product_attention
+@cache
+def _decided(function: Any) -> Any:
+    """Return a function of torch's for which sizes decide: it takes no symbolic truth value.
+
+    Such as ``scaled_dot_product_attention(…, is_causal=n > 1)`` and ``cond(n > 64, …)``.
+    """
+
+    def decided(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(torch.SymBool, bool, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return decided
 
 
-def _decided_attention(*args: Any, **kwargs: Any) -> Any:
-    """Return attention, with ``is_causal=n > 1`` decided: torch takes no symbolic truth value."""
-    args, kwargs = tree_map_only(torch.SymBool, bool, (args, kwargs))
-    return _attention(*args, **kwargs)
+#: Functions that are given truth values which sizes decide.
+_DECIDED = (torch.nn.functional.scaled_dot_product_attention, torch.cond)
 
 
-def _import_places(function: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the modules and names under which a function of torch's is imported."""
+def _import_places() -> Iterator[tuple[Any, str, Any]]:
+    """Yield the modules and names under which decided functions are imported, and each of these."""
     left_out = {"torch", "sympy", "attnprof"}
     named = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
-    modules = [x for x in (torch.nn.functional, *named) if isinstance(x, ModuleType)]
-    yield from ((place, name) for place, name, _ in names_of([function], modules))
+    modules = [x for x in (torch, torch.nn.functional, *named) if isinstance(x, ModuleType)]
+    yield from names_of(_DECIDED, modules)
 
 
 @contextmanager
@@ -119,8 +128,8 @@ def as_under_numbers() -> Iterator[None]:
     ):
         for patched in remainders.patches():
             stack.enter_context(patched)
-        for place, name in _import_places(_attention):
-            stack.enter_context(patch.object(place, name, _decided_attention))
+        for place, name, function in _import_places():
+            stack.enter_context(patch.object(place, name, _decided(function)))
         for operation in plain:
             stack.enter_context(patch.dict(operation.py_kernels, clear=True))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))

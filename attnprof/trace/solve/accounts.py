@@ -17,6 +17,8 @@ from attnprof.trace.events import KINDS, Call, Trace, unnumbered
 Terms = Mapping[Any, Any]
 #: A size of a call by its name: a kind of count, a field, or a storage.
 Field = Any
+#: Places of a run along each size that is a number.
+Index = tuple[int, ...]
 #: Sizes of a call: bytes that it moves, and bytes that are held.
 MOVED, HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
 
@@ -269,6 +271,21 @@ def _next(before: Sequence[Sequence[Any]], factors: Sequence[int]) -> tuple[Any,
 
 
 # -- moments that can be the peak for some sizes -----------------------------------------
+def finite_differences(indices: Sequence[Index], values: Sequence[Terms]) -> list[Terms]:
+    """Return the differences of values in equal steps, of the order of each of the ``indices``.
+
+    These are a lower set: the values 1, 4, 9 at (0,), (1,), (2,) have 1, 3 and 2.
+    """
+    table = dict(zip(indices, values, strict=False))
+    for axis in range(len(indices[0])):
+        for level in range(1, 1 + max(index[axis] for index in table)):
+            for index in sorted(table, reverse=True):
+                if index[axis] >= level:
+                    before = (*index[:axis], index[axis] - 1, *index[axis + 1 :])
+                    table[index] = plus(table[index], table[before], -1)
+    return list(table.values())
+
+
 #: The highest power of a rest that is written in Bernstein's polynomials.
 _POWER = 2
 
@@ -283,37 +300,45 @@ class PeakMoments:
         self._rests = rests
         self._parts: dict[Any, list[tuple[Any, Any]]] = {}
         self._among: dict[int, tuple[Any, dict[Any, Terms]]] = {}
-        self._grown: dict[Any, tuple[Any, list[Any]]] = {}
+        self._leading: dict[Any, tuple[Any, list[Any]]] = {}
 
     def among(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         """Return the moments that no other one always exceeds, and all of equal ones."""
         if id(moments) not in self._among:
-            self._among[id(moments)] = moments, self._undominated(moments)
+            kept = self._undominated({name: [value] for name, value in moments.items()})
+            self._among[id(moments)] = moments, {name: moments[name] for name in kept}
         return self._among[id(moments)][1]
 
-    def growing(
-        self, before: Mapping[Any, Terms], after: Mapping[Any, Terms], shared: frozenset[Any]
+    def leading(
+        self, names: Iterable[Any], runs: Sequence[Mapping[Any, Terms]], indices: Sequence[Index]
     ) -> list[Any]:
-        """Return the ``shared`` names of moments that may grow the most from one run to another."""
-        key = id(before), id(after), shared
-        if key not in self._grown:
-            grown = {x: plus(size, before[x], -1) for x, size in after.items() if x in shared}
-            undominated = self._undominated({x: after[x] for x in self._undominated(grown)})
-            self._grown[key] = (before, after), [*undominated]
-        return self._grown[key][1]
+        """Return the named moments that may be the worst in a run, or beyond all of them.
 
-    def _undominated(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+        Runs are those at ``indices`` in equal steps. A moment that differs by no more than another
+        one in every order of differences is never above it: a quadratic one may be so from far on.
+        """
+        key = tuple(map(id, runs)), tuple(indices)
+        if key not in self._leading:
+            columns = {x: finite_differences(indices, [run[x] for run in runs]) for x in names}
+            self._leading[key] = list(runs), [*self._undominated(columns)]
+        return self._leading[key][1]
+
+    def _undominated(self, moments: Mapping[Any, Sequence[Terms]]) -> list[Any]:
         kept: dict[Any, tuple[Terms, list[Any]]] = {}
         names_of: dict[Any, list[Any]] = {}
-        for name, value in moments.items():
-            names_of.setdefault(frozenset(value.items()), []).append(name)
-        for value, names in names_of.items():
-            compared = self.compared(dict(value))
+        for name, values in moments.items():
+            names_of.setdefault(tuple(frozenset(x.items()) for x in values), []).append(name)
+        for values, names in names_of.items():
+            compared = {
+                (place, term): factor
+                for place, value in enumerate(values)
+                for term, factor in self.compared(dict(value)).items()
+            }
             if any(dominates(other, compared) for other, _ in kept.values()):
                 continue
             kept = {k: v for k, v in kept.items() if not dominates(compared, v[0])}
-            kept[value] = compared, names
-        return {name: moments[name] for _, names in kept.values() for name in names}
+            kept[values] = compared, names
+        return [name for _, names in kept.values() for name in names]
 
     def covering(self, kept: Iterable[Terms]) -> Callable[[Terms], bool]:
         """Return a test whether a value never exceeds one of the ``kept``, or a mean of two."""

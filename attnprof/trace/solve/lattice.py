@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from attnprof.trace.solve.accounts import Terms
+from attnprof.trace.solve.accounts import Index, Terms
 
 Row = tuple[Any, ...]
-Index = tuple[int, ...]
 
 
 def of_every_kind(sizes: Sequence[int], kinds: Sequence[int]) -> list[int]:

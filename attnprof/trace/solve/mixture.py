@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import chain
 from operator import getitem
 from typing import Any
 
@@ -19,6 +19,7 @@ from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Call, Trace, unnumbered
 from attnprof.trace.solve.accounts import (
     Account,
+    Index,
     PeakMoments,
     Terms,
     account,
@@ -27,7 +28,7 @@ from attnprof.trace.solve.accounts import (
     terms,
     with_sizes,
 )
-from attnprof.trace.solve.lattice import Index, Lattice, Row, SampledSizes, indices_for, rows_of
+from attnprof.trace.solve.lattice import Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
@@ -103,7 +104,7 @@ class Mixture:
             return None, False
         smooth = True
         for phase in () if self.plan.by_module else self.phases:
-            for moments in self.moments(accounts, phase):
+            for moments in self.moments(accounts, phase, [(i,) for i in range(len(runs))]):
                 moment_rows = {label: rows_of(values) for label, values in moments.items()}
                 fit = [
                     label
@@ -118,10 +119,13 @@ class Mixture:
                 rows |= {((phase, label), x): row for x, row in moment_rows[label].items()}
         return (samples, rows), smooth
 
-    def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
-        """Yield moments that are the peak of a run, or grow the most between two, with their bytes.
+    def moments(
+        self, accounts: Sequence[Account], phase: str, indices: Sequence[Index]
+    ) -> Iterator[dict[Any, list[Terms]]]:
+        """Yield moments that are the peak of a run, or of one at larger numbers, with their bytes.
 
-        At first moments matched by name; along a single size then also families of moments.
+        The first runs are those at ``indices``, in equal steps. At first moments matched by name;
+        along a single size then also families of moments.
         """
         shared = frozenset.intersection(*(frozenset(x.live_bytes[phase]) for x in accounts))
         if self.plan.concrete:  # numbers do not tell which moment is the worst at other sizes
@@ -130,8 +134,8 @@ class Mixture:
         worst = dict.fromkeys(
             chain(*(self.peak_moments.among(x.live_bytes[phase]) for x in accounts))
         )
-        for before, now in pairwise(x.live_bytes[phase] for x in accounts):
-            worst |= dict.fromkeys(self.peak_moments.growing(before, now, shared))
+        first = [x.live_bytes[phase] for x in accounts[: len(indices)]]
+        worst |= dict.fromkeys(self.peak_moments.leading(shared, first, indices))
         named = {
             name: [x.live_bytes[phase][name] for x in accounts] for name in worst if name in shared
         }
@@ -251,7 +255,7 @@ class FittedMixture:
         """Return the sides whose maximum is the peak; None if a run's peak is none of them."""
         if self.mixture.plan.by_module:
             return None
-        for moments in self.mixture.moments(self.accounts, phase):
+        for moments in self.mixture.moments(self.accounts, phase, self.lattice.indices):
             self._fit({row for column in moments.values() for row in rows_of(column).values()})
             expressions = {label: self.expression(column) for label, column in moments.items()}
             kept = {label: x for label, x in expressions.items() if x is not None}
