@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any
 
 from attnprof.errors import RequestError, closest
+from attnprof.models.fit_formats import file_formats, quantization_of
 from attnprof.models.fit_layout import (
     GRADIENTS,
     LONGEST,
@@ -24,11 +25,9 @@ from attnprof.models.fit_layout import (
     TrainingOptions,
     check_ranks,
     fit_model,
-    quantization_of,
 )
 from attnprof.models.fit_parts import (
     HALF,
-    UNNAMED,
     activation_bytes,
     activation_bytes_per_token,
     cache_bytes,
@@ -198,7 +197,8 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
             f"pages of {page:,} tokens hold a layer's state, as vLLM aligns them; --block 1 for "
             "caches that are not in pages"
         )
-    if weight_format(model, options)[2] == UNNAMED and (config := quantization_of(model.fields)):
+    config = quantization_of(model.fields)
+    if config and options.dtype is None and not file_formats(model.fields):
         method = str(config.get("quant_method") or "without a quant_method")
         notes.append(
             f"quantization_config ({method}) does not say a format that is known: weights are "

@@ -1,156 +1,34 @@
-"""The sizes and options that decide a model's memory: weights, caches, formats, division by ranks.
+"""The sizes and options that decide a model's memory: weights, caches, division by ranks.
 
 Sizes come from a run of the model's own code (:mod:`attnprof.models.mfu_sizes`), caches from the
 same run (:mod:`attnprof.models.fit_cache`). Entry point: :func:`fit_model`.
-
-Block formats keep scales beside the numbers: GGUF's by their structs (ggml-common.h), MXFP4 by the
-OCP microscaling specification, NVFP4 with one scale in eight bits for 16 entries, AWQ and GPTQ with
-a half-precision scale and a zero point of four bits for each group.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
-from math import prod
 from os import PathLike
 from typing import Any
 
 from attnprof.arguments import choice
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import ModelSizes
 from attnprof.models.fit_cache import LayerCache, cache_layout
+from attnprof.models.fit_formats import (
+    CACHES,
+    FINER,
+    WEIGHTS,
+    StoredFormat,
+    format_named,
+    stored_entries,
+)
 from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import subject_sizes
+from attnprof.models.mfu_sizes import role_of, subject_sizes
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.swap import Swap, notes_on
 from attnprof.models.text_run import text_run
-
-#: Bytes an entry.
-ENTRY_BYTES: Mapping[str, Fraction] = {
-    "float32": Fraction(4), "bfloat16": Fraction(2), "float16": Fraction(2), "fp8": Fraction(1),
-    "int8": Fraction(1), "int4": Fraction(1, 2) + Fraction(5, 2) / 128, "mxfp4": Fraction(17, 32),
-    "nvfp4": Fraction(9, 16), "nf4": Fraction(1, 2) + Fraction(4, 64),
-    "q8_0": Fraction(34, 32), "q6_k": Fraction(210, 256), "q5_k": Fraction(176, 256),
-    "q4_k": Fraction(144, 256), "q3_k": Fraction(110, 256), "q5_1": Fraction(24, 32),
-    "q5_0": Fraction(22, 32), "q4_1": Fraction(20, 32), "q4_0": Fraction(18, 32),
-    "q5_k_m": Fraction(176, 256), "q4_k_m": Fraction(144, 256), "q4_k_s": Fraction(144, 256),
-    "q3_k_l": Fraction(110, 256), "q3_k_m": Fraction(110, 256), "mxfp4_moe": Fraction(34, 32),
-    "fp8_ds_mla": Fraction(1),
-    "mxfp4-pack": Fraction(17, 32),
-}  # fmt: skip
-#: Formats of weights, and of caches.
-WEIGHTS = tuple(name for name in ENTRY_BYTES if name not in ("fp8_ds_mla", "mxfp4-pack"))
-CACHES = (
-    "float32", "bfloat16", "float16", "fp8", "fp8_ds_mla", "int8", "nvfp4", "q8_0", "q5_1", "q5_0",
-    "q4_1", "q4_0",
-)  # fmt: skip
-#: Other names of formats.
-_ALIASES = {
-    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "float8_e4m3fn": "fp8", "auto": "",
-    "q4": "q4_0", "q8": "q8_0", "fp4": "nvfp4", "q5_k_s": "q5_k", "q3_k_s": "q3_k",
-}  # fmt: skip
-#: Formats of GGUF files: tables and the head are in blocks, too, and vectors in float32.
-GGUF = tuple(name for name in ENTRY_BYTES if re.match(r"q\d_|mxfp4_moe", name))
-#: Weights that GGUF's mixtures keep in a finer format, by their GGUF names: their roles, and a
-#: pattern of their names in models of transformers.
-FINER = {
-    "attn_v": (("attention",), r"(v_proj|\.value)\.weight"),
-    "attn_output": (("attention",), r"attn\.(o_proj|out_proj|c_proj)\.weight"),
-    "ffn_down": (("mlp", "expert", "shared expert"), r"down_proj|\.w2\b|fc2|mlp\.c_proj|_4h_to_h"),
-}
-#: Methods of ``quantization_config`` that name a format by themselves.
-_METHODS = {
-    "mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4",
-    "mxfp4-pack": "mxfp4-pack", "eetq": "int8",
-}  # fmt: skip
-#: Methods whose ``bits`` are of integers with scales for groups of them.
-_GROUPED = ("awq", "gptq", "auto-round")
-
-
-def format_named(name: str, flag: str, possible: tuple[str, ...]) -> str:
-    """Return a format by its name or an alias; RequestError if it is not ``possible``."""
-    typed = name.strip().lower()
-    typed = _ALIASES.get(typed, typed)
-    if typed not in possible:
-        raise RequestError(f"{flag} {name}: unknown format; {closest(typed, list(possible))}")
-    return typed
-
-
-def finer_layers(layers: int) -> int:
-    """Return how many of ``layers`` have finer tensors: the first and last eighth, each third."""
-    first, last = layers // 8, 7 * layers // 8
-    return sum(i < first or i >= last or (i - first) % 3 == 2 for i in range(layers))
-
-
-#: GGUF's mixtures: the tensors in a finer format, that format, and a function that returns the
-#: number of layers with it, given all layers (llama.cpp, src/llama-quant.cpp).
-MIXTURES: Mapping[str, Sequence[tuple[str, str, Callable[[int], int]]]] = {
-    **dict.fromkeys(("q5_k_m", "q4_k_m"), (
-        ("attn_v", "q6_k", finer_layers), ("ffn_down", "q6_k", finer_layers),
-    )),
-    "q4_k_s": (
-        ("attn_v", "q5_k", lambda n: min(n, 4)), ("ffn_down", "q5_k", lambda n: n // 8),
-    ),
-    "q3_k_l": tuple((name, "q5_k", lambda n: n) for name in FINER),
-    "q3_k_m": (
-        ("attn_v", "q5_k", lambda n: min(n, 2)), ("attn_v", "q4_k", lambda n: max(n - 2, 0)),
-        ("attn_output", "q4_k", lambda n: n), ("ffn_down", "q5_k", lambda n: n // 16),
-        ("ffn_down", "q4_k", lambda n: n - n // 16),
-    ),
-}  # fmt: skip
-
-
-def format_of_file(fields: Mapping[str, Any]) -> tuple[str, Fraction] | None:
-    """Return the format that ``quantization_config`` names, and its bytes an entry.
-
-    None without one, and for one that does not say its format in a way that is known.
-    """
-    config = quantization_of(fields)
-    method = str(config.get("quant_method", ""))
-    if config.get("load_in_4bit"):  # a scale for 64 entries; doubled, in a byte and one for 256
-        twice = config.get("bnb_4bit_use_double_quant")
-        scales = Fraction(1, 64) + Fraction(4, 64 * 256) if twice else Fraction(4, 64)
-        return "nf4", Fraction(1, 2) + scales
-    if config.get("load_in_8bit"):
-        return "int8", ENTRY_BYTES["int8"]
-    weights: Mapping[str, Any] = config
-    for one in _table(config.get("config_groups")).values():
-        weights = _table(_table(one).get("weights")) or weights
-    group, bits = (_whole(weights.get(name)) for name in ("group_size", "num_bits"))
-    bits = bits or _whole(config.get("bits"))
-    if weights.get("type") == "float":
-        method = {8: "fp8", 4: "mxfp4-pack" if group == 32 else "nvfp4"}.get(bits, method)
-    if method == "modelopt":
-        method = str(config.get("quant_algo")).lower()
-    if method in _METHODS and not (method == "awq" and bits):
-        name = _METHODS[method]
-        block = weights.get("weight_block_size") or weights.get("block_structure")
-        entries = prod(map(_whole, block)) if isinstance(block, list | tuple) else 0
-        return name, ENTRY_BYTES[name] + (Fraction(4, entries) if entries > 0 else 0)
-    if bits in (4, 8) or (bits and method in _GROUPED):
-        zero_point = 0 if weights.get("symmetric") else Fraction(bits, 8)
-        group = 0 if weights.get("strategy") in ("channel", "tensor") else group or 128
-        scales = Fraction(2 + zero_point) / group if group > 0 else Fraction(0)
-        return f"int{bits}", Fraction(bits, 8) + scales
-    return None
-
-
-def quantization_of(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table of a ``config.json`` on how its weights are quantised; empty without one."""
-    return _table(fields.get("quantization_config") or fields.get("compression_config"))
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _whole(value: Any) -> int:
-    """Return a number of a file, also one in a text, as a whole number; 0 for anything else."""
-    text = str(value).removesuffix(".0")
-    return int(text) if re.fullmatch(r"-?\d{1,9}", text) else 0
-
 
 #: The longest context that is asked for.
 LONGEST = 2**50
@@ -240,8 +118,9 @@ class FitModel:
 
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
     product, or before and after the activation; of the experts that a token is sent to). ``finer``:
-    entries of tensors by their GGUF names. ``dropout``: whether the configuration has dropout.
-    ``swapped``: whether some layers have mechanisms of ours.
+    entries of tensors by their GGUF names. ``stored``: each role's entries by the formats that the
+    file names. ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers
+    have mechanisms of ours.
     """
 
     sizes: ModelSizes
@@ -253,6 +132,7 @@ class FitModel:
     expert_layers: int = 0
     latent_weights: int = 0
     finer: Mapping[str, int] = field(default_factory=dict)
+    stored: Mapping[str, Counter[StoredFormat | None]] = field(default_factory=dict)
     dropout: bool = False
     source: str = ""
     swapped: bool = False
@@ -288,6 +168,14 @@ def fit_model(
     def entries(pattern: str) -> int:
         return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
 
+    modules = {name: name.rpartition(".")[0] for name in weights}
+    stored = stored_entries(
+        config_fields,
+        (
+            (module, type(run.modules[module]).__name__, role, weights[name].numel())
+            for name, module in modules.items() if (role := role_of(run, name, weights[name]))
+        ),
+    )  # fmt: skip
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
@@ -296,7 +184,7 @@ def fit_model(
     return FitModel(
         sizes, cache_layout(run, subject), config_fields, inner, chosen, subject.experts,
         len(with_experts), entries("_a_proj"),
-        {name: entries(pattern) for name, (_, pattern) in FINER.items()},
+        {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
     )  # fmt: skip
 

@@ -7,20 +7,20 @@ a layer with dropout), here for the layers that a model has, with dropout if its
 some.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil
 
 from attnprof.errors import RequestError
-from attnprof.models import fit_layout
+from attnprof.models import fit_formats
 from attnprof.models.conventions import MATRICES
 from attnprof.models.fit_cache import LayerCache
-from attnprof.models.fit_layout import ENTRY_BYTES, FitModel, FitOptions, TrainingOptions
+from attnprof.models.fit_formats import ENTRY_BYTES
+from attnprof.models.fit_layout import FitModel, FitOptions, TrainingOptions
 
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.
 HALF, SINGLE = 2, 4
-UNNAMED = "the default"  # the source of a format that neither the file nor the request names
 #: Roles of weights that every rank of tensor parallelism holds whole.
 _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "indexer")
 
@@ -31,11 +31,15 @@ _ON_EVERY_RANK = ("norm", "latent norm", "router", "shared gate", "vector", "ind
 def weight_format(model: FitModel, options: FitOptions) -> tuple[str, Fraction, str]:
     """Return the format of matrices, its bytes an entry, and the source of that choice."""
     if options.dtype is not None:
-        name = fit_layout.format_named(options.dtype, "--dtype", fit_layout.WEIGHTS)
+        name = fit_formats.format_named(options.dtype, "--dtype", fit_formats.WEIGHTS)
         return name, ENTRY_BYTES[name], "--dtype"
-    if from_file := fit_layout.format_of_file(model.fields):
-        return *from_file, "quantization_config of the file"
-    return "bfloat16", ENTRY_BYTES["bfloat16"], UNNAMED
+    entries = Counter[fit_formats.StoredFormat]()
+    for by_format in model.stored.values():
+        entries.update({one: number for one, number in by_format.items() if one})
+    if entries:
+        [(most, _)] = entries.most_common(1)
+        return most.name, most.entry, "quantization_config of the file"
+    return "bfloat16", ENTRY_BYTES["bfloat16"], "the default"
 
 
 def weight_bytes(model: FitModel, options: FitOptions) -> int:
@@ -53,9 +57,15 @@ def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fra
     name, entry, _ = weight_format(model, options)
     by_role, numbers = entries_of_rank(model, options), defaultdict[Fraction, Fraction](Fraction)
     for role, number in by_role.items():
-        numbers[_entry_bytes(role, name, entry)] += number
-    for tensor, finer, in_layers in fit_layout.MIXTURES.get(name, ()):
-        roles = fit_layout.FINER[tensor][0]
+        by_format = model.stored.get(role) if options.dtype is None else None
+        if not by_format:
+            numbers[_entry_bytes(role, name, entry)] += number
+            continue
+        for stored, of_role in by_format.items():
+            each = stored.entry if stored else Fraction(HALF)
+            numbers[each] += number * Fraction(of_role, by_format.total())
+    for tensor, finer, in_layers in fit_formats.MIXTURES.get(name, ()):
+        roles = fit_formats.FINER[tensor][0]
         share = Fraction(in_layers(model.layers), model.layers)
         share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
         moved = share * sum(by_role.get(role, 0) for role in roles)
@@ -130,7 +140,7 @@ def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
         matrix = role == "expert"
     if name == "mxfp4_moe" and role == "expert":
         return ENTRY_BYTES["mxfp4"]
-    if name in fit_layout.GGUF:
+    if name in fit_formats.GGUF:
         head = max(entry, ENTRY_BYTES["q6_k"]) if role == "head" else entry
         return head if matrix or role in ("embedding", "head") else Fraction(SINGLE)
     return entry if matrix else Fraction(HALF)

@@ -106,15 +106,12 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
     entries, active = defaultdict[str, int](int), defaultdict[str, Fraction](Fraction)
     left_out = defaultdict[str, int](int)
     share = Fraction(subject.chosen, subject.experts)
-    output = run.model.get_output_embeddings() if run.tied else None
     for name, weight in run.model.named_parameters():
-        owner, _, last = name.rpartition(".")
-        if not _runs(run, owner):
+        owner, role = name.rpartition(".")[0], role_of(run, name, weight)
+        if not role:
             outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
             left_out[outermost] += weight.numel()
             continue
-        tied = output is not None and weight is output.weight
-        role = "head" if tied else _role(run, owner, last, weight)
         times = share if _is_expert(owner) else Fraction(1)
         if role in ("attention", "mlp"):  # some models run the same layers several times
             times = max(times, run.rows.get(owner, Fraction(0)))
@@ -147,8 +144,14 @@ def _runs(run: TextRun, owner: str) -> bool:
     return True
 
 
-def _role(run: TextRun, owner: str, last: str, weight: Any) -> str:
-    """Return the role of a parameter, by its module's class, place and name."""
+def role_of(run: TextRun, name: str, weight: Any) -> str:
+    """Return the role of a parameter, by its module's class, place and name; empty if unused."""
+    owner, _, last = name.rpartition(".")
+    if not _runs(run, owner):
+        return ""
+    output = run.model.get_output_embeddings() if run.tied else None
+    if output is not None and weight is output.weight:
+        return "head"
     module, place = run.modules[owner], run.places[owner]
     kind, inner = type(module).__name__, owner.rpartition(".")[2]
     table = place.part == "embedding" and "Linear" not in kind
@@ -178,9 +181,8 @@ def _last_layer(run: TextRun, subject: WholeModel) -> int:
     last_layer = next(reversed(layers_of(run.places)), None)
     total, share = Fraction(0), Fraction(subject.chosen, subject.experts)
     for name, weight in run.model.named_parameters():
-        owner, _, last = name.rpartition(".")
-        if run.places[owner].layer == last_layer:
-            role = _role(run, owner, last, weight)
+        if run.places[name.rpartition(".")[0]].layer == last_layer:
+            role = role_of(run, name, weight)
             if role in ("attention", "mlp", "expert", "shared expert"):
                 total += weight.numel() * (share if role == "expert" else 1)
     return int(total)

@@ -13,7 +13,8 @@ from attnprof import Workload, registry
 from attnprof.cli.app import main
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.fit import fit_report
-from attnprof.models.fit_layout import FitOptions, TrainingOptions, finer_layers, fit_model
+from attnprof.models.fit_formats import finer_layers
+from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
 from attnprof.models.fit_parts import (
     activation_bytes_per_token,
     cache_bytes,
@@ -235,7 +236,8 @@ def grouped(**weights):
     """A table of compressed-tensors, whose matrices are all in one group of settings."""
     return {
         "quant_method": "compressed-tensors",
-        "config_groups": {"group_0": {"weights": weights}},
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
     }
 
 
