@@ -135,7 +135,8 @@ def fit_(
     }  # fmt: skip
     options = _options(common, training)
     with opt.working(f"laying out {config}"):
-        model = fit_model(config, swaps_of(swap or (), parse_set(settings)), common["seq_len"])
+        swaps = swaps_of(swap or (), parse_set(settings))
+        model = fit_model(config, swaps, common["seq_len"], served=not training.train)
         report = training_report(model, options) if training.train else fit_report(model, options)
         if on is not None and not training.train and not swap:
             report = with_speeds(report, model, options, on, calibration, measured=measure)

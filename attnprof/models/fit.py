@@ -78,7 +78,8 @@ def fit(
     if wrong := next((name for name in options if name not in names), ""):
         raise RequestError(f"{wrong}: unknown option; {closest(wrong, names)}")
     request = kind(memory=memory_bytes(memory), **options)
-    model = fit_model(config, swaps, request.seq_len) if swaps else fit_model(config)
+    layout: Any = (swaps, request.seq_len) if swaps else ()
+    model = fit_model(config, *layout, served=not training)
     return (training_report if training else fit_report)(model, request)
 
 

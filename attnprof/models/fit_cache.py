@@ -17,7 +17,7 @@ from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.models.mfu_sizes import together
 from attnprof.models.text_run import TextRun, run_without_values
-from attnprof.models.whole import WholeModel, cache_in, cache_parts
+from attnprof.models.whole import NoCacheError, WholeModel, cache_in, cache_parts
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class LayerCache:
 _NAMED = ("keys", "values", "indexer_keys", "conv_states", "recurrent_states")
 #: Tokens that are whole blocks for every layer that keeps one row for a block of tokens.
 _BLOCKS = 256
+#: What to type for a model whose cache is not laid out.
+_ELSE = "type attnprof model for a pass over a prompt, or fit with --train"
 
 
 def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
@@ -76,7 +78,10 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
     layouts = together(caches)
     if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
-        raise CannotRunError(f"the cache of {subject.name} has no layers that are known")
+        raise CannotRunError(
+            f"{subject.name} keeps earlier tokens in a form that is not known, so what serving it "
+            f"takes is not, either: {_ELSE}"
+        )
     return kept
 
 
@@ -85,7 +90,12 @@ def _layers(result: Any, name: str) -> Iterator[tuple[int, Any, int]]:
 
     Some caches keep a second list, of what only some of the layers have.
     """
-    for part in cache_parts(cache_in(result, name)[1]):
+    try:
+        _, cache = cache_in(result, name)
+    except NoCacheError as error:
+        words = f"{name} gives no cache, so it is not served token by token"
+        raise CannotRunError(f"{words}: {_ELSE}") from error
+    for part in cache_parts(cache):
         lists = {key: x for key, x in getattr(part, "__dict__", {}).items() if isinstance(x, list)}
         layers = lists.pop("layers", [])
         for number, (layer, *more) in enumerate(zip_longest(layers, *lists.values())):

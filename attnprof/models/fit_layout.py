@@ -41,6 +41,16 @@ RECOMPUTE = ("none", "selective", "full")
 #: What of weights, gradients and optimizer is divided among data-parallel ranks.
 SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 
+#: Options of serving alone, and values of them that are true of training, too.
+_SERVING = {
+    "dtype": ("bfloat16", "bf16"), "cache_dtype": (), "block_size": (), "chunk": (), "uncapped": (),
+}  # fmt: skip
+
+
+def _flag(name: str) -> str:
+    """Return the command's flag of an option."""
+    return "--" + name.removesuffix("_len").removesuffix("_size").replace("_", "-")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
@@ -68,8 +78,7 @@ class FitOptions:
         for name in (item.name for item in fields(self) if item.type is int):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= LONGEST:
-                flag = name.removesuffix("_len").removesuffix("_size").replace("_", "-")
-                raise RequestError(f"--{flag} {value}: give a whole number from 1 on")
+                raise RequestError(f"{_flag(name)} {value}: give a whole number from 1 on")
         if not 0 < self.utilization <= 1:
             raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
         if self.dtype is not None:
@@ -106,6 +115,14 @@ class TrainingOptions(FitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for item in fields(FitOptions):
+            value = getattr(self, item.name)
+            if item.name in _SERVING and value not in (item.default, *_SERVING[item.name]):
+                flag = _flag(item.name)
+                raise RequestError(
+                    f"{flag} is of serving, and training is in bfloat16 with --gradient-dtype and "
+                    f"--optimizer: leave {flag} or --train out"
+                )
         choice("optimizer", self.optimizer, list(OPTIMIZERS))
         choice("gradient_dtype", self.gradient_dtype, list(GRADIENTS))
         choice("recompute", self.recompute, list(RECOMPUTE))
@@ -144,23 +161,26 @@ class FitModel:
 
 
 def fit_model(
-    config: str | PathLike[str] | Mapping[str, Any], swaps: Sequence[Swap] = (), tokens: int = 4096
-) -> FitModel:
+    config: str | PathLike[str] | Mapping[str, Any], swaps: Sequence[Swap] = (), tokens: int = 4096,
+    *, served: bool = True,
+) -> FitModel:  # fmt: skip
     """Return the layout of a model: a path, a name, or the fields of a ``config.json``.
 
     ``swaps`` put mechanisms of ours into some of its layers; one of a fixed length has ``tokens``.
+    Without ``served`` it has no caches, as in training. Raises :class:`CannotRunError` for a model
+    that is ``served`` and keeps none, or none that is known.
     """
     config_fields = config_of(config)
     name = config if isinstance(config, str) else "the configuration"
     title = " with ".join(filter(None, (str(name), ", ".join(swap.text for swap in swaps))))
     subject = hub_subject(config_fields, title.rpartition("/")[2] or title, None, swaps, tokens)
-    if subject.no_step:
+    if served and subject.no_step:
         raise CannotRunError(f"{subject.name} keeps no cache: {subject.no_step}")
     subject = replace(subject, notes=(*subject.notes, *notes_on(swaps)))
     whole = configuration(config_fields, str(name))
-    run = text_run(subject, use_cache=True)
+    run = text_run(subject, **({"use_cache": True} if served else {}))
     sizes = subject_sizes(subject, text_config(whole), run)
-    if whole.is_encoder_decoder:
+    if served and whole.is_encoder_decoder:
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
     weights = dict(run.model.named_parameters())
@@ -182,8 +202,8 @@ def fit_model(
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     return FitModel(
-        sizes, cache_layout(run, subject), config_fields, inner, chosen, subject.experts,
-        len(with_experts), entries("_a_proj"),
+        sizes, cache_layout(run, subject) if served else (), config_fields, inner, chosen,
+        subject.experts, len(with_experts), entries("_a_proj"),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
     )  # fmt: skip

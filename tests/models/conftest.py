@@ -13,12 +13,13 @@ def once(read):
     results = {}
 
     @wraps(read)
-    def remembered(config, *more):
+    def remembered(config, *more, **how):
         if more or not (isinstance(config, Mapping) or config in released()):
-            return read(config, *more)
-        key = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config
+            return read(config, *more, **how)
+        name = json.dumps(config, sort_keys=True) if isinstance(config, Mapping) else config
+        key = name, *how.items()
         if key not in results:
-            results[key] = read(config)
+            results[key] = read(config, **how)
         return results[key]
 
     return remembered

@@ -312,6 +312,22 @@ def test_shards_divide_what_they_say(shard, share):
         assert after.bytes == -(-before.bytes // ranks)
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    ("dtype", "fp8"), ("cache_dtype", "fp8"), ("block_size", 32), ("chunk", 64), ("uncapped", True),
+])  # fmt: skip
+def test_options_of_serving_are_refused_in_training_with_what_to_leave_out(name, value):
+    flag = "--" + name.removesuffix("_size").replace("_", "-")
+    with pytest.raises(RequestError, match=f"leave {flag} or --train out"):
+        attnprof.fit(LLAMA, memory="1GB", train=True, **{name: value})
+
+
+def test_a_format_that_training_has_may_be_typed():
+    plain, typed = (
+        attnprof.fit(LLAMA, memory="1GB", train=True, **how) for how in ({}, {"dtype": "bf16"})
+    )
+    assert plain.records == typed.records
+
+
 def test_recomputation_keeps_less():
     kept = [
         attnprof.fit(LLAMA, memory="1GB", train=True, seq_len=64, recompute=how).records[3].bytes

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+import attnprof
+from attnprof.errors import CannotRunError
 from attnprof.models.fit_layout import FitOptions, fit_model
 from attnprof.models.fit_parts import cache_bytes
 from attnprof.models.hub_config import class_of, configuration
@@ -99,3 +101,28 @@ def test_caches_and_parameters_are_those_of_the_real_model(model_type):
 def test_attention_to_compressed_rows_is_said_to_be_left_out(model_type, compresses):
     notes = fit_model({**TINY, "model_type": model_type, **CASES[model_type]}).sizes.notes
     assert any("rows that stand for several tokens" in note for note in notes) == compresses
+
+
+def built(fields):
+    config = configuration(fields, "tiny")
+    return class_of(config)(config)
+
+
+WITHOUT_CACHE = {
+    "bert": "gives no cache",
+    "rwkv": "in a form that is not known",
+    "recurrent_gemma": "gives no cache",
+}
+
+
+@pytest.mark.parametrize("model_type", WITHOUT_CACHE)
+def test_a_model_whose_cache_is_not_laid_out_says_what_to_type_and_is_trained(model_type):
+    fields = {**TINY, "model_type": model_type, "attention_hidden_size": 32, "lru_width": 32}
+    with pytest.raises(CannotRunError, match=WITHOUT_CACHE[model_type]) as refused:
+        attnprof.fit(fields, memory="1GB")
+    assert "type attnprof model" in str(refused.value)
+    parameters = sum(x.numel() for x in built(fields).parameters())
+    trained = attnprof.fit(fields, memory="1GB", train=True)
+    by_part = {record.part: record.bytes for record in trained.records}
+    assert by_part["weights"] == 2 * parameters
+    assert by_part["optimizer"] == 12 * parameters

@@ -169,7 +169,7 @@ class _OnlyMeta(EagerMode):  # type: ignore[no-untyped-call]
         device = kwargs.get("device")
         real = device is not None and torch.device(device).type != "meta"
         if real and not is_short_line(func, args):
-            raise RuntimeError(f"{func} on {device}: meta tensors only")
+            raise RuntimeError(f"{func} makes values on {device}, in a run without values")
         return func(*args, **kwargs)
 
 
