@@ -125,7 +125,9 @@ def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
 def test_every_tap_costs_as_much_as_the_one_before(name, phase):
     def count(taps):
         table = attnprof.cost(name, Workload(16, 2, 8, 3, phase=phase), conv=taps)
-        return np.array([*(getattr(table.total, field) for field in COST_FIELDS), table.state_entries])
+        return np.array(
+            [*(getattr(table.total, field) for field in COST_FIELDS), table.state_entries]
+        )
 
     first, second, last = count(4), count(5), count(3_000_000)
     assert (last == first + (second - first) * (3_000_000 - 4)).all()
