@@ -121,10 +121,10 @@ def _unique_names(table: CostTable) -> list[tuple[str, str]]:
 # -- symbols ---------------------------------------------------------------------------
 def symbolic(workload: Workload) -> Workload:
     """Return a request with its sizes as the positive symbols B N h d (and g, M)."""
-    return workload.with_(**{field: symbol(name) for name, field in _symbols_of(workload).items()})
+    return workload.with_(**{field: symbol(name) for name, field in symbols_of(workload).items()})
 
 
-def _symbols_of(workload: Workload) -> dict[str, str]:
+def symbols_of(workload: Workload) -> dict[str, str]:
     """Return the fields of a request that become symbols, by symbol."""
     optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
     fields = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
@@ -224,7 +224,7 @@ def _formula_records(
                 forms_by_key[*row.key, name] = value
             elif plain[row.base] == 1 and name not in MEMORY:
                 forms_by_key[*row.base, name] = forms_by_key.get((*row.base, name), 0) + value
-    sizes = {name: getattr(workload, field) for name, field in _symbols_of(workload).items()}
+    sizes = {name: getattr(workload, field) for name, field in symbols_of(workload).items()}
 
     def form(row: Row, name: str) -> Any:
         expression = forms_by_key.get((*row.key, name))

@@ -109,10 +109,12 @@ BESIDE_BLOCKS = (
 
 @pytest.mark.parametrize("name", registry.names())
 def test_symbols_and_grids_hold_within_a_block_and_beside_it(name):
-    spec = registry.get(name)
+    needed = registry.get(name).decodes_with
     for causal, phase, scope in telling_requests(name):
         if phase not in ("train", "decode"):  # training has the other two
             continue
+        decodes = needed and phase == "decode"
+        spec = registry.get(name, **({needed: params(name)[needed]} if decodes else {}))
         conditions = {"causal": causal, "phase": phase}
         symbols = numbers(spec.cost(Workload(**SYMBOLS, **conditions), scope))
         batches, *sizes = np.array(BESIDE_BLOCKS).T
