@@ -9,6 +9,7 @@ from attnprof.costs import Cost
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.function import Function
 from attnprof.ops.functional import as_format_of, join, wide_positions
+from attnprof.ops.loops import each
 
 #: Added to a mean square before its root.
 SMALL = 1e-6
@@ -82,7 +83,7 @@ def _convolved(x: Any, w: Any) -> tuple[Any, tuple[Any, ...]]:
     n, taps = x.shape[1], w.shape[0]
     rows = _windows(x, taps)
     out = rows[:, taps - 1 :] * w[taps - 1]
-    for tap in range(taps - 1):
+    for tap in each(x, 0, taps - 1):
         out.add_(rows[:, tap : tap + n] * w[tap])
     return out, (x, w)
 
@@ -92,12 +93,12 @@ def _convolved_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     (b, n, c), taps = x.shape, w.shape[0]
     rows = _windows(x, taps)
     to_w = w.new_empty(taps, c)
-    for tap in range(taps):
+    for tap in each(x, 0, taps):
         to_w[tap : tap + 1] = (rows[:, tap : tap + n] * grad).sum((0, 1)).view(1, c)
     del rows
     later = join([grad, grad.new_zeros(b, taps - 1, c)], 1)
     to_x = grad * w[taps - 1]
-    for tap in range(taps - 1):
+    for tap in each(x, 0, taps - 1):
         first = taps - 1 - tap
         to_x.add_(later[:, first : first + n] * w[tap])
     return to_x, to_w

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.costs import is_plain, maximum, minimum
+from attnprof.costs import exact_div, is_plain, maximum, minimum
 from attnprof.ops import functional
 from attnprof.ops.function import Function
 from attnprof.ops.functional import square_root
@@ -89,7 +89,11 @@ ROWS = 256
 def _fewer_first(*operands: Any) -> list[Any]:
     """Return the dimensions as (samples, heads, …) or (heads, samples, …), the fewer in front."""
     b, h = operands[0].shape[:2]
-    return [x.transpose(0, 1) for x in operands] if is_plain(b, h) and b > h else list(operands)
+    if is_plain(b, h):
+        return [x.transpose(0, 1) for x in operands] if b > h else list(operands)
+    few = minimum(b, h)
+    first = few, exact_div(b * h, few)
+    return [x.alias((*first, *x.shape[2:]), x.layout) for x in operands]
 
 
 def _blocks(q: Any, m: Any, sample: Any, keep: bool) -> Iterator[tuple[slice, slice, Any]]:

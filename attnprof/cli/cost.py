@@ -12,6 +12,7 @@ from attnprof.algebra.polynomials import divisors
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.closed_form import cost_records as costs
+from attnprof.closed_form import domain
 from attnprof.closed_form import heads as by_heads
 from attnprof.closed_form.answers import compare_answer
 from attnprof.errors import RequestError, together
@@ -118,12 +119,12 @@ def cost(
         raise RequestError(f"{flag} is of ranks that share the tokens: type how many, --ranks 8")
     records = _records(mechanisms, workloads, scope, selection)
     shorter = symbolic and not full and to.fmt == opt.Format.TABLE
-    shown = costs.in_domain(records) if shorter else records
+    shown = domain.in_domain(records) if shorter else records
     forms = [mechanism.choice(workload) for mechanism in mechanisms for workload in workloads]
     choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
     report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
-               domain=costs.domain_text if shorter else None)  # fmt: skip
+               domain=domain.domain_text if shorter else None)  # fmt: skip
 
 
 def _records(

@@ -14,7 +14,8 @@ from math import inf
 from typing import Any
 
 from attnprof.algebra.expressions import expression_text, symbol
-from attnprof.closed_form.cost_records import identity, symbolic
+from attnprof.algebra.values import evaluate
+from attnprof.closed_form.cost_records import identity, symbolic, symbols_of
 from attnprof.costs import Number, ceil_div, is_plain, maximum, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -122,7 +123,8 @@ def _relays(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) ->
         return
     state = decoder.state_bytes
     if w.causal or isinstance(mechanism, Recurrence):
-        yield Transfer(PASSING, state, state, others)
+        handed_on = state if others != 0 else 0
+        yield Transfer(PASSING, handed_on, handed_on, others)
         gathered = others * (state + _transition_bytes(mechanism, w))
         yield Transfer(GATHERING, gathered, others * state, others)
     else:  # every rank needs the sum over all ranks: reduced in parts, then gathered
@@ -278,16 +280,18 @@ def rank_records(
     except RequestError as refusal:
         return [RanksRecord(**who, method=RING, skipped=str(refusal))]
     w = w if mechanism.kv_heads is None else w.with_(num_kv_heads=mechanism.kv_heads)
-    forms, records = _expressions(mechanism, w), []
+    forms, records = _forms(mechanism, w, ranks), []
+    sizes = {name: getattr(w, field) for name, field in symbols_of(w).items()}
     for one in transfers(mechanism, w, ranks):
         if isinstance(one, str):
             method, _, why = one.partition(": ")
             records.append(RanksRecord(**who, method=method, skipped=why))
             continue
-        sent = one.sent(w.phase)
+        sent, form = one.sent(w.phase), forms.get(one.method)
+        holds = form is not None and evaluate(form, {**sizes, "P": ranks}) == sent
         row = RanksRecord(
             **who, method=one.method, bytes_sent=sent, steps=one.steps,
-            expression=forms.get(one.method),
+            expression=expression_text(form) if holds else None,
         )  # fmt: skip
         if link is not None:
             tokens = tokens_for_overlap(one.method, mechanism, w, ranks, link) if ranks > 1 else 1
@@ -296,10 +300,17 @@ def rank_records(
     return records
 
 
-def _expressions(mechanism: Mechanism, w: Workload) -> dict[str, str]:
-    """Return the closed forms in B N h d P (and g) by method, for P that divides N and heads."""
-    mechanism = mechanism.form_for(w)
-    forms = transfers(mechanism, symbolic(w), symbol("P"))
+def _forms(mechanism: Mechanism, w: Workload, ranks: int) -> dict[str, Any]:
+    """Return the closed forms in B N h d P (and g) by method, for P that divides heads.
+
+    A share of the tokens is N/P, or that rounded up if so many ranks do not divide the tokens.
+    """
+    import sympy
+
+    count, at = symbol("P"), symbolic(w)
+    share = {at.seq_len: count * ceil_div(at.seq_len, count)} if w.seq_len % ranks else {}
+    forms = transfers(mechanism.form_for(w), at, count)
     return {
-        one.method: expression_text(one.sent(w.phase)) for one in forms if isinstance(one, Transfer)
-    }
+        one.method: sympy.sympify(one.sent(w.phase)).xreplace(share)
+        for one in forms if isinstance(one, Transfer)
+    }  # fmt: skip

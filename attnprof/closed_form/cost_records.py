@@ -1,26 +1,22 @@
 """Turn closed forms of mechanisms into records: stage by stage, and totals side by side.
 
 The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols B N h d (and g, M
-for grouped heads and another key length). :func:`in_domain` shortens closed forms for sizes of at
-least 2, or 1 where the request has 1. Entry points: :func:`cost_records`, :func:`compare_records`.
+for grouped heads and another key length). Entry points: :func:`cost_records`,
+:func:`compare_records`.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from attnprof.algebra.expressions import (
     expression_latex,
-    expression_of,
     expression_text,
-    rules_of,
     symbol,
 )
-from attnprof.algebra.maxima import maximum_of
-from attnprof.algebra.parser import parse
+from attnprof.algebra.values import evaluate
 from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
@@ -125,10 +121,14 @@ def _unique_names(table: CostTable) -> list[tuple[str, str]]:
 # -- symbols ---------------------------------------------------------------------------
 def symbolic(workload: Workload) -> Workload:
     """Return a request with its sizes as the positive symbols B N h d (and g, M)."""
+    return workload.with_(**{field: symbol(name) for name, field in symbols_of(workload).items()})
+
+
+def symbols_of(workload: Workload) -> dict[str, str]:
+    """Return the fields of a request that become symbols, by symbol."""
     optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
     fields = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
-    names = {**SYMBOLS, **fields}
-    return workload.with_(**{field: symbol(name) for name, field in names.items()})
+    return {**SYMBOLS, **fields}
 
 
 Writer = Callable[[Mechanism, Workload, str], list[Row]]
@@ -210,7 +210,8 @@ def _formula_records(
     """Return the counted records, with closed forms if the mechanism has any.
 
     In symbols a mechanism that switches has the stages of both branches, one of which counts zero,
-    so their counts are added. Peaks cannot be added, and have no form then.
+    so their counts are added. Peaks cannot be added, and have no form then. A form that has another
+    value at the request's sizes than the count in numbers is none.
     """
     rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
     if query.in_symbols:
@@ -223,12 +224,19 @@ def _formula_records(
                 forms_by_key[*row.key, name] = value
             elif plain[row.base] == 1 and name not in MEMORY:
                 forms_by_key[*row.base, name] = forms_by_key.get((*row.base, name), 0) + value
+    sizes = {name: getattr(workload, field) for name, field in symbols_of(workload).items()}
+
+    def form(row: Row, name: str) -> Any:
+        expression = forms_by_key.get((*row.key, name))
+        holds = expression is not None and evaluate(expression, sizes) == row.values[name]
+        return expression if holds else None
+
     who = identity(mechanism, workload, scope)
     return [
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
             value=value, convention="flops" if write is executed_rows else "operations",
-            **query.texts(forms_by_key.get((*row.key, name))),
+            **query.texts(form(row, name)),
         )
         for row in rows
         for name, value in row.values.items()
@@ -309,89 +317,3 @@ def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareReco
         step_bytes=moved, step_intensity=total.matmul_flops / moved if moved else None,
         arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
     )  # fmt: skip
-
-
-#: Functions and operators of closed forms besides arithmetic, maxima and rounding.
-_CALLS = {**{name: name for name in ("Mod", "Eq", "Ne", "Piecewise")}, "&": "And", "|": "Or"}
-_SIGNS = ("<", "<=", ">", ">=")
-
-
-def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
-    """Return the records with expressions shortened for sizes of at least 2."""
-    return [
-        replace(record, expression=_shortened(record.expression, sizes_of(record)))
-        if record.expression and "Min(" in record.expression else record
-        for record in records
-    ]  # fmt: skip
-
-
-def sizes_of(record: CostRecord) -> dict[str, int]:
-    """Return the asked sizes by symbol: ``{"B": 1, "N": 1024, …}``."""
-    return {name: getattr(record, field) for name, field in SYMBOLS.items()}
-
-
-def domain_text(record: CostRecord) -> str:
-    """Return ``N, h, d >= 2 and B = 1``."""
-    sizes = sizes_of(record)
-    above = ", ".join(name for name, size in sizes.items() if size > 1)
-    ones = [f"{name} = 1" for name, size in sizes.items() if size == 1]
-    return " and ".join([*([f"{above} >= 2"] if above else []), *ones])
-
-
-def _shortened(text: str, sizes: Mapping[str, int]) -> str:
-    """Return the text of an expression without the minima that are decided on the domain.
-
-    Other calls, like Max(N, M), become names ``z_0``, ``z_1``, … while sympy adds up the rest.
-    """
-    import sympy
-
-    ones = frozenset(name for name, size in sizes.items() if size == 1)
-    calls: dict[str, Any] = {}
-
-    def named(call: str) -> Any:
-        return calls.setdefault(call, sympy.Symbol(f"z_{len(calls)}", real=True))
-
-    def least(*sides: Any) -> Any:
-        short = _minimum(sides, ones)
-        return named(f"Min{_bracketed(sides)}") if short is None else short
-
-    def most(*sides: Any) -> Any:
-        short = maximum_of(sides)
-        return named(f"Max{_bracketed(short.args)}") if isinstance(short, sympy.Max) else short
-
-    def rounded(rule: Any, value: Any) -> Any:
-        return rule(value) if value.is_number else named(f"{rule}({value})")
-
-    rules: dict[str, Any] = {
-        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_bracketed(parts)),
-        "ceil": partial(rounded, sympy.ceiling), "floor": partial(rounded, sympy.floor),
-        **{sign: lambda *parts, name=name: named(f"{name}{_bracketed(parts)}")
-           for sign, name in _CALLS.items()},
-        **{sign: lambda *parts, sign=sign: named(f" {sign} ".join(map(str, parts)))
-           for sign in _SIGNS},
-    }  # fmt: skip
-    short = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
-    texts = {str(name): call for call, name in calls.items()}
-    while "z_" in short:
-        short = re.sub(r"z_\d+", lambda match: texts[match[0]], short)
-    return short
-
-
-def _bracketed(parts: Iterable[Any]) -> str:
-    return f"({', '.join(map(str, parts))})"
-
-
-@cache
-def _minimum(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
-    """Return the side that is least for all sizes from 2 on; None if that depends on the sizes."""
-    import sympy
-
-    above = {
-        symbol(name): sympy.Integer(1) if name in ones else sympy.Dummy(nonnegative=True) + 2
-        for name in SYMBOLS
-    }  # fmt: skip
-    moved = [sympy.expand(side.subs(above)) for side in sides]
-    for side, candidate in zip(sides, moved, strict=True):
-        if all(sympy.expand(other - candidate).is_nonnegative for other in moved):
-            return side if candidate.free_symbols else candidate
-    return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.costs import Number
 from attnprof.crossovers.sides import CostSource, Meeting
 from attnprof.errors import CannotRunError, RequestError
@@ -18,7 +19,6 @@ from attnprof.processes.progress import tell
 from attnprof.trace.report.derivation import Derivation
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target, sizes_text
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 

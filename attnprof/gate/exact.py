@@ -12,12 +12,12 @@ from typing import Any
 
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.parser import FormulaError, Rules, parse
+from attnprof.algebra.values import chosen, evaluate
 from attnprof.gate import rules
 from attnprof.gate.changes import AMOUNTS, Change, changes
 from attnprof.gate.counts import Counted
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
-from attnprof.trace.sizes import chosen, evaluate
 from attnprof.units import format_count
 
 #: How many changes an explanation names; the others are counted.

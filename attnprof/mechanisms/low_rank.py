@@ -80,6 +80,10 @@ def _factor(x: Any, weight: Any, over: int) -> Any:
     return scores.softmax(over)
 
 
+#: Steps of the cubic iteration, each written out: it has converged long before.
+MOST_ITERATIONS = 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class Nystromformer(Mechanism):
     """softmax(Q K̃ᵀ) pinv(softmax(Q̃ K̃ᵀ)) softmax(Q̃ Kᵀ) V with m landmarks Q̃, K̃.
@@ -118,6 +122,10 @@ class Nystromformer(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.iterations > MOST_ITERATIONS:
+            raise RequestError(
+                f"iterations={self.iterations}: at most {MOST_ITERATIONS}, and 6 are usual"
+            )
         if self.conv_kernel is not None and (self.conv_kernel < 1 or self.conv_kernel % 2 == 0):
             raise RequestError(f"conv_kernel={self.conv_kernel}: odd, so that it has a middle")
 

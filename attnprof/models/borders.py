@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Sizes, Target, hints_for
 from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically

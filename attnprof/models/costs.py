@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.models.parts import PARTS, ModulePlace, distinct_names, layer_names, layers_of
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of, unnumbered
-from attnprof.trace.sizes import evaluate, expected_bytes
+from attnprof.trace.sizes import expected_bytes
 
 #: Relative differences in parameters within a kind of layer, and in FLOPs if the configuration
 #: names its type: layers may mix the results of all layers before them.

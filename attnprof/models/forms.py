@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.models.borders import derived_near, extended
 from attnprof.models.costs import (
     HeldWeights,
@@ -43,7 +44,6 @@ from attnprof.models.whole import WholeModel
 from attnprof.trace.events import QUANTITIES, Trace, added, left_out, peak
 from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.request.target import Sizes, Target, sizes_text
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import SymbolicRun
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
+from attnprof.algebra.values import chosen, evaluate
 from attnprof.errors import AttnprofError
 from attnprof.models.forms import Model, ModelForms
 from attnprof.models.parts import above
@@ -23,7 +24,7 @@ from attnprof.trace.request.target import Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import chosen, evaluate, live_bytes
+from attnprof.trace.sizes import live_bytes
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically

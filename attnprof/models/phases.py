@@ -9,6 +9,7 @@ is the :class:`WholeModel` whose costs are asked for.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_near, extended
 from attnprof.models.few_layers import run_by_few
@@ -24,7 +25,6 @@ from attnprof.processes.progress import tell
 from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Shares, TooLongError, is_patient, patience
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.count import PartedError, count, counted, runnable, smallest_real_run
 
 #: Sizes for a short run on real tensors.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.models.costs import by_part, calls_by_part, half_length, weights_met
 from attnprof.models.engine import difference
@@ -28,7 +29,6 @@ from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, bound, left_out, reservations, totals
 from attnprof.trace.report.records import ends_of, text
 from attnprof.trace.run.limits import Shares
-from attnprof.trace.sizes import evaluate
 from attnprof.workload import ITEM_SIZES
 
 #: Points of a curve, which reaches from a 64th of the asked length to 64 times it.

@@ -316,7 +316,11 @@ def _above_one(size: Number) -> Number:
 
 
 def _differ(a: Number, b: Number, ask: Ask) -> Number:
-    """Return 1 where two strides differ, 0 where they are equal."""
+    """Return 1 where two strides differ, 0 where they are equal.
+
+    N rows and the N - 16*floor(N/16) of a last block differ if there is a whole block, N and the
+    16 of a whole block if N is not 16.
+    """
     if same_size(a, b):
         return 0
     if is_plain(a, b) or is_literally(a, 0) or is_literally(b, 0):
@@ -324,7 +328,17 @@ def _differ(a: Number, b: Number, ask: Ask) -> Number:
     if not is_symbolic(a, b):
         return 1 - (a == b)
     above, below = (a / b).as_numer_denom()
+    if (more := _more_rows(above, below)) is not None:
+        return ask(1 + more)
     return min(1, ask(above) + ask(below))
+
+
+def _more_rows(a: Number, b: Number) -> Number | None:
+    """Return a number that is 0 where two numbers of rows are equal; None if they are unrelated."""
+    if (a.is_Integer and a != 1) or (b.is_Integer and b != 1):
+        return abs(a - b)
+    more = (a - b).expand().as_coeff_Mul()[1]  # whole blocks
+    return more if more.is_Function and more.is_nonnegative and more.is_integer else None
 
 
 def _either(flags: Sequence[Number]) -> Number:

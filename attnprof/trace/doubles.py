@@ -3,7 +3,7 @@
 To sympy ``N*0.07`` and ``log(N)/log(2)`` are real numbers, which it reorders; rounded up they can
 differ by one from what the code computes. The functions here (:func:`plain` makes them of torch's
 expressions) print like real arithmetic, but sympy leaves them as they are, and
-:mod:`attnprof.trace.sizes` evaluates them with floats.
+:mod:`attnprof.algebra.values` evaluates them with floats.
 """
 
 import operator
@@ -26,7 +26,7 @@ class Double(sympy.Function):  # type: ignore[misc]
 
     def _eval_evalf(self, prec: int) -> Any:
         """Return the value if no sizes are in it, which sympy needs to order terms."""
-        from attnprof.trace.sizes import evaluate
+        from attnprof.algebra.values import evaluate
 
         return None if self.free_symbols else sympy.Float(evaluate(self, {}), precision=prec)
 

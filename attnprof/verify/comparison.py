@@ -17,7 +17,7 @@ import sympy
 
 from attnprof.algebra.expressions import is_zero
 from attnprof.algebra.orders import NOISE, Term, bounds, leading_terms, same_terms, settles, total
-from attnprof.trace.sizes import RULES, evaluate
+from attnprof.algebra.values import RULES, evaluate
 
 SizeValues = Mapping[str, int]
 Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes

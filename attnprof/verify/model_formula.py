@@ -16,6 +16,7 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     EXECUTED,
@@ -34,7 +35,6 @@ from attnprof.models.conventions import (
     summed,
 )
 from attnprof.record import FormulaTermRecord, Report
-from attnprof.trace.sizes import evaluate
 from attnprof.verify.printed import check_names, names_in, read_formula
 
 N = symbol("N")

@@ -9,7 +9,8 @@ import sympy
 
 import attnprof as package
 from attnprof import registry
-from attnprof.closed_form.cost_records import QUANTITIES, CostQuery, cost_records, in_domain
+from attnprof.closed_form.cost_records import QUANTITIES, CostQuery, cost_records
+from attnprof.closed_form.domain import in_domain
 from attnprof.workload import Workload
 
 SYMBOLS = {name: sympy.Symbol(name, positive=True) for name in "BNhdgM"}

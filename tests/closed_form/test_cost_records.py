@@ -1,5 +1,7 @@
 """Cost records: closed forms beside the numbers, and which errors mean that there is none."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnprof import registry
@@ -38,6 +40,20 @@ def test_a_mechanism_that_needs_plain_sizes_has_numbers_and_no_closed_form(error
 def test_another_error_with_symbols_is_not_taken_for_a_missing_closed_form():
     with pytest.raises(ValueError, match="a mistake"):
         cost_records(failing(ValueError("a mistake")), SIZES, "layer", CostQuery())
+
+
+def test_a_closed_form_that_has_another_value_is_not_shown():
+    class Other(Standard):
+        def cost(self, workload, scope="layer"):
+            table, n = super().cost(workload, scope), workload.seq_len
+            return replace(table, parameters=12 * n if is_symbolic(n) else 72)
+
+    query = CostQuery(quantities=("parameters", "flops"), kinds=("formula",))
+    for length, forms in ((6, ["12*N"]), (7, [None])):
+        totals = cost_records(Other(), SIZES.with_(seq_len=length), "layer", query)
+        got = [x.expression for x in totals if x.quantity == "parameters"]
+        assert got == forms
+        assert all(x.expression for x in totals if x.quantity == "flops")
 
 
 def test_a_shape_that_cannot_be_viewed_has_an_error_of_its_own():

@@ -152,7 +152,7 @@ def phase_lines(
 
 def values(derivation: Any, forms: Any) -> Iterator[str]:
     """Yield the values of all formulas of a phase at each of the points inside its domain."""
-    from attnprof.trace.sizes import evaluate
+    from attnprof.algebra.values import evaluate
 
     for place, other in enumerate(OTHERS):
         sizes = {

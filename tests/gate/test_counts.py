@@ -11,6 +11,7 @@ import pytest
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import CannotRunError
 from attnprof.gate import counts
 from attnprof.gate.counts import Counted, count
@@ -18,7 +19,6 @@ from attnprof.gate.exact import compare, formula
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES
 from attnprof.trace.report.derivation import Formula, PhaseForms
-from attnprof.trace.sizes import evaluate
 
 from .samples import PLAIN, request_of
 

@@ -1,5 +1,6 @@
 """What every mechanism promises, whatever it computes, for prompts and token by token."""
 
+from dataclasses import fields
 from inspect import get_annotations
 from typing import ClassVar, get_origin
 
@@ -97,6 +98,45 @@ def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name, more):
             assert (causal, phase, scope, shape, row) == (causal, phase, scope, shape, expected)
             got = [value(x) for x in symbols]
             assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
+
+
+#: More samples than heads, a length within a block, one that is a block, and one token more.
+BESIDE_BLOCKS = (
+    (5, 9, 2, 4), (3, 16, 1, 4), (2, 17, 2, 4), (3, 64, 2, 4), (1, 65, 4, 8), (3, 128, 2, 4),
+    (4, 257, 2, 4), (7, 1, 2, 4), (3, 3, 3, 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_symbols_and_grids_hold_within_a_block_and_beside_it(name):
+    needed = registry.get(name).decodes_with
+    for causal, phase, scope in telling_requests(name):
+        if phase not in ("train", "decode"):  # training has the other two
+            continue
+        decodes = needed and phase == "decode"
+        spec = registry.get(name, **({needed: params(name)[needed]} if decodes else {}))
+        conditions = {"causal": causal, "phase": phase}
+        symbols = numbers(spec.cost(Workload(**SYMBOLS, **conditions), scope))
+        batches, *sizes = np.array(BESIDE_BLOCKS).T
+        columns = numbers(spec.cost(Workload(*sizes, batches, **conditions), scope))
+        table = [np.broadcast_to(column, len(BESIDE_BLOCKS)).tolist() for column in columns]
+        for shape, *row in zip(BESIDE_BLOCKS, *table, strict=True):
+            expected = numbers(spec.cost(workload(shape, **conditions), scope))
+            b, *others = shape
+            value = Evaluator(dict(zip(SYMBOLS.values(), (*others, b), strict=True)))
+            assert (causal, phase, scope, shape, row) == (causal, phase, scope, shape, expected)
+            got = [value(x) for x in symbols]
+            assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_large_parameter_is_counted_at_once_or_refused(name):
+    for parameter in [item.name for item in fields(registry.get(name)) if "int" in str(item.type)]:
+        try:
+            table = registry.get(name, **{parameter: 2000}).cost(workload((2, 16, 4, 8)))
+        except RequestError:
+            continue
+        assert len(table.stages) < 1000, parameter
 
 
 @pytest.mark.parametrize(("name", "more"), [("gated-deltanet", "key_heads"), ("mamba2", "groups")])

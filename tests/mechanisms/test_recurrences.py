@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ import attnprof
 from attnprof import Workload, registry
 from attnprof.blocks.layer_rows import convolved_step, short_convolution
 from attnprof.blocks.recurrence import recurrence, unit_rows
+from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
 from tests.mechanisms.checks import check_executed, close, drawn
 from tests.mechanisms.variants import RECURRENT
@@ -116,6 +118,19 @@ def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
         for t, row in enumerate(short_convolution(x, w).unbind(1)):
             step = convolved_step(x[:, t : t + 1], w, tail)
             close(step[:, 0], row)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train", "decode"])
+@pytest.mark.parametrize("name", ["gated-deltanet", "kimi-delta", "mamba2"])
+def test_every_tap_costs_as_much_as_the_one_before(name, phase):
+    def count(taps):
+        table = attnprof.cost(name, Workload(16, 2, 8, 3, phase=phase), conv=taps)
+        return np.array(
+            [*(getattr(table.total, field) for field in COST_FIELDS), table.state_entries]
+        )
+
+    first, second, last = count(4), count(5), count(3_000_000)
+    assert (last == first + (second - first) * (3_000_000 - 4)).all()
 
 
 @pytest.mark.parametrize("name", ["lightning", "mamba2"])

@@ -8,6 +8,7 @@ import torch
 
 import attnprof
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.models import ModelConfig, borders, build, forms, memory, phases, whole
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
@@ -21,7 +22,6 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
 from attnprof.trace.run.limits import Shares
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived

@@ -8,6 +8,7 @@ import sympy
 import torch
 
 import attnprof
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     NAMES_OF_CONVENTIONS,
@@ -24,7 +25,6 @@ from attnprof.models.conventions import (
 from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.mfu import flops_of, mfu_report, python_file
 from attnprof.models.mfu_sizes import sizes_of
-from attnprof.trace.sizes import evaluate
 from tests.models.tiny import LATENT, MOE, SIZES, TOKENS, dispatched
 
 pytest.importorskip("transformers")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from attnprof.algebra.values import evaluate
 from attnprof.models.mfu_sizes import sizes_of
-from attnprof.trace.sizes import evaluate
 from attnprof.verify.model_formula import model_formula_report
 from attnprof.verify.printed import read_formula
 

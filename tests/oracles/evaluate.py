@@ -21,6 +21,7 @@ RELATIONS = {
 FUNCTIONS = {
     sympy.Add: lambda *terms: reduce(add, terms),
     sympy.Mul: lambda *factors: reduce(mul, factors),
+    sympy.Abs: abs,
     sympy.Max: max,
     sympy.Min: min,
     sympy.floor: math.floor,

@@ -3,10 +3,10 @@
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 
 

@@ -4,11 +4,12 @@ from math import prod
 
 import torch
 
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import KINDS, totals, uncounted
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.symbols import symbolic_sizes
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import evaluate, user_symbols
+from attnprof.trace.sizes import user_symbols
 
 #: M multiplications, A additions, D divisions, E exponentials, O others, P FLOPs of products.
 LETTERS = dict(zip("MADEOP", KINDS, strict=True))

@@ -8,8 +8,8 @@ import sympy
 import torch
 
 from attnprof.algebra.expressions import is_zero, symbol
+from attnprof.algebra.values import evaluate
 from attnprof.trace.doubles import DoubleProduct, called
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text, division_in, is_wider
 from attnprof.trace.solve.domain import SizeConditions
 from tests.trace.checks import check, shown

@@ -8,11 +8,11 @@ from torch import nn
 
 import attnprof
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Trace
 from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import coefficients, degree, lower_set

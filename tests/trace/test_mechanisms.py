@@ -9,13 +9,13 @@ import torch
 
 from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.gate.exact import chosen
 from attnprof.trace.events import KINDS, Trace, peak, totals, uncounted
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import DEFAULT, hints_for
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError
 from tests.mechanisms.cases import WORKSPACE, built, causals, inputs, names, params

@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from attnprof.algebra.values import evaluate
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
-from attnprof.trace.sizes import evaluate, user_symbols
+from attnprof.trace.sizes import user_symbols
 from attnprof.trace.solve.symbolic import run_symbolically
 
 STEPS, BATCH = 13, 9

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import attnprof
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.trace import registered
-from attnprof.trace.sizes import evaluate
 
 library = torch.library
 

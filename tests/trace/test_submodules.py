@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import flops_of
-from attnprof.trace.sizes import evaluate
 from tests.trace.samples import MyAttention
 
 PHASES = ("forward", "backward", "train")

@@ -10,11 +10,11 @@ import torch
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import covering
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Call, Trace, peak, totals
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.remainders import SizeClasses
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import PeakMoments
 from attnprof.trace.solve.blocks import Blocks

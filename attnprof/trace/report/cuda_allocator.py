@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Trace
-from attnprof.trace.sizes import evaluate
 
 MIB = 1 << 20
 #: Every block is a multiple of this.

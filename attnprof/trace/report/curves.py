@@ -7,9 +7,9 @@ shorter last block does not hold at whole blocks, so lengths just below are take
 
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.target import LARGE
-from attnprof.trace.sizes import evaluate
 
 #: Quantities that are drawn, in this order.
 DRAWN = ("flops", "bytes_moved", "peak_bytes")

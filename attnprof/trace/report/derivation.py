@@ -6,11 +6,11 @@ from itertools import groupby
 from typing import Any
 
 from attnprof.algebra.maxima import running_maximum
+from attnprof.algebra.values import Value, evaluate
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import Size, Trace, added, bound, flops_of
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.sizes import Value, evaluate
 from attnprof.units import grouped
 
 

@@ -9,13 +9,14 @@ from operator import itemgetter
 from typing import Any
 
 from attnprof.algebra.orders import leading_terms, total
+from attnprof.algebra.values import evaluate
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.curves import curves_of
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, submodules
 from attnprof.trace.request.target import LARGE, Sizes
-from attnprof.trace.sizes import evaluate, live_bytes
+from attnprof.trace.sizes import live_bytes
 from attnprof.units import grouped
 
 

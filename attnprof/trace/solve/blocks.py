@@ -13,9 +13,9 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import covering
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.accounts import key_of, terms
 from attnprof.trace.solve.mixture import FittedMixture, Mixture, turns_of
 from attnprof.trace.solve.verification import Runs

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from math import inf
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, peak, totals, trains
 from attnprof.trace.request.target import (
@@ -22,7 +23,6 @@ from attnprof.trace.request.target import (
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
 from attnprof.trace.run.worlds import UnsupportedTensorError
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.small_runs import (
     SHAPED,
     by_value,

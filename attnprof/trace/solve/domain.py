@@ -10,7 +10,8 @@ from typing import Any
 
 import sympy
 
-from attnprof.trace.sizes import evaluate, translated
+from attnprof.algebra.values import evaluate
+from attnprof.trace.sizes import translated
 from attnprof.trace.solve.conditions import (
     as_division,
     condition_text,

@@ -15,12 +15,12 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import EVEN, Sizes, Target, sizes_text
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import dividing
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically

@@ -10,9 +10,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Call, Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import SymbolicRun

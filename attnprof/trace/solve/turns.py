@@ -13,11 +13,11 @@ from functools import partial
 from itertools import chain, islice, product
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import remainder
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in

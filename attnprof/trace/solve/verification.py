@@ -13,12 +13,13 @@ from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import KINDS, Call, Trace, flops_of, totals_by_phase, trains
 from attnprof.trace.request.target import Sizes, Target, sizes_text
 from attnprof.trace.run.limits import Limit, TooLongError, is_patient, out_of_patience
 from attnprof.trace.run.runs import outcome
-from attnprof.trace.sizes import evaluate, live_bytes
+from attnprof.trace.sizes import live_bytes
 from attnprof.user_code import error_text
 
 #: Most operations of a run outside of a search, as at an asked shape.
