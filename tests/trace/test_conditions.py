@@ -10,7 +10,12 @@ import torch
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.algebra.values import evaluate
 from attnprof.trace.doubles import DoubleProduct, called
-from attnprof.trace.solve.conditions import condition_text, division_in, is_wider
+from attnprof.trace.solve.conditions import (
+    condition_text,
+    division_in,
+    fewest_of_remainders,
+    is_wider,
+)
 from attnprof.trace.solve.domain import SizeConditions
 from tests.trace.checks import check, shown
 
@@ -33,11 +38,13 @@ def equal(left, right):
         (equal(H / f(H / 8), 8), H, 8),
         (equal(3 * h * d, 12 * f(h * d / 4)), h * d, 4),
         (equal(H / ROOT, f((H + ROOT - 1) / ROOT)), H, ROOT),
+        (equal(H * d, d * ROOT * f((H + ROOT - 1) / ROOT)), H, ROOT),
+        (equal(H * d, d * f(d / 2) * f((H - 1) / f(d / 2)) + d * f(d / 2)), H - f(d / 2), f(d / 2)),
     ],
 )
 def test_conditions_that_one_size_divides_another_are_seen(condition, number, divisor):
     assert division_in(condition)[:2] == (number, divisor)
-    assert condition_text(condition) == f"{divisor} divides {number}"
+    assert condition_text(condition) == f"{divisor} divides {H if number.has(H) else number}"
     for sizes in product(range(8, 26), repeat=2):
         shape = dict(zip("dh", sizes, strict=True)) | {"H": 3 * sizes[0]}
         divides = evaluate(number, shape) % evaluate(divisor, shape) == 0
@@ -105,6 +112,39 @@ def test_a_rounded_quotient_beside_the_size_itself_is_told_as_a_division(conditi
     for height in range(1, 50):
         held = evaluate(condition, {"H": height, "d": 3})
         assert bool(held) is ((height % 16 == 0) is divides)
+
+
+def remainder_of(unit, size=H):
+    return size - unit * f(size / unit)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ([sympy.Ne(remainder_of(2, H - 1), 0, evaluate=False)], ("2 divides H",)),
+        ([sympy.Ne(remainder_of(2), 0, evaluate=False)], ("2 does not divide H",)),
+        (
+            [sympy.Ne(remainder_of(64), 2), sympy.Ne(remainder_of(2), 0)],
+            ("2 does not divide H",),
+        ),
+        ([sympy.Ne(remainder_of(5), 0), remainder_of(5) <= 1], ("5 divides H - 1",)),
+        ([equal(remainder_of(6), 0), equal(remainder_of(4), 0)], ("12 divides H",)),
+        (
+            [sympy.Ne(remainder_of(64), 2), sympy.Ne(remainder_of(3), 0)],
+            ("3 does not divide H", "64 does not divide H - 2"),
+        ),
+        ([sympy.Ne(remainder_of(2), 0), equal(remainder_of(2, d), 0)],
+         ("2 divides d", "2 does not divide H")),
+    ],
+)  # fmt: skip
+def test_conditions_on_remainders_are_as_few_as_possible(conditions, said):
+    fewest = fewest_of_remainders(conditions)
+    assert sorted(map(condition_text, fewest)) == sorted(said)
+    for height, depth in product(range(1, 400), (5, 8)):
+        shape = {"H": height, "d": depth}
+        assert all(evaluate(x, shape) for x in fewest) is all(
+            evaluate(x, shape) for x in conditions
+        )
 
 
 def windows(x):

@@ -86,6 +86,7 @@ REFUSED = [
      "associative_scan, one of torch's higher-order"),
     (hazards.Looping, "forward", {}, CannotRunError,
      "while_loop, one of torch's higher-order operations"),
+    (hazards.Choosing, "train", {}, AttnprofError, "cond, .*: write a branch of it.* place$"),
 ]  # fmt: skip
 
 

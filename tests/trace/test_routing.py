@@ -187,6 +187,41 @@ def test_top_k_gathers_need_no_assumption():
     assert not any("evenly" in text for text in derivation.phases["forward"].domain)
 
 
+class Capacity(nn.Module):
+    """Tokens take the places of their expert in order, those beyond its capacity none."""
+
+    def __init__(self, width, experts=4, capacity=20):
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.zeros(experts, width, width))
+        self.experts, self.capacity = experts, capacity
+
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        weights, chosen = self.gate(rows).softmax(-1).max(-1)
+        marks = functional.one_hot(chosen, self.experts)
+        place = (marks.cumsum(0) * marks).sum(-1) - 1
+        last = self.experts * self.capacity
+        place = torch.where(place < self.capacity, chosen * self.capacity + place, last)
+        slots = torch.zeros(last + 1, rows.shape[-1]).index_copy(0, place, rows)
+        done = slots[:-1].view(self.experts, self.capacity, -1) @ self.up
+        done = torch.cat([done.flatten(0, 1), slots[-1:]])
+        return (done[place] * weights[:, None]).view(x.shape)
+
+
+def test_one_hot_choices_for_slots_of_a_fixed_number_need_no_assumption():
+    derivation = derived(Capacity)
+    assert not any("evenly" in text for text in derivation.phases["forward"].domain)
+    module = Capacity(4)
+    for tokens in (5, 50, 301):
+        x = torch.randn(tokens, 4)
+        with torch.no_grad():
+            peak = allocator_peak(lambda: module(x))  # noqa: B023
+        assert derivation.phases["forward"].holds({"N": tokens})
+        assert derivation.at("peak_bytes", N=tokens) == peak
+        assert derivation.at("matmul_flops", N=tokens) == torchs_products(module, x)
+
+
 def weights_read(module, rows):
     """Bytes that the experts' products read and write, in a run at so many rows."""
     target = target_of(module, ["width=64"], ["x: N, 64"]).running(routed=True)

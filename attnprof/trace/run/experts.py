@@ -249,18 +249,18 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 
 
 @contextmanager
-def as_with_values(routing: Routing) -> Iterator[None]:
+def as_with_values(routing: Routing | None) -> Iterator[None]:
     """Make ``one_hot`` and ``tolist`` inside use known values, as torch does on real tensors."""
-    one_hot, as_list = _one_hot(), FakeTensor.tolist
+    as_list = FakeTensor.tolist
 
     def tolist(tensor: Any) -> Any:
         values = _values_of(tensor)
-        if values is None:
+        if values is None or routing is None:
             return as_list(tensor)
         routing.use(values.route)
         return _as_list(values)
 
-    hot = patch.object(torch.nn.functional, "one_hot", one_hot)
+    hot = patch.object(torch.nn.functional, "one_hot", _one_hot())
     with hot, patch.object(FakeTensor, "tolist", tolist):
         yield
 
@@ -272,24 +272,23 @@ def _as_list(tensor_values: _KnownValues) -> Any:
     return tree_map_only(int, lambda n: _as_rows(n, tensor_values.route), values)
 
 
-def _ends_together(ids: Any) -> tuple[int, int]:
-    least, most = (int(value.item()) for value in ids.aminmax())
-    return least, most
-
-
-def _ends_apart(ids: Any) -> tuple[int, int]:
-    return int(ids.min().item()), int(ids.max().item())
+def _checked_classes(ids: Any, classes: Any) -> Iterator[int]:
+    """Yield the least and the largest class, which torch reads; 0 where it is not known."""
+    together = torch.__version__ >= "2.13"
+    for value in ids.aminmax() if together else (end() for end in (ids.min, ids.max)):
+        if classes != -1 and _values_of(value) is None:
+            value.item_memo = 0
+        yield int(value.item())
 
 
 @cache
 def _one_hot() -> Callable[..., Any]:
     plain = torch.nn.functional.one_hot
-    ends = _ends_together if torch.__version__ >= "2.13" else _ends_apart
 
     def one_hot(ids: Any, num_classes: int = -1) -> Any:
         if not isinstance(ids, FakeTensor):
             return plain(ids, num_classes)
-        least, most = ends(ids)
+        least, most = _checked_classes(ids, num_classes)
         classes = most + 1 if num_classes == -1 else num_classes
         if least < 0 or most >= classes:
             raise RuntimeError("Class values must be smaller than num_classes.")  # torch's words

@@ -64,10 +64,15 @@ def record(
     on_meta = on_meta and not real and not target.mode.routed
     world: Any = real_world if real else meta_world if on_meta else partial(fake_world, environment)
     routing = Routing() if target.mode.routed else None
-    chosen = as_with_values(routing) if routing else nullcontext()
     everywhere = put_back_after(target.make)
     refusing = refusing_unsupported_tensors(symbolic=environment is not None)
-    with everywhere as surroundings, world(target.dtype), adding_in_place(), chosen, refusing:
+    with (
+        everywhere as surroundings,
+        world(target.dtype),
+        adding_in_place(),
+        as_with_values(routing),
+        refusing,
+    ):
         subject, positional, named = _subject_and_inputs(target, sizes, on_meta=on_meta)
         parameters, buffers = _weights(subject)
         if isinstance(subject, torch.nn.Module):

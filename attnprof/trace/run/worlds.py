@@ -325,7 +325,8 @@ def refusing_unsupported_tensors(*, symbolic: bool) -> Iterator[None]:
         if not kinds:
             if name := not symbolic and _failed_operation(error, frames):
                 raise UnsupportedTensorError(
-                    f"{name}, one of torch's higher-order operations, cannot be followed here"
+                    f"{name}, one of torch's higher-order operations, cannot be followed here: "
+                    "write a branch of it, or a loop, in its place"
                 ) from error
             raise
         line = line_of(error)

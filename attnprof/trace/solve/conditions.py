@@ -1,5 +1,6 @@
 """Conditions on sizes: which size divides which, what a quotient is rounded to; and their text."""
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import sympy
 
 from attnprof.trace.doubles import Double, DoubleLog2, called
+from attnprof.trace.sizes import evaluate
 
 #: Most levels of a tree whose points torch can count.
 _LEVELS = 60
+#: Longest period over which conditions on remainders are compared.
+_LONGEST_PERIOD = 4096
 _SIGNS = {
     "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
     "Equality": "=", "Unequality": "!=",
@@ -32,7 +36,7 @@ def division_in(condition: Any) -> tuple[Any, Any, Any] | None:
         number, divisor = floor.args[0].as_numer_denom()
         quotient = sympy.Dummy()
         with_quotient = difference.xreplace({floor: quotient})
-        factor = -with_quotient.coeff(quotient, 1) / divisor
+        factor = sympy.cancel(-with_quotient.coeff(quotient, 1) / divisor)
         if factor.is_nonzero and not factor.has(quotient):
             number_side = sympy.expand(with_quotient / factor + divisor * quotient)
             rest = sympy.expand(number - number_side)
@@ -53,8 +57,12 @@ def dividing(relations: Iterable[Any], size: str) -> Any:
 
 
 def _is_rest(number: Any, divisor: Any) -> bool:
-    """Return whether a number is from 0 to less than a divisor, whatever the sizes are."""
-    sizes = {s: 1 + sympy.Dummy(integer=True, nonnegative=True) for s in divisor.free_symbols}
+    """Return whether a number is from 0 to less than a divisor, whatever the sizes are.
+
+    Rounded parts of the divisor are sizes, too: ``floor(sqrt(N))`` pieces are at least one.
+    """
+    parts = divisor.atoms(sympy.Symbol, sympy.Function)
+    sizes = {part: 1 + sympy.Dummy(integer=True, nonnegative=True) for part in parts}
     return bool(
         number.xreplace(sizes).is_nonnegative and (divisor - number).xreplace(sizes).is_positive
     )
@@ -105,6 +113,59 @@ def remainder(condition: Any) -> tuple[Any, Any] | None:
     return None
 
 
+def fewest_of_remainders(conditions: Iterable[Any]) -> list[Any]:
+    """Return the conditions, the shortest first, those on remainders of a size as few as possible.
+
+    ``N mod 64 != 2`` says nothing that "2 does not divide N" does not; "5 does not divide N" and
+    ``N mod 5 <= 1`` are ``N mod 5 = 1``, "2 does not divide N - 1" is "2 divides N".
+    """
+    fewest, by_size = list[Any](), dict[Any, dict[Any, int]]()
+    for condition in conditions:
+        if period := _period(condition):
+            by_size.setdefault(*condition.free_symbols, {})[condition] = period
+        else:
+            fewest.append(condition)
+    for size, periods in by_size.items():
+        period = math.lcm(*periods.values())
+        fewest += _fewest(size, list(periods), period) if period <= _LONGEST_PERIOD else periods
+    return sorted(fewest, key=lambda condition: (len(str(condition)), str(condition)))
+
+
+def _period(condition: Any) -> int:
+    """Return after how many numbers a condition on remainders of one size repeats; 0 for others."""
+    difference = condition.lhs - condition.rhs
+    rounded = difference.atoms(sympy.floor, sympy.ceiling)
+    slopes = [part.args[0].diff(size) for part in rounded for size in condition.free_symbols]
+    if len(condition.free_symbols) != 1 or not all(slope.is_Rational for slope in slopes):
+        return 0
+    # a rounded quotient is the quotient but for a rest, which repeats
+    rests = {part: part.args[0] - sympy.Dummy() for part in rounded}
+    grows = difference.xreplace(rests).expand().free_symbols & condition.free_symbols
+    return 0 if grows else math.lcm(*(int(slope.q) for slope in slopes))
+
+
+def _fewest(size: Any, conditions: list[Any], period: int) -> list[Any]:
+    """Return the fewest of the conditions on a size's remainders, or one that names the only one.
+
+    Of one condition it is named only if it is 0: "2 does not divide N" stays.
+    """
+    every, needed = frozenset(range(period)), list(conditions)
+    passed = {
+        condition: {x for x in every if evaluate(condition, {size.name: period + x})}
+        for condition in conditions
+    }
+    allowed = every.intersection(*passed.values())
+    for condition in conditions:
+        others = [passed[other] for other in needed if other is not condition]
+        if others and every.intersection(*others) == allowed:
+            needed.remove(condition)
+    divisor, first = period // max(len(allowed), 1), min(allowed, default=0)
+    alone = first < divisor and allowed == set(range(first, period, divisor))
+    if not alone or (first > 0 and len(needed) < 2):
+        return needed
+    return [sympy.Eq(size - divisor * sympy.floor(size / divisor), first, evaluate=False)]
+
+
 def as_division(condition: Any) -> Any:
     """Return "remainder < 1" as "remainder = 0"; other conditions as they are."""
     ends = {"<": 1, "<=": 0}
@@ -120,8 +181,10 @@ def condition_text(condition: Any) -> str:
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
-    if parts := division_in(condition):
-        number, divisor, _ = parts
+    if division := division_in(condition):
+        number, divisor, _ = division
+        parts = [x for x in sympy.Add.make_args(number) if not is_whole(x / divisor)]
+        number = sympy.Add(*parts)
         number = -number if number.could_extract_minus_sign() else number
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)
@@ -172,6 +235,12 @@ def _spelled(expression: Any) -> str:
         number, divisor = floor.args[0].as_numer_denom()
         printed = printed.replace(str(number - divisor * floor), f"{number} mod {divisor}")
     return printed
+
+
+def is_whole(ratio: Any) -> bool:
+    """Return whether a ratio is a polynomial in sizes with whole factors."""
+    factors = ratio.expand().as_coefficients_dict().values()
+    return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
 def rounds_down(part: Any) -> bool:

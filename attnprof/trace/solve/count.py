@@ -135,9 +135,10 @@ def runnable(
             if type(error).__module__.startswith("torch."):
                 return _with_values(target, sizes, error, training=training)
             if backward and evaluated:
-                raise NoBackwardError(
-                    f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
-                ) from error
+                why = f"{error_text(error)}; type --phase forward"
+                if isinstance(error, UnsupportedTensorError):  # forward has its bounds alone
+                    why = str(error)
+                raise NoBackwardError(f"{target.name} has no backward pass: {why}") from error
             asked_wrong = isinstance(error, RequestError)
             failures.append(error if asked_wrong else failure_of(target, sizes, error))
         else:

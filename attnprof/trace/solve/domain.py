@@ -16,6 +16,8 @@ from attnprof.trace.solve.conditions import (
     as_division,
     condition_text,
     division_in,
+    fewest_of_remainders,
+    is_whole,
     is_wider,
     octave,
     remainder,
@@ -48,7 +50,9 @@ class SizeConditions:
     def conditions(self) -> tuple[str, ...]:
         """The conditions in words, the shortest first, without any that the others imply."""
         wider = {x for x in self.essential for y in self.essential if is_wider(x, y)}
-        return tuple(condition_text(x) for x in self.essential if x not in wider)
+        return tuple(
+            map(condition_text, fewest_of_remainders(x for x in self.essential if x not in wider))
+        )
 
     @cached_property
     def essential(self) -> list[Any]:
@@ -206,7 +210,7 @@ class Domain(SizeConditions):
             for sign in [1 if isinstance(part, sympy.floor) else -1]
             for quotient in self._whole.values()
             if ((rest := part.args[0] - quotient).is_Rational and 0 <= sign * rest < 1)
-            or _is_whole(part.args[0] / quotient)
+            or is_whole(part.args[0] / quotient)
         }
         return value.xreplace(quotients)
 
@@ -255,12 +259,6 @@ def _with_quotients(value: Any, rule: Callable[[Any], Any], results: dict[Any, A
 
 def _rounded_up(part: Any) -> Any:
     return rounded_up(part) if rounds_down(part) else part
-
-
-def _is_whole(ratio: Any) -> bool:
-    """Return whether a ratio is a polynomial in sizes with whole factors."""
-    factors = ratio.expand().as_coefficients_dict().values()
-    return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
 @lru_cache(maxsize=4096)
