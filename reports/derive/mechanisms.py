@@ -121,9 +121,9 @@ def _row(known: dict[str, Any], spec: Any, forms: Any) -> Row:
 def comparisons(spec: Any, scope: str, causal: bool, forms: Any) -> Iterator[tuple[str, int]]:
     """At random sizes of the domain: what is not the closed form, and by how much the peak."""
     from attnprof import Workload
+    from attnprof.algebra.values import evaluate
     from attnprof.errors import AttnprofError
     from attnprof.trace.events import KINDS
-    from attnprof.trace.sizes import evaluate
 
     shapes = [dict(shape) for shape in forms.verified_at]
     chance = random.Random(f"{spec.name} {scope} {forms.phase} {causal}")  # noqa: S311 - no secret

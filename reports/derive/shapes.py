@@ -34,12 +34,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError
 from attnprof.measure.memory import measure_peak
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import Target
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 
 PACKAGES, PHASES = ("torch", "transformers"), ("forward", "train")

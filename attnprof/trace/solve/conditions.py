@@ -7,8 +7,8 @@ from typing import Any
 
 import sympy
 
+from attnprof.algebra.values import evaluate
 from attnprof.trace.doubles import Double, DoubleLog2, called
-from attnprof.trace.sizes import evaluate
 
 #: Most levels of a tree whose points torch can count.
 _LEVELS = 60
@@ -122,7 +122,8 @@ def fewest_of_remainders(conditions: Iterable[Any]) -> list[Any]:
     fewest, by_size = list[Any](), dict[Any, dict[Any, int]]()
     for condition in conditions:
         if period := _period(condition):
-            by_size.setdefault(*condition.free_symbols, {})[condition] = period
+            (size,) = condition.free_symbols
+            by_size.setdefault(size, {})[condition] = period
         else:
             fewest.append(condition)
     for size, periods in by_size.items():
