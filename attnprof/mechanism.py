@@ -122,6 +122,9 @@ class Mechanism:
         for name in params:
             if name not in parameters:
                 hint = closest(name, list(parameters)) if parameters else "it takes none"
+                if name == "pattern":  # of model --swap, where the model has the other layers
+                    count, _, others = str(params[name]).partition(":")
+                    hint = f"layers in turn are written {self.name}@{count}+gqa@{others or 1}"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
         return replace(self, **{n: parameter_value(parameters[n], v) for n, v in params.items()})
 
