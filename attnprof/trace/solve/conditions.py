@@ -122,7 +122,8 @@ def fewest_of_remainders(conditions: Iterable[Any]) -> list[Any]:
     fewest, by_size = list[Any](), dict[Any, dict[Any, int]]()
     for condition in conditions:
         if period := _period(condition):
-            by_size.setdefault(*condition.free_symbols, {})[condition] = period
+            (size,) = condition.free_symbols
+            by_size.setdefault(size, {})[condition] = period
         else:
             fewest.append(condition)
     for size, periods in by_size.items():
