@@ -29,8 +29,8 @@ PANELS = {
     "Conditions": "phase causal dtype cache_dtype block_size chunk utilization uncapped device on "
     "kernel optimizer swap settings",
     "Ranks": "ranks bandwidth tensor_parallel pipeline expert_parallel context_parallel "
-    "data_parallel",
-    "Training": "train recompute shard gradient_dtype sequence_parallel",
+    "data_parallel sequence_parallel",
+    "Training": "train recompute shard gradient_dtype",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seeds seed threads wait_policy kept "

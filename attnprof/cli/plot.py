@@ -11,11 +11,12 @@ from typer import Argument
 from attnprof.cli import options as opt
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots import style
+from attnprof.render.plots.series import FIELDS
 
 #: Message on the files that can be plotted.
 DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
@@ -75,7 +76,13 @@ def plot(
 def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
     """Return the reports with only the points whose fields or parameters have these values."""
     selected = list(reports)
+    points = [point for report in reports for point in report.of(ProfileRecord)]
+    params = dict.fromkeys(name for point in points for name in point.params)
     for name, value in parse_set(where, "--where").items():
+        if name not in params and not hasattr(points[0], name):
+            known = [*(field for field in FIELDS if hasattr(points[0], field)), *params]
+            near = closest(name, ["mechanism", "head_dim", *known])
+            raise RequestError(f"--where {name}={value}: results have no {name}; {near}")
         wanted = {text.strip().lower() for text in value.split(",")}
         present: dict[str, None] = {}
         for place, report in enumerate(selected):
@@ -84,9 +91,10 @@ def _select_points(reports: Sequence[Report], where: list[str] | None) -> list[R
             present |= dict.fromkeys(texts.values())
             records = [r for r in report.records if texts.get(id(r), "").lower() in wanted]
             selected[place] = replace(report, records=records)
-        if not any(report.records for report in selected):
+        if missing := sorted(wanted - {text.lower() for text in present}):
             raise RequestError(
-                f"--where {name}={value}: no result has that; {name} is {' or '.join(present)} here"
+                f"--where {name}={value}: no result has {name}={missing[0]}; it is "
+                f"{' or '.join(present)} here"
             )
     return selected
 

@@ -83,7 +83,7 @@ class _Compact(Report):
 
 def load_baseline(path: str | Path) -> Baseline:
     """Return a saved baseline; :class:`RequestError` names the place in the file that is wrong."""
-    hint = f"record one: attnprof baseline -o {path}"
+    hint = "give a file that attnprof baseline wrote, or record one: attnprof baseline -o NEW.json"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
@@ -94,6 +94,7 @@ def load_baseline(path: str | Path) -> Baseline:
         _check_summary(data)
         records = _checked_records(data.get("records"))
     except RequestError as error:
+        hint = f"or record it again: attnprof baseline -o {path}"
         raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
     cases, counted = [], {}
     as_guessed = data["summary"].get("as_guessed") or ()  # older versions lack it

@@ -131,17 +131,18 @@ def _csv(value: Any) -> Any:
 
 
 def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
-    """Return a GitHub table, numbers right-aligned and exact, units in the header.
+    """Return a GitHub table, numbers right-aligned, with all digits, units in the header.
 
-    Columns that are empty in every record are left out, and those not among ``names`` where any
-    are given.
+    Columns that are empty in every record are left out. With ``names`` it is an excerpt: of these
+    columns only, its fractions of six digits.
     """
     columns = [(n, m) for n, m in _columns(report) if _used(report, n) and n in (names or (n,))]
     rule = ["---:" if is_numeric(meta["format"]) else "---" for _, meta in columns]
     rows = (
-        [markdown_text(_markdown(getattr(record, name), meta["format"])) for name, meta in columns]
+        [markdown_text(_markdown(getattr(record, name), meta["format"], exact=not names))
+         for name, meta in columns]
         for record in report.records
-    )
+    )  # fmt: skip
     return markdown_table([markdown_text(heading(*column)) for column in columns], rows, rule)
 
 
@@ -159,9 +160,11 @@ def _used(report: Report, name: str) -> bool:
     return not values or any(v is not None and v not in ("", {}, []) for v in values)
 
 
-def _markdown(value: Any, fmt: str) -> str:
+def _markdown(value: Any, fmt: str, *, exact: bool) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return format_count(value)
+    if exact and isinstance(value, float) and math.isfinite(value):
+        return f"{value:,}"
     return format_value(value, "number" if is_numeric(fmt) else fmt)
 
 

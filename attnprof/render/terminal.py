@@ -43,6 +43,8 @@ _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " 
           "number": "", "ratio": "", "length": ""}  # fmt: skip
 #: Whether the report that is drawn shows numbers with all digits (``--exact``).
 EXACT = ContextVar("exact", default=False)
+#: Floats from here on are further apart than hundredths.
+TWO_DECIMALS = 2**53 / 100
 
 
 class FittedTable:
@@ -281,7 +283,7 @@ def shown_value(value: Any, fmt: str) -> str:
         if EXACT.get() and fmt in _UNITS:
             return f"{value:,}{_UNITS[fmt]}"
         if fmt == "length":
-            return f"{value:,.2f}"
+            return f"{value:,.2f}" if abs(value) < TWO_DECIMALS else f"{value:,}"
     return format_value(value, fmt, short=not EXACT.get())
 
 

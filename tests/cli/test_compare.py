@@ -129,3 +129,12 @@ def answer(attnprof, words):
 ])  # fmt: skip
 def test_the_answer_is_a_sentence(attnprof, words, said):
     assert answer(attnprof, words) == said
+
+
+def test_reasons_of_skipped_mechanisms_stand_at_the_margin(attnprof, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = attnprof("compare -a standard,linformer,low-rank --phase decode").out
+    refused = out[out.index("skipped:") :].partition("\n\n")[0].splitlines()
+    starts = [line.split()[:2] for line in refused if not line.startswith("  ")]
+    assert starts == [["skipped:", "linformer"], ["skipped:", "low-rank"]]
+    assert all(len(line) <= 80 for line in refused)

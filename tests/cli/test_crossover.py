@@ -189,3 +189,14 @@ def test_decoding_compares_a_cache_with_a_fixed_state(attnprof):
     # two rows of d a token against d² + d sums
     assert state["crossover_seq_len"] == (32 * 32 + 32) / (2 * 32)
     assert (state["unit"], state["cheaper_above"]) == ("bytes", "linear")
+
+
+def test_a_crossover_has_no_more_digits_than_a_float_knows(attnprof):
+    ended = attnprof("crossover --d 1000000000 --kind published --metric flops")
+    root = 10**18 + 10**9  # d² + d + 1/2, from token root + 1 on
+    (row,) = [row for row in ended.out.splitlines() if "published  " in row and "FLOPs" in row]
+    assert f"{root + 1:,}" in row
+    assert "1.000000001e+18" in row
+    assert f"{root:,}" not in row
+    exact = attnprof("crossover --d 64 --kind published --metric flops").out
+    assert "4,160.50" in exact

@@ -36,6 +36,9 @@ def test_json_csv_and_markdown_hold_the_same_records(answered, tmp_path, command
         for name, value in record.items():
             if isinstance(value, int) and not isinstance(value, bool):
                 assert int(row[name]) == value
+    cells = {cell.strip().replace(",", "") for cell in shown["markdown"].out.split("|")}
+    numbers = [v for r in data["records"] for v in r.values() if type(v) in (int, float)]
+    assert {str(value) for value in numbers} <= cells  # to the last digit, fractions too
     (tmp_path / "saved.json").write_text(shown["json"].out)
     assert Report.load(tmp_path / "saved.json").to_dict() == data
 

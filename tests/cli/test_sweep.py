@@ -56,7 +56,23 @@ def test_a_part_of_a_sweep_is_drawn(attnprof, tmp_path):
     assert "<!-- linear -->" in drawn
     assert "<!-- sdpa -->" not in drawn
     done = attnprof(f"plot {sweep} --where d_model=65 -o {tmp_path}/r.svg")
-    assert (done.code, "d_model is 32 or 64 here" in done.err) == (2, True)
+    assert (done.code, "no result has d_model=65; it is 32 or 64 here" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("where", "said"), [
+    ("seqlen=64", "results have no seqlen; did you mean seq_len?"),
+    ("heads=2", "results have no heads; did you mean num_heads or head_dim"),
+    ("nonsense=2", "possible: mechanism, head_dim, phase"),
+    ("mechanism=standard,linaer", "no result has mechanism=linaer; it is standard or sdpa"),
+    ("seq_len=64,65", "no result has seq_len=65"),
+])  # fmt: skip
+def test_a_size_that_results_lack_is_not_left_out_of_a_figure_silently(
+    attnprof, tmp_path, where, said
+):
+    sweep = Path(__file__).parents[1] / "render" / "data" / "factorial.jsonl"
+    done = attnprof(f"plot {sweep} --where {where} -o {tmp_path}/r.svg")
+    assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
+    assert not (tmp_path / "r.svg").exists()
 
 
 @pytest.mark.parametrize(("text", "said"), [

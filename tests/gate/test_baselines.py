@@ -126,7 +126,8 @@ def test_a_doctored_baseline_is_a_wrong_request_that_says_where(tmp_path, change
     with pytest.raises(RequestError) as caught:
         load_baseline(path)
     assert says in str(caught.value)
-    assert f"attnprof baseline -o {path}" in str(caught.value)
+    of_ours = "no baseline that can be used" in str(caught.value)  # recorded again in its place
+    assert f"attnprof baseline -o {path if of_ours else 'NEW.json'}" in str(caught.value)
     assert caught.value.exit_code == 2
 
 
@@ -212,3 +213,13 @@ def test_a_view_that_is_new_is_named_though_baselines_have_no_rows_of_views(tmp_
     again = [*rows, replace(rows[1], line="my.py:5")]
     (often,) = compare("a", stored, Counted({"dispatched_operations": 5}, again))
     assert often.why == "aten.view ×2 more"
+
+
+@pytest.mark.parametrize("text", ["# notes", "[]", '{"schema": "attnprof/1", "command": "cost"}'])
+def test_nobody_is_told_to_write_a_baseline_over_a_file_of_something_else(tmp_path, text):
+    path = tmp_path / "notes.json"
+    path.write_text(text)
+    with pytest.raises(RequestError) as raised:
+        load_baseline(path)
+    assert "give a file that attnprof baseline wrote" in str(raised.value)
+    assert f"-o {path}" not in str(raised.value)

@@ -4,12 +4,14 @@ import json
 import math
 import os
 import random
+import re
 
 import pytest
 
 from attnprof.errors import RequestError
 from attnprof.gate.history import count_changes, history_report, time_changes
 from attnprof.record import BaselineRecord, CheckRecord, Report
+from attnprof.render.formats import render
 
 HERE = {"device": "cpu", "device_name": "Fast CPU", "threads": 2, "attnprof": "1"}
 THERE = {**HERE, "device_name": "Slow CPU"}
@@ -147,3 +149,17 @@ def test_values_that_are_no_numbers_are_no_points_and_no_results_a_wrong_request
     save(tmp_path, "0.json", float("nan"), flops=None)
     save(tmp_path, "1.json", 0.01)
     assert len(history_report(tmp_path).records) == 2
+
+
+@pytest.mark.parametrize(("commits", "column"), [
+    (("a1", "b2", "c3"), "commit"), (("", "", ""), "file"), (("a1", "b2", ""), "commit or file"),
+])  # fmt: skip
+def test_the_table_says_whether_a_level_is_known_by_its_commit_or_its_file(
+    tmp_path, commits, column
+):
+    for run, commit in enumerate(commits):
+        save(tmp_path, f"run{run}.json", 0.01, 100 + run, git=commit)
+    text = render(history_report(tmp_path, metrics=["flops"]), "table")
+    heads = next(line for line in text.splitlines() if line.startswith("metric "))
+    assert re.split(r"\s{2,}", heads) == ["metric", "since", column, "level", "ratio"]
+    assert all((commit or f"run{run}.json") in text for run, commit in enumerate(commits) if run)

@@ -191,7 +191,7 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
 def _pareto(records: series.Records) -> style.Figure:
     """Return error against time, each point labelled with its parameters."""
     valid = [r for r in records if r.median_s and r.error is not None]
-    series.need(valid, "no record has an error beside its time")
+    series.need(valid, "no record has an error beside its time: measure with sweep --error")
     return draw_pareto(valid, COSTS["time"], "error")
 
 

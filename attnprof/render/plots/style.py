@@ -182,7 +182,9 @@ def set_3d_view(axes: Any, *labels: str) -> None:
 
 
 def short_count(value: float) -> str:
-    """Return a count for a figure: ``73``, ``4,160.5``, ``1,048,577``."""
+    """Return a count for a figure: ``73``, ``4,160.5``, ``1,048,577``, ``1e+18``."""
+    if value >= 2**53:  # floats do not know their last digits
+        return f"{value:.6g}"
     return f"{value:,.0f}" if value >= 100_000 else f"{value:,.1f}".removesuffix(".0")
 
 

@@ -174,7 +174,8 @@ def history_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(sentence if rows else f"Nothing changed: {sentence}", "bold")
     yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
-    names, formats = ("metric", "since", "commit", "level", "ratio"), {"s": "time", "B": "bytes"}
+    since = " or ".join(sorted({"commit" if row.commit else "file" for row in rows}))
+    names, formats = ("metric", "since", since, "level", "ratio"), {"s": "time", "B": "bytes"}
     for case in dict.fromkeys(row.case for row in rows):
         cells = (
             [f"{r.metric}, {r.machine}" if several and r.machine else r.metric,

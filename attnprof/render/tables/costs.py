@@ -69,8 +69,9 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
             for r in shown
         )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
-        if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
-            yield Text("\n".join([*refused, ""]))
+        if refused := [Hanging(f"skipped: {row.skipped}") for row in rows if row.skipped]:
+            yield from refused
+            yield Text()
     yield Text(COMPARED, style="dim")
 
 
