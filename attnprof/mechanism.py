@@ -119,12 +119,9 @@ class Mechanism:
     def with_params(self, params: dict[str, Any]) -> Self:
         """Return the mechanism with other parameters, given as values or as text."""
         parameters = {item.name: item for item in fields(self)}
-        for name, value in params.items():
+        for name in params:
             if name not in parameters:
                 hint = closest(name, list(parameters)) if parameters else "it takes none"
-                if name == "pattern":  # of model --swap, where the model has the other layers
-                    count, _, others = str(value).partition(":")
-                    hint = f"layers in turn are written {self.name}@{count}+gqa@{others or 1}"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
         return replace(self, **{n: parameter_value(parameters[n], v) for n, v in params.items()})
 

@@ -185,7 +185,8 @@ def _configured(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         base, *settings = term[len(start) :].split("@")
         numbers = [int(x) for x in settings if x.isdecimal() and len(x) <= _DIGITS and int(x)]
         values = dict(x.partition("=")[::2] for x in settings if "=" in x)
-        if len(numbers) > 1 or len(numbers) + len(values) < len(settings):
+        in_turn = any(":" in x for x in values.values())  # pattern=3:1, of model --swap
+        if in_turn or len(numbers) > 1 or len(numbers) + len(values) < len(settings):
             from attnprof.algebra.parser import short
 
             raise RequestError(

@@ -23,12 +23,7 @@ def test_a_hybrid_needs_a_length_if_one_of_its_layers_does():
     assert not registry.get(NAME).abilities.needs_seq_len
 
 
-@pytest.mark.parametrize("number", ["1000000000", "9" * 5000, "0", "x"])
+@pytest.mark.parametrize("number", ["1000000000", "9" * 5000, "0", "x", "pattern=3:1"])
 def test_a_number_of_layers_that_no_model_has_is_refused(number):
     with pytest.raises(RequestError, match="at most 4 digits"):
         registry.get(f"gqa@{number}")
-
-
-def test_the_pattern_of_a_swap_is_refused_with_the_layers_to_write():
-    with pytest.raises(RequestError, match=r"written kimi-delta@5\+gqa@1$"):
-        registry.get("kimi-delta@pattern=5:1")
