@@ -321,8 +321,7 @@ class _Bench:
                         results[index] = call()
 
             references: list[float] = []
-            # no least time: calls that fill one up would have references of their own
-            budget = Budget(5, min_time_s=0.0, max_time_s=place_s, warmup_s=0.0)
+            budget = Budget(5, min_time_s=0.0, max_time_s=place_s, warmup_s=0.0)  # none untimed
 
             def time_reference() -> None:
                 reference_s = self.reference and _reference_s(clock, self.reference)
