@@ -159,7 +159,8 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
             f"its speed changes by a factor of {swing:.1f} from moment to moment (other programs "
             "on its cores): times are of the faster state, and a run may take as much longer"
         )
-        slowdown = max(slowdown, swing / calibration.swing)
+        if swing > SLOWER * calibration.swing:
+            slowdown = swing / calibration.swing
     if differences := "; ".join(
         f"{name.replace('_', ' ')} {calibrated_value}, here {conditions.get(name)}"
         for name, calibrated_value in calibration.conditions.items()

@@ -310,14 +310,14 @@ class PeakMoments:
         return self._among[id(moments)][1]
 
     def leading(
-        self, names: Iterable[Any], runs: Sequence[Mapping[Any, Terms]], indices: Sequence[Index]
+        self, names: frozenset[Any], runs: Sequence[Mapping[Any, Terms]], indices: Sequence[Index]
     ) -> list[Any]:
         """Return the named moments that may be the worst in a run, or beyond all of them.
 
         Runs are those at ``indices`` in equal steps. A moment that differs by no more than another
         one in every order of differences is never above it: a quadratic one may be so from far on.
         """
-        key = tuple(map(id, runs)), tuple(indices)
+        key = names, tuple(map(id, runs)), tuple(indices)
         if key not in self._leading:
             columns = {x: finite_differences(indices, [run[x] for run in runs]) for x in names}
             self._leading[key] = list(runs), [*self._undominated(columns)]
