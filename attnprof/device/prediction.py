@@ -29,6 +29,7 @@ from attnprof.device.operations import Demand, operations_of
 from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
+from attnprof.measure.clocks import threads as thread_count
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
@@ -132,14 +133,15 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
     """Return how many times slower this machine is now than when calibrated, and remarks for users.
 
     The factor is below 1 if it is faster, and 1 if the difference is no more than ``SLOWER``. The
-    reference operation is timed again, and the share of the processors that other programs leave.
-    A speed that changes from moment to moment more than it did while calibrating counts as slower,
-    since calls may take as long. Remarks tell of all this, and of ``conditions`` that
-    differ from the calibration's.
+    reference operation is timed again on the calibration's threads, and the share of the processors
+    that other programs leave. A speed that changes from moment to moment more than it did while
+    calibrating counts as slower, since calls may take as long. Remarks tell of all this, and of
+    ``conditions`` that differ from the calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
-    reference_s, swing, share = machine_speed(READING_S, BUNDLES)
+    with thread_count(calibration.threads):
+        reference_s, swing, share = machine_speed(READING_S, BUNDLES)
     usual_s, usual_share = calibration.reference_s, calibration.cpu_share
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []

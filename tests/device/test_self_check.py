@@ -7,6 +7,7 @@ from math import exp, log
 from random import Random
 
 import pytest
+import torch
 
 from attnprof.device import calibration_run, self_check
 from attnprof.device.calibration import Calibration
@@ -170,6 +171,18 @@ def test_a_reading_of_the_machine_lasts_longer_than_one_state_of_a_shared_proces
         reference_s, swing, share = calibration_run.machine_speed(READING_S, BUNDLES)
         assert (reference_s, swing) == pytest.approx((2e-6, 1.8), rel=0.05)
         assert share == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_machine_is_read_on_the_threads_that_it_was_calibrated_with(monkeypatch, threads):
+    usual = torch.get_num_threads()
+    seconds = {1: 1e-6, 2: 3e-6}
+    monkeypatch.setattr(
+        calibration_run, "machine_speed", lambda *_: (seconds[torch.get_num_threads()], 1.0, 0.9)
+    )
+    known = Calibration(SOME, "cpu", threads, reference_s=seconds[threads], cpu_share=0.9)
+    assert read_machine(known, {}) == (1.0, "")
+    assert torch.get_num_threads() == usual
 
 
 def test_intervals_reach_as_far_as_the_machine_is_off():
