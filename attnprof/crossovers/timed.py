@@ -26,8 +26,9 @@ from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.operations import operations_of
 from attnprof.device.prediction import Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.allocator import memory_kept
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.clocks import cuda_clock, memory_kept, on_device, time_in_turns
+from attnprof.measure.clocks import cuda_clock, on_device, time_in_turns
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.journal import Journal, read
 from attnprof.measure.point import fit

@@ -41,7 +41,8 @@ from attnprof.device.steady_times import (
 from attnprof.device.tables import Benchmark, Call, Sizes, TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError
-from attnprof.measure.clocks import Clock, CudaClock, HostClock, cuda_clock, memory_kept, sample
+from attnprof.measure.allocator import memory_kept
+from attnprof.measure.clocks import Clock, CudaClock, HostClock, cuda_clock, sample
 from attnprof.measure.environment import conditions_now, device_name
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.processes.progress import tell
@@ -297,8 +298,7 @@ class _Bench:
         if benchmark.flops:
             max_work = min(max_work, MAX_PRODUCT_S * self.flops_per_s / benchmark.flops)
         # the fifth size of a product is its layout, not work
-        every = benchmark.places(pass_index, PASSES)
-        places = [place for place in every if prod(place[:4]) <= max_work]
+        places = [x for x in benchmark.places(pass_index, PASSES) if prod(x[:4]) <= max_work]
         places = places or [next(iter(benchmark.places()))]
         return {place: self._readings_at(benchmark, place) for place in places}
 

@@ -36,7 +36,7 @@ from attnprof.device.operations import Demand
 from attnprof.device.product_times import PLAIN, SINGLE_BYTES, Likeness, ProductTimes
 from attnprof.device.tables import TimeTable
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import LARGEST_KEPT
+from attnprof.measure.allocator import LARGEST_KEPT
 from attnprof.units import plural
 
 #: Rows, columns and length of the sums of a product that is pure overhead.

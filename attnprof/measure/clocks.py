@@ -1,12 +1,12 @@
 """Clocks that time single calls of a function, on the CPU or on a GPU's own stream."""
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attnprof.measure.allocator import holes_filled, let_allocator_learn
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
 
@@ -151,23 +151,6 @@ def cuda_clock(torch: Any, device: str) -> CudaClock:
     return CudaClock(torch.cuda, buffer.zero_)
 
 
-#: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
-#: limit grows with the largest block freed so far.
-KEPT = 2**25 - 2**16
-
-
-def let_allocator_learn() -> None:
-    """Allocate and free the largest block that glibc learns to keep.
-
-    A large program has done so anyway. Otherwise earlier work of the process decides whether calls
-    pay page faults: a layer's scores may take twice as long in a new process as in one that has
-    trained a model.
-    """
-    import torch
-
-    torch.empty(KEPT, dtype=torch.uint8, device="cpu")
-
-
 @contextmanager
 def onednn_restored() -> Iterator[None]:
     """Put back whether torch uses oneDNN, after calls that may have switched it off.
@@ -197,6 +180,7 @@ def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
 
 
 @onednn_restored()
+@holes_filled()
 def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sample]:
     """Time calls within a budget, garbage collection off; return the samples in order.
 
@@ -279,7 +263,7 @@ def time_in_turns(
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     seconds: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, seconds, strict=True))
-    with threads(count), onednn_restored():
+    with threads(count), onednn_restored(), holes_filled():
         let_allocator_learn()
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
@@ -292,33 +276,3 @@ def time_in_turns(
                 times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
             pairs.reverse()
     return seconds
-
-
-#: Parameters of glibc's ``mallopt`` (malloc.h).
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
-#: glibc's own: blocks that are mapped, and the largest size below which none is.
-USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
-
-
-@contextmanager
-def memory_kept() -> Iterator[bool]:
-    """Have glibc keep freed memory while the body runs; yield whether it can.
-
-    Afterwards blocks of ``LARGEST_KEPT`` bytes or more are mapped again, as glibc does once it has
-    seen some of that size; but where what was kept left a hole as large, it is used without page
-    faults. What is to pay for them is timed in another process.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc
-        yield False
-        return
-    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
-    try:
-        yield min(mallopt(*one) for one in wanted) == 1
-    finally:
-        usual = (
-            (_MMAP_MAX, USUAL_MAPS), (_MMAP_THRESHOLD, LARGEST_KEPT),
-            (_TRIM_THRESHOLD, 2 * LARGEST_KEPT), (_TOP_PAD, 0),
-        )  # fmt: skip
-        for one in usual:
-            mallopt(*one)

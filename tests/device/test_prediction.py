@@ -22,7 +22,7 @@ from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.clocks import LARGEST_KEPT
+from attnprof.measure.allocator import LARGEST_KEPT
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import PointRequest
 from attnprof.workload import Workload

@@ -1,10 +1,6 @@
 """Clocks, the sampling plan and calls in turns, with time that a test moves by hand."""
 
 import gc
-import os
-import platform
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -90,40 +86,6 @@ def test_no_garbage_is_collected_while_timing_and_onednn_that_a_call_switches_of
     subject = SimpleNamespace(prepare=nothing, call=call)
     time_in_turns([subject, subject], Budget(3, 0, 5, 0), Clock(time))
     assert flags.enabled == before
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_what_a_process_did_before_does_not_decide_which_calls_pay_page_faults():
-    code = """
-import resource, torch
-from attnprof.measure.clocks import KEPT, let_allocator_learn
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        [torch.ones(2**20) for _ in range(6)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-torch.ones(8)
-{}
-faults()
-print(faults())
-"""
-    # a limit that is set from outside does not grow, whatever a process frees
-    settings = {
-        name: text for name, text in os.environ.items()
-        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
-    }  # fmt: skip
-
-    def pages(first):
-        return int(subprocess.run(
-            [sys.executable, "-c", code.format(first)], capture_output=True, text=True, check=True,
-            timeout=60, env=settings,
-        ).stdout)  # fmt: skip
-
-    # 60 tensors of 1,024 pages are new or are not; without a first block it is the place of others
-    # in memory that decides
-    if pages("large = bytearray(KEPT); del large") > 1000:
-        pytest.skip("this C library keeps no large blocks, whatever was freed before")
-    assert pages("let_allocator_learn()") < 1000
 
 
 class FakeCuda:

@@ -16,7 +16,8 @@ from torch.utils.benchmark import Timer
 from attnprof.cli.measurement import set_wait_policy
 from attnprof.errors import RequestError
 from attnprof.measure import environment, memory, point
-from attnprof.measure.clocks import KEPT, Clock, threads
+from attnprof.measure.allocator import KEPT
+from attnprof.measure.clocks import Clock, threads
 from attnprof.measure.memory import MARK, Event
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject

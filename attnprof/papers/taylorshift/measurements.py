@@ -19,7 +19,8 @@ from attnprof.crossovers.peaks import peak_of, search_near
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.crossovers.time_search import TimeSearch
-from attnprof.measure.clocks import memory_kept, threads, time_in_turns
+from attnprof.measure.allocator import memory_kept
+from attnprof.measure.clocks import threads, time_in_turns
 from attnprof.measure.environment import describe_environment, git_state
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
