@@ -17,6 +17,7 @@ and the layers of that one's own check::
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -190,8 +191,8 @@ def main() -> None:
 
 def output_flag(base: Path, usual: Path) -> str:
     """Return the option by which a page lies elsewhere than usual."""
-    root = usual.parents[2]
-    return "" if base == usual else f" --output {base.absolute().relative_to(root)}"
+    path, root = base.absolute(), usual.parents[2]
+    return "" if base == usual else f" --output {os.path.relpath(path, root)}"
 
 
 def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
