@@ -282,18 +282,12 @@ def _derivable(module: ModuleType) -> list[str]:
 
 def _near(path: str, name: str, module: ModuleType) -> str:
     defined = _derivable(module)
-    public = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
-    hint = closest(name, sorted({*defined, *public}))
-    names = defined or public
-    if hint.startswith("did you mean"):
-        return hint
-    below = {
-        one
-        for _, defined_names in _definitions(module)
-        for one in defined_names
-        if not one.startswith("_")
-    }
-    if below and (near := closest(name, sorted(below))).startswith("did you mean"):
-        return near
-    more = ", …" if len(names) > _SHOWN else ""
-    return f"it defines {', '.join(names[:_SHOWN])}{more}" if names else f"{path} {_NOTHING}"
+    callables = [n for n, v in vars(module).items() if callable(v)]
+    below = (one for _, names in _definitions(module) for one in names)
+    for names in ([*defined, *callables], below):
+        hint = closest(name, sorted({one for one in names if not one.startswith("_")}))
+        if hint.startswith("did you mean"):
+            return hint
+    public = defined or [one for one in callables if not one.startswith("_")]
+    more = ", …" if len(public) > _SHOWN else ""
+    return f"it defines {', '.join(public[:_SHOWN])}{more}" if public else f"{path} {_NOTHING}"

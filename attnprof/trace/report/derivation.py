@@ -10,7 +10,7 @@ from attnprof.algebra.values import Value, evaluate
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import Size, Trace, added, bound, flops_of
-from attnprof.trace.request.target import Sizes
+from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.units import grouped
 
 
@@ -251,15 +251,59 @@ def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
     storages: dict[int, tuple[list[str], Size]] = {}
     for call in trace.calls:
         names, before = _path(shown[call.module]), phase == "backward" and call.part == "forward"
-        freed = [(name, -size) for owners, size in map(storages.__getitem__, call.died)
-                 for name in owners]  # fmt: skip
+        changes = [(owners, -size, 0) for owners, size in map(storages.__getitem__, call.died)]
         storages |= {number: (names, size) for number, size in call.born}
-        for name, size in [*freed, *((name, call.takes) for name in names if before)]:
-            if before:
-                start[name].append(size)
-            else:
-                steps[name].append((size, 0, 0))
-        for name in names if not before else ():
-            steps[name].append((call.takes, call.workspace, 0))
+        for owners, size, workspace in [*changes, (names, call.takes, call.workspace)]:
+            for name in owners:
+                if before:
+                    start[name].append(size)
+                else:
+                    steps[name].append((size, workspace, 0))
     active = [name for name in start if storages and steps[name]]
     return {name: running_maximum(added(start[name]), steps[name]) for name in active}
+
+
+# -- curves over the length, for the figure of a page ----------------------------------------
+#: Quantities that are drawn, in this order.
+DRAWN = ("flops", "bytes_moved", "peak_bytes")
+#: The length in the middle if none is asked for, and how often it is halved and doubled: a block
+#: length that divides it divides most of these.
+MIDDLE, DOUBLINGS = 4096, 6
+#: How far below a length one is tried: formulas of a shorter last block hold at no whole blocks.
+BELOW = 8
+
+
+def curves_of(derivation: Derivation) -> list[dict[str, Any]]:
+    """Return a curve over N for each phase and drawn quantity that has a formula."""
+    curves = []
+    for phase, forms in derivation.phases.items() if "N" in derivation.symbols else ():
+        sizes, lengths = _lengths_inside(derivation, forms)
+        for quantity in DRAWN if len(lengths) > 1 else ():
+            expression = forms.formulas[quantity].expression
+            if expression is not None:
+                values = [float(evaluate(expression, {**sizes, "N": n})) for n in lengths]
+                curve = {"phase": phase, "quantity": quantity, "sizes": sizes}
+                curves.append({**curve, "seq_len": lengths, "value": values})
+    return curves
+
+
+def _lengths_inside(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str, int], list[int]]:
+    """Return sizes for the symbols other than N, and lengths at which the formulas hold with them.
+
+    The sizes are the asked ones, else usual ones, else the sizes of a run that agreed.
+    """
+    names = [name for name in derivation.symbols if name != "N"]
+    middle = derivation.asked.get("N", MIDDLE)
+    lengths = [int(middle * 2.0**n) for n in range(-DOUBLINGS, DOUBLINGS + 1)]
+    verified = forms.verified_at[-1] if forms.verified_at else {}
+    usual = {**verified, **LARGE}
+    for choice in ({**usual, **derivation.asked}, usual, verified):
+        sizes = {name: choice[name] for name in names if name in choice}
+        if len(sizes) < len(names):
+            continue
+        near = (range(n, max(0, n - BELOW), -1) for n in lengths)
+        inside = (next((m for m in some if forms.holds({**sizes, "N": m})), 0) for some in near)
+        distinct = list(dict.fromkeys(filter(None, inside)))
+        if len(distinct) > 1:
+            return sizes, distinct
+    return {}, []

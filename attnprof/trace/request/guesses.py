@@ -91,13 +91,14 @@ class Request:
         inputs = [f'"{item.spelled}"' for item in self.guessed_inputs.values()]
         return {flag: every for flag, every in (("--arg", args), ("--input", inputs)) if every}
 
-    def with_guesses(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
+    def with_guesses(self, args: Mapping[str, Any], input_texts: Mapping[str, str]) -> "Request":
         """Return the request with these arguments and inputs added as guesses."""
+        inputs = texts.parse_inputs(input_texts)
         bases = {base_of(name) for name in inputs}
         kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
         return replace(
             self, args={**self.args, **args}, inputs={**kept, **inputs}, notes=[],
-            guessed_args=dict(args), guessed_inputs=dict(inputs),
+            guessed_args=dict(args), guessed_inputs=inputs,
         )  # fmt: skip
 
     def target(

@@ -7,10 +7,9 @@ passes there, at several sizes, becomes expressions (:func:`_fitted`): 256 at N 
 
 import ast
 import inspect
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -93,7 +92,7 @@ def uses(
 def _request_for(model: Any, request: Request) -> Request:
     """Return the request for a model, with the typed arguments that it takes, too."""
     parameters = signatures.parameters_of_class(model, model.__name__)
-    args = {n: x for n, x in request.args.items() if re.split(r"[.\[]", n)[0] in parameters}
+    args = {n: x for n, x in request.args.items() if base_of(n) in parameters}
     return Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
 
 
@@ -163,8 +162,7 @@ def _base(target: Target, length: int) -> dict[str, int]:
 
 def _run(owner: Any, target: Target, sizes: Mapping[str, int]) -> Any:
     """Run a model up to its call of the owner: return that, or an error, or another end."""
-    calls = list[Use]()
-    with _watched(owner, calls.append):
+    with _watched(owner) as calls:
         ended = outcome(target, sizes, training=False, most=_OPERATIONS)
     return calls[0] if calls else ended
 
@@ -181,19 +179,19 @@ def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
 
 
 @contextmanager
-def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
-    """Report a call of an ``owner`` module inside to ``see``, and end the run there.
+def _watched(owner: Any) -> Iterator[list[Use]]:
+    """Yield a list that gets the call of an ``owner`` module, which ends the run.
 
     Modules of the owner's file keep the arguments that they are built with.
     """
-    call = owner.forward
+    calls, call = list[Use](), owner.forward
 
     @wraps(call)
     def called(self: Any, *args: Any, **named: Any) -> Any:
         if type(self) is not owner:
             return call(self, *args, **named)
         inputs = _arguments_by_name(call, self, args, named)
-        see(Use(_leaves(self.__dict__.get(_ARGUMENTS, {})), _leaves(inputs)))
+        calls.append(Use(_leaves(self.__dict__.get(_ARGUMENTS, {})), _leaves(inputs)))
         raise _CalledError
 
     kinds = [kind for kind in names_around(owner).values() if _is_module(kind)]
@@ -202,7 +200,7 @@ def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
             if kind.__module__ == owner.__module__ and "__init__" in vars(kind):
                 stack.enter_context(patch.object(kind, "__init__", _storing_init(kind.__init__)))
         stack.enter_context(patch.object(owner, "forward", called))
-        yield
+        yield calls
 
 
 def _storing_init(build: Any) -> Any:
@@ -323,25 +321,18 @@ def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
 
 
 def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
-    if len(lines) == 1:  # a line is shown as one
-        name, offset = lines[0]
-        constant = share * offset
-        if constant.denominator != 1:
-            raise _UnlikeCallsError
-        return _times(share, [name]) + _signed(constant)
-    if any(offset.denominator != 1 for _, offset in lines):
+    """Return a share of a product of lines; one line has no brackets: ``2*N - 1``."""
+    import sympy
+
+    single = len(lines) == 1
+    constants = [share * lines[0][1]] if single else [offset for _, offset in lines]
+    if any(constant.denominator != 1 for constant in constants):
         raise _UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
-    return _times(share, [f"({n}{_signed(o)})" if o else n for n, o in order])
-
-
-def _signed(number: Fraction) -> str:
-    return f" {'+' if number > 0 else '-'} {abs(number)}" if number else ""
-
-
-def _times(share: Fraction, factors: list[str]) -> str:
-    number = [str(share.numerator)] if share.numerator != 1 else []
-    return "*".join(number + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")
+    # symbols that do not commute stay in this order
+    factors = [sympy.Symbol(name, commutative=False) + offset for name, offset in order]
+    product = sympy.Mul(share, *factors)
+    return str(sympy.expand(product) if single else product)
 
 
 def _repair(owner: Any, request: Request, use: Use) -> Repair:

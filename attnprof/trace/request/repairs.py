@@ -27,7 +27,7 @@ from attnprof.trace.request.signatures import (
     plain_value,
 )
 from attnprof.trace.request.target import EVEN, Target, at, base_of
-from attnprof.trace.request.texts import Named, as_size, parse_inputs
+from attnprof.trace.request.texts import Named, as_size
 
 #: Messages about one number where a pair is needed.
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
@@ -365,7 +365,7 @@ class Tries:
     def _run(self, change: Repair, first: Target) -> Target | Failed | None:
         """Return a change's target, or its failure if it does not run; None if none is built."""
         try:
-            target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
+            target = self.build(self.request.with_guesses(change.args, change.inputs))
         except AttnprofError:
             return None
         error = self.fails(target)
