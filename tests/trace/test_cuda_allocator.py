@@ -21,10 +21,6 @@ from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import record
 
 
-def peaks(allocator):
-    return allocator.requested.peak, allocator.allocated.peak, allocator.reserved.peak
-
-
 def after(*sizes):
     allocator = CachingAllocator()
     return allocator, [allocator.take(size) for size in sizes]
@@ -33,6 +29,7 @@ def after(*sizes):
 @pytest.mark.parametrize(
     ("size", "allocated", "reserved"),
     [
+        (0, 0, 0),
         (1, 512, 2 * MIB),
         (513, 1024, 2 * MIB),
         (MIB, MIB, 2 * MIB),
@@ -46,13 +43,8 @@ def after(*sizes):
 )
 def test_one_request(size, allocated, reserved):
     allocator, _ = after(size)
-    assert peaks(allocator) == (size, allocated, reserved)
-
-
-def test_no_bytes_are_no_block():
-    allocator, blocks = after(0)
-    assert blocks == [None]
-    assert peaks(allocator) == (0, 0, 0)
+    levels = allocator.requested, allocator.allocated, allocator.reserved
+    assert tuple(level.peak for level in levels) == (size, allocated, reserved)
 
 
 def test_small_requests_share_a_segment_until_it_is_full():

@@ -29,7 +29,7 @@ from attnprof.trace.request.configurations import (
 from attnprof.trace.request.failures import Repair
 from attnprof.trace.request.guesses import Request, of_class
 from attnprof.trace.request.repairs import Tries
-from attnprof.trace.request.target import DEFAULT, Expression, Target, base_of, folded
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Target, base_of, folded
 from attnprof.trace.request.texts import Named
 from attnprof.trace.run.runs import outcome
 
@@ -356,12 +356,9 @@ def _as_argument(value: Any) -> Any:
     return value
 
 
-def _as_input(value: Any) -> Any:
+def _as_input(value: Any) -> str:
     """Return a value as ``--input`` takes it; "" for an object that nobody can type."""
     if isinstance(value, Shape):
-        dims = ", ".join(value.sizes) + ("," if len(value.sizes) == 1 else "")
-        return f"{dims or '()'} {value.dtype}".strip()
-    if isinstance(value, Expression):
-        return f"={value.text}"
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return repr(value) if plain else ""
+        return Input("", tuple(map(Expression, value.sizes)), value.dtype).text
+    plain = value is None or isinstance(value, bool | int | float | str | Expression)
+    return Input("", value=value, literal=True).text if plain else ""

@@ -263,14 +263,14 @@ def _heads(failed: Failed) -> Iterator[Repair]:
 def _with_class(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with one token more than an image has: that of the class."""
     for item in failed.guessed_inputs.values():
-        if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
+        if tokens := re.search(r"B, (\w+\*\w+), ", item.text):
             yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {failed.width}"})
 
 
 def _numbers_said(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with a number of the message for the length or the width."""
-    bodies = {name: item.spelled.partition(": ")[2]
-              for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
+    inputs = failed.guessed_inputs.items()
+    bodies = {name: item.text for name, item in inputs if not item.literal}
     width, input_sizes = at(as_size(failed.width), failed.sizes), failed.input_sizes
     numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
     for number in [n for n in numbers if 4 < n < 5000 and n not in input_sizes][:4]:

@@ -26,7 +26,6 @@ DTYPES = {
     **{name: name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")},
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "int": "int32",
 }  # fmt: skip
-_FORMAT = re.compile(rf" +({'|'.join(DTYPES)})$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INPUT_HOW = (
     '--input "{}": type a name, a colon and sizes, like --input "x: B, N, h*d", with a number '
@@ -178,7 +177,8 @@ def _without_brackets(text: str) -> tuple[str, str]:
 
 def _is_shape(piece: str) -> bool:
     """Return whether a text is sizes in brackets, perhaps with a number format."""
-    body, brackets = _without_brackets(_FORMAT.sub("", piece))
+    sizes, _, last = piece.rpartition(" ")
+    body, brackets = _without_brackets(sizes if last in DTYPES else piece)
     return bool(brackets) and len(parts_of(body)) > 1
 
 
