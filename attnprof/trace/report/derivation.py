@@ -222,7 +222,7 @@ def _equal_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Sub
             for name, now in shown.items():
                 if f"{now}.".startswith(f"{part.name}."):
                     shown[name] = together + now.removeprefix(part.name)
-        yield _merged(same, together)
+        yield _repeated(same[0], len(same), together)
 
 
 def _cost(part: Submodule) -> tuple[Any, ...]:
@@ -230,14 +230,14 @@ def _cost(part: Submodule) -> tuple[Any, ...]:
     return part.flops, part.flops_itself, part.parameters, part.times, inside
 
 
-def _merged(same: list[Submodule], name: str) -> Submodule:
-    inside = zip(*(part.inside for part in same), strict=True)
+def _repeated(part: Submodule, times: int, name: str) -> Submodule:
+    """Return so many equal submodules as one of this name."""
     sums = ("times", "flops", "flops_itself", "parameters")
     return replace(
-        same[0],
+        part,
         name=name,
-        inside=tuple(_merged(list(one), f"{name}.{one[0].last}") for one in inside),
-        **{name: added([getattr(part, name) for part in same]) for name in sums},
+        inside=tuple(_repeated(one, times, f"{name}.{one.last}") for one in part.inside),
+        **{field: added([getattr(part, field)] * times) for field in sums},
     )
 
 

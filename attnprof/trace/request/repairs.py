@@ -181,10 +181,9 @@ def _wider(failed: Failed) -> Iterator[Repair]:
     for times in (2, 3):
         if re.search(rf"\b{wide}\b.*\b{times * wide}\b", failed.text):
             for item in failed.guessed_inputs.values():
-                dims = [dim.text for dim in item.dims]
-                if dims[-1:] == [failed.width]:
-                    dims[-1] = f"{times}*{failed.width}"
-                    yield Repair(inputs={item.name: ", ".join(dims)})
+                if item.text.endswith(f", {failed.width}"):
+                    start = item.text.removesuffix(failed.width)
+                    yield Repair(inputs={item.name: f"{start}{times}*{failed.width}"})
 
 
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
