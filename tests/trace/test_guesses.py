@@ -580,9 +580,9 @@ class Grid(Layer):
 def test_sizes_are_values_of_a_call():
     inputs = ["x: B, H*W, h*d", "size.0: =H", "size.1: =W"]
     assert target_of(Grid).spelled_inputs == inputs
-    assert target_of(Grid, inputs=["size: =(H, W)"]).spelled_inputs == [
-        "x: B, N, h*d", *inputs[1:]
-    ]  # fmt: skip
+    for size in ("=(H, W)", "=H, W"):
+        typed = target_of(Grid, inputs=[f"size: {size}"])
+        assert typed.spelled_inputs == ["x: B, N, h*d", *inputs[1:]]
     derivation = derived(target_of(Grid, inputs=inputs), ("forward",))
     assert str(derivation.expression("matmul_flops", "forward")) == "2*B*H*W*d**2*h**2"
 

@@ -40,8 +40,8 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.worlds import UnsupportedTensorError
 from attnprof.user_code import error_text, is_place, loaded
 
-#: Repairs tried at most, and seconds of processor time for all of them.
-_TRIES, _SECONDS = 64, 8.0
+#: Repairs tried at most.
+_TRIES = 64
 #: Operations of each run.
 _OPERATIONS = 3000
 #: Tokens at which a guess is tried, in turn: the code's tables may be shorter than the first.
@@ -207,7 +207,7 @@ def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
     symbols = {*target.symbols}
     if used := _as_model_calls_it(build, request, subject, symbols, have_all=True):
         return used
-    tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
+    tries = Tries(build, request, subject, failure, _TRIES)
     if repaired := tries.until_one_runs(target, error):
         note = f"tried first: {first}: {error_text(error)}"
         return replace(repaired, notes=(*repaired.notes, note))

@@ -152,7 +152,7 @@ def _reach_module(owner: Any, model: Any, request: Request, target: Target) -> T
     error = fails(target)
     if error is None:
         return target
-    tries = Tries(partial(of_class, model), request, model, fails, _REPAIRS, _SECONDS)
+    tries = Tries(partial(of_class, model), request, model, fails, _REPAIRS)
     return tries.until_one_runs(target, error) or target
 
 

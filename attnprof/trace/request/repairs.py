@@ -40,6 +40,8 @@ _MASKS_OF = {name for name, usual in INPUTS.items()
              if usual == "None" and not re.search("past|cache|state", name)}  # fmt: skip
 #: Guesses changed at once, at most.
 _MOST_CHANGES = 5
+#: Processor seconds for all tries.
+_SECONDS = 8.0
 #: A request made ready to run.
 Build = Callable[[Request], Target]
 
@@ -324,8 +326,7 @@ def repairs_of(failed: Failed) -> Iterator[Repair]:
 class Tries:
     """Changes of a request's guesses, tried until one target does not fail; ``changes`` has them.
 
-    ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
-    ``seconds`` of processor time.
+    ``fails`` returns what a target raises, or None. There are at most ``most`` tries.
     """
 
     build: Build
@@ -333,7 +334,6 @@ class Tries:
     subject: Any
     fails: Callable[[Target], Exception | None]
     most: int
-    seconds: float
     changes: list[Repair] = field(default_factory=list)
 
     def until_one_runs(self, first: Target, error: Exception) -> Target | None:
@@ -345,7 +345,7 @@ class Tries:
         """
         root = Failed(self.subject, self.request, first, error, first)
         waiting = [(root, repairs_of(root))]
-        end = time.process_time() + self.seconds
+        end = time.process_time() + _SECONDS
         while waiting and len(self.changes) < self.most and time.process_time() < end:
             failed, repairs = waiting[0]
             repair = next(repairs, None)

@@ -131,8 +131,8 @@ def parse_inputs(texts: Texts) -> dict[str, Input]:
     Several shapes, like ``(B, N, d), (B, M, d)``, are a tuple of tensors: ``name.0``, ``name.1``.
     Raises :class:`RequestError` for anything else.
     """
-    groups = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
-    return {item.name: item for several in groups for item in several}
+    pairs = _pairs(texts, ":", INPUT_HOW)
+    return {item.name: item for name, value in pairs for item in _inputs(name, value)}
 
 
 def _inputs(name: str, value: Any) -> Iterator[Input]:
@@ -154,16 +154,22 @@ def _inputs(name: str, value: Any) -> Iterator[Input]:
             parts = pieces if len(pieces) <= MOST_SIZES else ()
     elif isinstance(value, tuple | list) and any(isinstance(x, tuple | list) for x in value):
         parts, brackets = value, "[" if isinstance(value, list) else "("
-    for path, part in _by_path(name, parts, brackets or "("):
+    for path, part in _by_path(name, parts, brackets):
         yield from _inputs(path, part)
     if not parts:
         yield _input(name, value)
 
 
-def _by_path(name: str, parts: Iterable[Any], brackets: str) -> Iterator[tuple[str, Any]]:
-    """Yield parts of an argument with names: ``x[0]`` in square brackets, ``x.0`` in others."""
+def _by_path(name: str, parts: Sequence[Any], brackets: str) -> Iterator[tuple[str, Any]]:
+    """Yield parts of an argument with names: ``x[0]`` in square brackets, ``x.0`` in others.
+
+    A single part without brackets is the argument itself.
+    """
+    if len(parts) == 1 and not brackets:
+        yield name, parts[0]
+        return
     for at, part in enumerate(parts):
-        yield f"{name}[{at}]" if brackets == "[" else f"{name}.{at}" if brackets else name, part
+        yield f"{name}[{at}]" if brackets == "[" else f"{name}.{at}", part
 
 
 def _without_brackets(text: str) -> tuple[str, str]:
