@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from attnprof import registry
 from attnprof.trace.events import Call, Trace, peak
-from attnprof.trace.report.cuda_allocator import (
-    MIB,
-    CachingAllocator,
-    CudaPeaks,
-    cublas_workspace,
-    predict_cuda,
-)
+from attnprof.trace.report.cuda_allocator import MIB, CachingAllocator, CudaPeaks, predict_cuda
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import record
 
@@ -132,8 +126,3 @@ def test_requested_bytes_are_the_derived_peak_without_kernels_own_memory(name, t
     assert all(call.workspace == 0 for call in trace.calls)
     assert prediction.requested == peak(trace, "train")
     assert prediction.requested <= prediction.allocated <= prediction.reserved
-
-
-def test_workspaces_of_products_by_device():
-    assert cublas_workspace((8, 0)) == 8.125 * MIB
-    assert cublas_workspace((9, 0)) == 32 * MIB

@@ -12,7 +12,7 @@ from attnprof.algebra.orders import leading_terms, total
 from attnprof.algebra.values import evaluate
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, times_of
-from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
+from attnprof.trace.report.cuda_allocator import CUBLAS_WORKSPACE, HOPPER_WORKSPACE, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, curves_of, submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import live_bytes
@@ -127,8 +127,8 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, An
     # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
     cuda = {
         **{f"{kind}_bytes": size for kind, size in asdict(predict_cuda(trace, phase, at)).items()},
-        "cublas_workspace_bytes": cublas_workspace((8, 0)),
-        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
+        "cublas_workspace_bytes": CUBLAS_WORKSPACE,
+        "cublas_workspace_bytes_hopper": HOPPER_WORKSPACE,
     }
     return {**fields, **moment, "cuda": cuda}
 
