@@ -80,20 +80,15 @@ def uses(
     end = time.process_time() + _SECONDS
     for model in _models(owner):
         with suppress(AttnprofError):
-            of_model = _request_for(model, request)
+            takes = signatures.parameters_of_class(model, model.__name__)
+            args = {name: x for name, x in request.args.items() if base_of(name) in takes}
+            of_model = Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
             target = of_class(model, of_model)
             if (symbols <= {*target.symbols}) == have_all:
                 for call in _calls_at_lengths(owner, _reach_module(owner, model, of_model, target)):
                     yield model.__name__, _repair(owner, request, call)
         if time.process_time() > end:
             return
-
-
-def _request_for(model: Any, request: Request) -> Request:
-    """Return the request for a model, with the typed arguments that it takes, too."""
-    parameters = signatures.parameters_of_class(model, model.__name__)
-    args = {n: x for n, x in request.args.items() if base_of(n) in parameters}
-    return Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
 
 
 def _models(owner: Any) -> list[Any]:
@@ -128,14 +123,13 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
     distinct = list[Use]()
     for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
         base = _base(target, length)
-        others = [{**base, name: 2 * size} for name, size in base.items()]
-        others += [{name: 3 * size for name, size in base.items()}]
+        doubled = [{**base, name: 2 * size} for name, size in base.items()]
+        runs = [base, *doubled, {name: 3 * size for name, size in base.items()}]
         with suppress(_UnlikeCallsError):
-            first = _first_call(owner, target, base)
-            calls = [_first_call(owner, target, sizes) for sizes in others]
+            first, *others = [_first_call(owner, target, sizes) for sizes in runs]
             use = Use(
-                _fitted_each(base, first.arguments, [call.arguments for call in calls]),
-                _fitted_each(base, first.inputs, [call.inputs for call in calls]),
+                _fitted_each(base, first.arguments, [call.arguments for call in others]),
+                _fitted_each(base, first.inputs, [call.inputs for call in others]),
             )
             if use not in distinct:
                 distinct.append(use)
