@@ -318,15 +318,16 @@ def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
     """Return a share of a product of lines; one line has no brackets: ``2*N - 1``."""
     import sympy
 
-    single = len(lines) == 1
-    constants = [share * lines[0][1]] if single else [offset for _, offset in lines]
+    constants = [share * lines[0][1]] if len(lines) == 1 else [offset for _, offset in lines]
     if any(constant.denominator != 1 for constant in constants):
         raise _UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
+    factors = [sympy.Symbol(name) + offset for name, offset in order]
+    if len(factors) == 1:
+        return str(sympy.expand(share * factors[0]))
+    texts = [f"({factor})" if factor.args else str(factor) for factor in factors]
     # symbols that do not commute stay in this order
-    factors = [sympy.Symbol(name, commutative=False) + offset for name, offset in order]
-    product = sympy.Mul(share, *factors)
-    return str(sympy.expand(product) if single else product)
+    return str(sympy.Mul(share, *(sympy.Symbol(text, commutative=False) for text in texts)))
 
 
 def _repair(owner: Any, request: Request, use: Use) -> Repair:
