@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from attnprof.algebra.maxima import running_maximum
@@ -203,8 +203,7 @@ def submodules(trace: Trace, phase: str) -> list[Submodule]:
 
 def _path(name: str) -> list[str]:
     """Return a name after the names it is inside of: ``["", "layers", "layers.0"]``."""
-    parts = name.split(".") if name else []
-    return [".".join(parts[:end]) for end in range(len(parts) + 1)]
+    return ["", *accumulate(name.split("."), "{}.{}".format)] if name else [""]
 
 
 def _equal_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
