@@ -98,17 +98,14 @@ def _first_run(target: Target, asked_sizes: Sizes, *, training: bool) -> tuple[T
     """
     free = "N" in set(target.symbols) - set(asked_sizes)
     shorter = [{**asked_sizes, "N": length} for length in SHORTER] if free else []
-    tries = [
-        *((sizes, False) for sizes in (asked_sizes, *shorter[:1]) if free),
-        (asked_sizes, True),
-    ]
+    tries = [(sizes, False) for sizes in (asked_sizes, *shorter[:1]) if free]
     failures = []
-    for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
+    for sizes, even in (*tries, *((sizes, True) for sizes in (asked_sizes, *shorter))):
         try:
             return runnable(target, sizes, training=training, even=even), sizes
         except RequestError as error:
-            failures.append(error)
-    raise failures[len(tries) - 1]
+            failures += [error] if sizes is asked_sizes else []
+    raise failures[-1]
 
 
 def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
@@ -142,10 +139,8 @@ def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], M
             where = sizes_text(sizes)
             message = f"{target.name} does not run at {where}: {error_text(error)}"
             if isinstance(error, TooLongError):
-                message = (
-                    f"{where} is outside of where the formula of {target.name} holds, and a run "
-                )
-                message += f"there takes {error}"
+                message = f"{where} is outside of where the formula of {target.name} holds, and a "
+                message += f"run there takes {error}"
             raise RequestError(message) from error
 
     return counted

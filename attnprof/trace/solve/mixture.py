@@ -30,7 +30,7 @@ from attnprof.trace.solve.accounts import (
 )
 from attnprof.trace.solve.lattice import Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.symbolic import SymbolicRun, turns_of
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
 
 #: Most runs along one size; runs made after counts fit, in search of numbers at which peaks do.
@@ -48,11 +48,6 @@ _PERIOD = 6
 
 #: Numbers of a size at which runs fit, and the rows of values there, by name.
 Axis = tuple[SampledSizes, Mapping[Any, Row]]
-
-
-def turns_of(name: str) -> Any:
-    """Return the symbol of a size's number of whole blocks, ``blocks of N``."""
-    return symbol(f"blocks of {name}")
 
 
 @dataclass

@@ -140,16 +140,11 @@ class SizePlan:
         """Return the first number (of blocks) of a size."""
         if self.blocks[name] != 1:
             return 2
-        inside = any(symbol(name) in block.free_symbols for block in self.blocks.values())
-        return _BLOCK if inside else self.base[name]
+        return _BLOCK if self.is_block(name) else self.base[name]
 
-
-def plan_of_numbers(
-    target: Target, hints: Sizes, base: Mapping[str, int], runs: Runs, *, by_module: bool
-) -> SizePlan:
-    """Return a plan in which every size is a number, from ``base`` on."""
-    blocks = dict.fromkeys(target.symbols, sympy.Integer(1))
-    return SizePlan(target, hints, base, blocks, by_module=by_module, concrete=runs)
+    def is_block(self, name: str) -> bool:
+        """Return whether a size is the length of another one's blocks."""
+        return any(symbol(name) in block.free_symbols for block in self.blocks.values())
 
 
 def plan_for(

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import sympy
+
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Call, Trace, totals_by_phase
@@ -196,8 +198,6 @@ def _agrees_in_blocks(formulas: "Mixed", turns: int, runs: Runs, *, ragged: bool
 
 def _with_case(case: tuple[Any, Any], otherwise: Any) -> Any:
     """Return a piecewise formula: that of the case where its condition holds, else another one."""
-    import sympy
-
     cases = otherwise.args if isinstance(otherwise, sympy.Piecewise) else [(otherwise, True)]
     return sympy.Piecewise(case, *cases, evaluate=False)
 
