@@ -130,8 +130,6 @@ def sides_of(size: Any) -> list[Terms]:
 
 def maxima_in(size: Any) -> list[Any]:
     """Return the maxima that a size has as terms: ``[Max(B, N)]`` of ``2*Max(B, N) + d``."""
-    if isinstance(size, int):
-        return []
     by_monomial = size if isinstance(size, Mapping) else terms(size)
     return [x for x, n in by_monomial.items() if isinstance(x, sympy.Max) and n > 0]
 

@@ -209,8 +209,7 @@ class _Search:
             if name:  # next, with a number for this size
                 size = self.asked_sizes.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
-        narrowed = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True)
-        partial = narrowed or partial
+        partial = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True) or partial
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
     def _over_fewer_sizes(

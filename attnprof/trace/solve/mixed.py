@@ -97,16 +97,13 @@ class Mixed(Solution):
             end = self.ends[name] * self.unit(name, sizes)
             if size > end or size < self.least[name] or size % stride != rest % stride:
                 return False
-        return self._block_fits(sizes) and self.conditions.holds(sizes)
-
-    def _block_fits(self, sizes: Sizes) -> bool:
-        if self.blocks is None:
-            return True
-        least = self.turns * self.blocks.at(sizes) + (not self.whole_only)  # else one block more
-        if self.sized_blocks and sizes[self.blocks.name] < least:
-            return False
+        if blocks := self.sized_blocks:
+            least = self.turns * blocks.at(sizes) + (not self.whole_only)  # else one block more
+            if sizes[blocks.name] < least:
+                return False
         rest = self._remainder(sizes)
-        return not (self.whole_only and rest) and rest not in self.left_out
+        left_out = rest in self.left_out or (self.whole_only and rest)
+        return not left_out and self.conditions.holds(sizes)
 
     @property
     def sized_blocks(self) -> Blocks | None:

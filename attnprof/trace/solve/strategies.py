@@ -323,7 +323,9 @@ def _by_plan(
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verify(method, formulas, shapes)
-    if not _holds_at_asked(formulas, attempt, shapes):
+    ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
+    further = replace(formulas, ends=ends)  # beyond verified ends if none is a branch
+    if not any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes)):
         return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
         return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
@@ -345,13 +347,6 @@ def _reach_asked(formulas: Mixed, asked_sizes: Sizes, runs: Runs) -> None:
     with suppress(OutOfBudgetError):
         if formulas.fits(shape, runs):
             formulas.reach(shape)
-
-
-def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
-    """Return whether formulas hold at the asked sizes; beyond verified ends if none is a branch."""
-    ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
-    further = replace(formulas, ends=ends)
-    return any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes))
 
 
 def in_class(attempt: Attempt) -> Forms | FailedPlan:
