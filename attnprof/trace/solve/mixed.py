@@ -345,7 +345,7 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
     least = few if longest > LONG else least
     affordable = int(_ALL_CHECKS / max(longest, 1))
     many = max(least, min(most, affordable))
-    probes = telling_sizes(sizes, sizes[0], many)
+    probes = telling_sizes(sizes, many)
     if name not in FIRST and longest > SHORT:  # layers of every kind
         probes = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
     border: int | None = None
@@ -355,7 +355,7 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
             raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
         border, sizes = size, sizes[: sizes.index(last) + 1]
         more = min(_MORE_CHECKS, affordable)
-        probes = telling_sizes(sizes, sizes[0], more) if more > many else []
+        probes = telling_sizes(sizes, more) if more > many else []
     if border is not None:
         formulas.borders.append(f"the code branches at {name} = {border}")
         formulas.branches[name] = border

@@ -216,9 +216,8 @@ class FittedMixture:
         self.accounts = self.mixture.accounts(self.runs)
         names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
-        every = [rows_of(column) for column in columns.values()]
         self._polynomials: dict[Row, Mapping[Index, Fraction] | None] = {}
-        self._fit({row for rows in every for row in rows.values()})
+        self._fit({row for column in columns.values() for row in rows_of(column).values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
         if unknown:
