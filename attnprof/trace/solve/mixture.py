@@ -178,21 +178,18 @@ class Mixture:
             self.alike = False
             axes = self._axes()
         self.plan.extend()
-        samples = {name: along for name, (along, _) in axes.items()}
-        for name, axis in samples.items():  # earlier axes were made before later bases were known
-            if None in [self.run({**self.base, name: x}) for x in axis.xs]:
-                raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
+        samples = [along for along, _ in axes.values()]
         indices = indices_for(list(axes.values()))
-        nodes = [axis.nodes for axis in samples.values()]
+        nodes = [axis.nodes for axis in samples]
         points = [tuple(map(getitem, nodes, index)) for index in indices]
-        base = tuple(self.base.values())
-        for place, axis in enumerate(samples.values()):
+        base = tuple(self.base.values())  # earlier axes were made before later bases were known
+        for place, axis in enumerate(samples):
             along = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
             points += [point for point in along if point not in points]
         attempted = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
         if len(runs := [run for run in attempted if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
-        return FittedMixture(self, Lattice(list(samples.values()), indices, points), runs)
+        return FittedMixture(self, Lattice(samples, indices, points), runs)
 
 
 @dataclass

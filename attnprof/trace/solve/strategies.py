@@ -242,8 +242,8 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         except NoFormulaError as further:
             raise pinned or further from None
     if shapes is None:
-        takes_any_length = "N" not in attempt.asked_sizes
-        if takes_any_length and (pins := whole_block_exclusions(symbolic, hints)):
+        pins = [] if "N" in attempt.asked_sizes else whole_block_exclusions(symbolic, hints)
+        if pins:
             result = replace(attempt, pins=pins).outcome(by_mixing)
             if not isinstance(result, FailedPlan):
                 return result
