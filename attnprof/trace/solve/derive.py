@@ -224,12 +224,12 @@ class _Search:
         unasked = {"N", "B"} - set(self.asked_sizes)
         pinned = {size.name for pin in failed.pins for size in pin.free_symbols}
         numbers = [(symbol(name), size) for name, size in self.asked_sizes.items()]
-        if not any(pin.args in numbers for pin in failed.pins):
+        cases = {pin.args[0].name for pin in failed.pins if pin.args in numbers}
+        if not cases:
             return None
         anywhere = {name for name in pinned if self._is_pinned_anywhere(name, phases)}
         pinned -= unasked if all_pinned else unasked | anywhere
-        wanted = any(pin.args in numbers and pin.args[0].name in pinned for pin in failed.pins)
-        if not anywhere.isdisjoint(_LOOPED) or not wanted or (all_pinned and not anywhere):
+        if not (anywhere.isdisjoint(_LOOPED) and cases & pinned) or (all_pinned and not anywhere):
             return None
         usual = {**hints_for(self.target.symbols, {}), **self.asked_sizes}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
