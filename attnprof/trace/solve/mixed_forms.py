@@ -1,6 +1,6 @@
 """Turn a plan of sizes into formulas: fit its runs, write them over sizes, extend their domain."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,7 +85,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         if blocks is None or whole_only:
             raise
         fitted, whole_only = Mixture(plan, phases, ragged=False).fitted(), True
-    write = _writer(fitted, blocks, runs, whole_only=whole_only) if blocks else None
+    write = Writer(fitted, blocks, runs, whole_only) if blocks else None
     fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
@@ -104,8 +104,10 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     base = fitted.mixture.base
     # whole blocks may begin to be alike later
     turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
-    first = {**base, blocks.name: turns} if blocks else base
-    least = {name: _least_size(blocks, name, x, whole_only=whole_only) for name, x in first.items()}
+    least = {**base}
+    if blocks:
+        tokens = int(blocks.block) * turns + 2 * (not whole_only) if blocks.block.is_Integer else 2
+        least[blocks.name] = tokens
     axes = dict(zip(base, fitted.lattice.axes, strict=True))
     steps = {x: axis.xs[1] - axis.xs[0] for x, axis in axes.items()}
     formulas = Mixed(
@@ -151,12 +153,6 @@ def _is_curved(peak: Any, size: Any) -> bool:
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
-def _least_size(blocks: Blocks | None, name: str, base: int, *, whole_only: bool) -> int:
-    if blocks is None or name != blocks.name:
-        return base
-    return int(blocks.block) * base + 2 * (not whole_only) if blocks.block.is_Integer else 2
-
-
 def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
     """Return the conditions that all runs relied on; alike ones become one, over the numbers."""
     alike: dict[Any, list[Any]] = {}
@@ -182,18 +178,17 @@ def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
 class Writer:
     """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
 
-    Checked by runs of whole blocks at ``shapes``, which decide between the ``roundings`` of a
-    length to a number of blocks.
+    Runs of whole blocks decide between the roundings of a length to a number of blocks.
     """
 
     fitted: FittedMixture
     blocks: Blocks
     runs: Runs
-    shapes: Sequence[Sizes] = ()
-    roundings: Sequence[str] = ("ceil", "floor")
+    whole_only: bool
 
     def __post_init__(self) -> None:
-        runs = ((shape, self.runs.run_or_none(shape)) for shape in self.shapes)
+        self._roundings = ("whole",) if self.whole_only else ("ceil", "floor")
+        runs = ((shape, self.runs.run_or_none(shape)) for shape in self._shapes())
         self._traces = [(shape, trace) for shape, trace in runs if trace]
         mixture, traces = self.fitted.mixture, [trace for _, trace in self._traces]
         ragged, *whole = [[*map(key_of, x.calls)] for x in (self.fitted.runs[0].trace, *traces)]
@@ -206,6 +201,15 @@ class Writer:
             self.fitted.examples |= account.example
             for name in account.sizes:
                 self.fitted.sizes.setdefault(name, 0)
+
+    def _shapes(self) -> Iterator[Sizes]:
+        """Yield shapes of whole blocks, if these are not the only ones."""
+        hints, base = self.fitted.mixture.plan.hints, self.fitted.mixture.base
+        for more in () if self.whole_only else (1, 2, 4):
+            shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in hints.items()}
+            shape |= base
+            turns = base[self.blocks.name] + more
+            yield {**shape, self.blocks.name: self.blocks.at(shape) * turns}
 
     @cached_property
     def whole(self) -> FittedMixture:
@@ -224,7 +228,7 @@ class Writer:
     def size(self, name: Any, expression: Any) -> Any:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
         values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._accounts]
-        for rounding in self.roundings:
+        for rounding in self._roundings:
             if all(evaluate(expression, self.blocks.inside(s, rounding)) == v for s, v in values):
                 return self.blocks.written(expression, rounding)
         whole = self.whole.sizes.get(name, 0)
@@ -236,7 +240,7 @@ class Writer:
         if sides is None:
             return None
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
-        for rounding in self.roundings:
+        for rounding in self._roundings:
             if all(
                 max(evaluate(x, self.blocks.inside(s, rounding)) for x in sides) == v
                 for s, v in values
@@ -251,16 +255,3 @@ class Writer:
             (most(self.blocks.written(x, "ceil") for x in sides), True),
             evaluate=False,
         )
-
-
-def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bool) -> Writer:
-    if whole_only:
-        return Writer(fitted, blocks, runs, roundings=("whole",))
-    plan, base = fitted.mixture.plan, fitted.mixture.base
-    shapes = []
-    for more in (1, 2, 4):
-        shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
-        shape |= base
-        block = blocks.at(shape)
-        shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
-    return Writer(fitted, blocks, runs, shapes)
