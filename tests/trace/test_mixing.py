@@ -17,12 +17,11 @@ from attnprof.trace.report.records import answer, disjoint_lengths, ends_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import families
-from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.mixed import Mixed, trimmed
 from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
 from reports.derive.cases.loops import HEADS, blockwise, chunked, recurrence
 from tests.oracles.memory import allocator_peak
 from tests.trace.checks import check, shown
