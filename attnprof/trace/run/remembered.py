@@ -135,15 +135,12 @@ class Remembering(EagerMode):
         device = self._device(result)
         for place, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
-                return self._view(place, tensor, layout) if tensor.dtype == result.dtype else None
+                if tensor.dtype != result.dtype:
+                    return None
+                further = result.storage_offset() - tensor.storage_offset()  # wherever that begins
+                return Remembering._make_view, (place, *layout[:2], further, device)
         entries = storage.nbytes() // result.element_size()
         return Remembering._new, (entries, layout, result.dtype, device)
-
-    def _view(self, place: int, tensor: Any, layout: Any) -> Making:
-        """Return how a view of an operand is made again, wherever that begins."""
-        sizes, strides, offset = layout
-        further = offset - tensor.storage_offset()
-        return Remembering._make_view, (place, sizes, strides, further, self._device(tensor))
 
     def _operand(self, tensors: list[Any], place: int) -> Any:
         return tensors[place]
@@ -155,19 +152,22 @@ class Remembering(EagerMode):
         offset = tensors[place].storage_offset() + further
         with self._below():
             view = torch.as_strided(tensors[place], sizes, strides, offset)
-        return view if self._fake is None else self._faked(self._fake, view, device)
+        return self._faked(view, device)
 
     def _new(self, _tensors: list[Any], entries: Any, layout: Any, dtype: Any, device: Any) -> Any:
         """Return a new tensor whose storage holds so many entries."""
         with self._below():
             tensor = torch.empty(entries, dtype=dtype, device="meta").as_strided(*layout)
-        return tensor if self._fake is None else self._faked(self._fake, tensor, device)
+        return self._faked(tensor, device)
 
-    def _faked(self, mode: FakeTensorMode, meta: Any, device: torch.device) -> Any:
-        """Return a fake tensor for a meta tensor: torch sets the same attributes on each of them.
+    def _faked(self, meta: Any, device: torch.device) -> Any:
+        """Return the fake tensor for a meta tensor, which itself is the result in a meta world.
 
-        So the first one of a device is torch's, and its attributes are copied to the others.
+        Torch sets the same attributes on each: those of the first one of a device are copied.
         """
+        mode = self._fake
+        if mode is None:
+            return meta
         attributes = self._attributes.get(device)
         if attributes is None:
             fake = FakeTensor(mode, meta, device)

@@ -234,7 +234,7 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, (list, set, deque, tuple)):
         parts = list(value)
     elif isinstance(value, CellType):
-        parts = _contents(value)
+        parts = [x for x in (_cell_content(value),) if x is not _GONE]
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
@@ -259,13 +259,6 @@ def _is_users(kind: type) -> bool:
     """Return whether user code defines a class."""
     name = str(getattr(kind, "__module__", ""))
     return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
-
-
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # nothing yet
-        return []
 
 
 def _results(cache: Any) -> list[Any]:
@@ -304,7 +297,7 @@ def _views(place: Any) -> list[Any]:
 def _cell_content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # emptied meanwhile
+    except ValueError:  # nothing yet, or no longer
         return _GONE
 
 
@@ -334,23 +327,19 @@ def _flat(contents: Any) -> Iterable[Any]:
 def _restore(place: Any, before: Any, keys: Iterable[Any]) -> None:
     if isinstance(place, CellType):
         place.cell_contents = before[0] if before else None
-    elif isinstance(place, list):
-        place[:] = before
-    elif isinstance(place, (set, deque)):
+    elif isinstance(place, (list, set, deque)):
         place.clear()
         (place.update if isinstance(place, set) else place.extend)(before)
-    elif isinstance(place, type):
-        for name in keys:
-            if name in before:
-                type.__setattr__(place, name, before[name])
-            else:
-                type.__delattr__(place, name)
     else:
+        kind: Any = _kind(place)
+        put, drop = kind.__setitem__, kind.__delitem__
+        if isinstance(place, type):
+            put, drop = type.__setattr__, type.__delattr__
         for key in keys:
             if key in before:
-                _kind(place).__setitem__(place, key, before[key])
+                put(place, key, before[key])
             else:
-                _kind(place).__delitem__(place, key)
+                drop(place, key)
 
 
 def _kind(place: Any) -> Any:
