@@ -58,7 +58,6 @@ class Remembering(EagerMode):
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.clear()
         self._made = {} if fake and fake.shape_env is not None else _KNOWN
-        self._attributes: dict[torch.device, dict[str, Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -161,28 +160,8 @@ class Remembering(EagerMode):
         return self._faked(tensor, device)
 
     def _faked(self, meta: Any, device: torch.device) -> Any:
-        """Return the fake tensor for a meta tensor, which itself is the result in a meta world.
-
-        Torch sets the same attributes on each: those of the first one of a device are copied.
-        """
-        mode = self._fake
-        if mode is None:
-            return meta
-        attributes = self._attributes.get(device)
-        if attributes is None:
-            fake = FakeTensor(mode, meta, device)
-            self._attributes[device] = dict(vars(fake))
-            return fake
-        fake = torch.Tensor._make_subclass(
-            FakeTensor, meta, meta.requires_grad, dispatch_device=True,
-            device_for_backend_keys=attributes["_fake_device"],
-        )  # fmt: skip
-        if mode._allow_unsafe_data_ptr_access:
-            torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
-        else:
-            torch._C._set_throw_on_mutable_data_ptr(fake)
-        vars(fake).update(attributes)
-        return fake
+        """Return the fake tensor for a meta tensor, which itself is the result in a meta world."""
+        return meta if self._fake is None else FakeTensor(self._fake, meta, device)
 
     @contextmanager
     def _below(self) -> Iterator[None]:
