@@ -54,8 +54,8 @@ def forward(x: Any, *args: Any) -> tuple[Any, ...]:
 
 def backward(x: Any, *args: Any) -> tuple[Any, ...]:
     """Return shapes of gradients of the input, of weights and biases, and of the first states."""
-    likes = (x, *args[:4], args[4], args[5])
-    return tuple(torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes)
+    in_rows = torch.contiguous_format
+    return tuple(torch.empty_like(like, memory_format=in_rows) for like in (x, *args[:6]))
 
 
 def _products(call: Any) -> Counts:

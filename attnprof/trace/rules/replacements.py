@@ -318,10 +318,9 @@ def _plain_of(func: Any) -> Any:
     schema = getattr(func, "_schema", None)  # an operation of higher order has none
     if schema is None or [item.name for item in schema.arguments if item.is_out] != ["out"]:
         return None
-    packet = func.overloadpacket
+    packet, inputs = func.overloadpacket, _inputs_of(func)
     others = (getattr(packet, name) for name in packet.overloads())
-    others = (other for other in others if other is not func)
-    return next((other for other in others if _inputs_of(other) == _inputs_of(func)), None)
+    return next((x for x in others if x is not func and _inputs_of(x) == inputs), None)
 
 
 def _inputs_of(func: Any) -> list[tuple[str, str]]:

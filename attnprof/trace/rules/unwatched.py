@@ -86,7 +86,9 @@ class Watch:
             meets = isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim()
             # the engine reuses a gradient that nobody else holds
             meets &= by_engine and _holders(args[0]) == self._engine_only
-            placed = adds or (meets and _node_name() not in _SUMMING)
+            node = _current_autograd_node()
+            sums = node is not None and node.name() in _SUMMING
+            placed = adds or (meets and not sums)
         else:
             new = by_engine and func in _PLACING and zeros == args[0].untyped_storage()._cdata
             placed = new or (by_engine and self._continues(func, args))
@@ -108,11 +110,6 @@ class Watch:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
             self._node_storages |= {x.untyped_storage()._cdata for x in tensors_in(out)}
-
-
-def _node_name() -> str:
-    node = _current_autograd_node()
-    return "" if node is None else str(node.name())
 
 
 def _trains(tensor: Any) -> bool:

@@ -22,7 +22,7 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.remainders import Rests, SizeClasses, at_once, keeping_roots, once_each
+from attnprof.trace.run.remainders import Rests, SizeClasses, keeping_roots, once_each
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -38,14 +38,11 @@ _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "netwo
 may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 #: Most of torch's arithmetic on sizes, as methods of its nodes.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
-#: Questions to a comparison, most of which compare a size with itself.
-_QUESTIONS = ("guard_bool", "expect_true", "guard_or_false", "guard_or_true")
 #: Roundings of a float.
 _ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
 #: Decorators of these methods during a symbolic run.
 _ON_NODES: dict[tuple[str, ...], Callable[..., Any]] = {
     _ARITHMETIC: once_each,
-    _QUESTIONS: at_once,
     _ROUNDING: keeping_roots,
 }
 #: Packages of ours that work on sizes, and run no layer.
@@ -140,8 +137,6 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
-        added: list[tuple[dict[str, Any], str]] = []
-        stack.callback(_remove, added)
         outside = {"range": _Range} | ({"int": _Integer} if integers else {})
         for module in foreign_modules():
             if module.__name__.startswith(_OURS):
@@ -150,13 +145,8 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
             for name in ("range",) if is_ours else outside:
                 if name not in vars(module):
                     module.__dict__[name] = outside[name]
-                    added.append((vars(module), name))
+                    stack.callback(vars(module).pop, name)
         yield
-
-
-def _remove(added: list[tuple[dict[str, Any], str]]) -> None:
-    for names, name in added:
-        del names[name]
 
 
 class _RangeType(type):
@@ -254,18 +244,21 @@ def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
     return [module for module in named if isinstance(module, ModuleType)]
 
 
+def _conversions(node: Any) -> Conversions:
+    """Return the conversions of the run that a size belongs to; new ones for other sizes."""
+    conversions: Conversions | None = getattr(node.shape_env, "conversions", None)
+    return conversions or Conversions()
+
+
 def _number(node: Any, *_place: Any) -> float:
-    conversions = getattr(node.shape_env, "conversions", None)
-    return (conversions if isinstance(conversions, Conversions) else Conversions()).value(node)
+    return _conversions(node).value(node)
 
 
 _plain_int: Any = torch.SymInt.__int__
 
 
 def _int_of(size: Any) -> int:
-    conversions = getattr(size.node.shape_env, "conversions", None)
-    if isinstance(conversions, Conversions):
-        conversions.whole = True
+    _conversions(size.node).whole = True
     return int(_plain_int(size))
 
 
