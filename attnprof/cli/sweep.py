@@ -148,11 +148,12 @@ class _Files:
         """Write the CSV from the journal, unless it was written within ``at_most_every_s``."""
         if self.csv is None or time.monotonic() - self._written < at_most_every_s:
             return
+        from attnprof.device.calibration import with_roofline
         from attnprof.measure.sweep import load_results
         from attnprof.render.formats import render_csv
 
         if self.journal.exists():
             with reading_back():
-                results = load_results(self.journal)
+                results = with_roofline(load_results(self.journal))
             write_whole(self.csv, render_csv(results))
         self._written = time.monotonic()
