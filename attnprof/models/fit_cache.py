@@ -15,6 +15,7 @@ from typing import Any
 
 from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
+from attnprof.models.hub_config import field_of, text_config
 from attnprof.models.mfu_sizes import together
 from attnprof.models.text_run import TextRun, run_without_values
 from attnprof.models.whole import NoCacheError, WholeModel, cache_in, cache_parts
@@ -67,7 +68,7 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
     model without a cache.
     """
-    latent = getattr(run.model.config, "kv_lora_rank", None)
+    latent = field_of(text_config(run.model.config), "kv_lora_rank")
     ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
     layers = list(_layers(run.result, subject.name))
     caches = [

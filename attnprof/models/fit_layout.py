@@ -24,7 +24,7 @@ from attnprof.models.fit_formats import (
     stored_entries,
 )
 from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import role_of, subject_sizes
+from attnprof.models.mfu_sizes import IDLE, further_layers, role_of, subject_sizes
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.swap import Swap, notes_on
@@ -41,6 +41,8 @@ RECOMPUTE = ("none", "selective", "full")
 #: What of weights, gradients and optimizer is divided among data-parallel ranks.
 SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 
+#: Projections to latents, and to rows for several tokens, that no rank has a part of.
+_WHOLE_PROJECTIONS = r"\b(?!o_)\w+_a_proj|\.compressor\.\w+_proj"
 #: Options of serving alone, and values of them that are true of training, too.
 _SERVING = {
     "dtype": ("bfloat16", "bf16"), "cache_dtype": (), "block_size": (), "chunk": (), "uncapped": (),
@@ -137,7 +139,8 @@ class FitModel:
     product, or before and after the activation; of the experts that a token is sent to). ``finer``:
     entries of tensors by their GGUF names. ``stored``: each role's entries by the formats that the
     file names. ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers
-    have mechanisms of ours.
+    have mechanisms of ours. ``idle``: entries of weights that text does not run, as of vision.
+    ``longest``: the most tokens that the configuration is for, 0 if it does not say.
     """
 
     sizes: ModelSizes
@@ -153,6 +156,8 @@ class FitModel:
     dropout: bool = False
     source: str = ""
     swapped: bool = False
+    idle: int = 0
+    longest: int = 0
 
     @property
     def layers(self) -> int:
@@ -180,6 +185,8 @@ def fit_model(
     whole = configuration(config_fields, str(name))
     run = text_run(subject, **({"use_cache": True} if served else {}))
     sizes = subject_sizes(subject, text_config(whole), run)
+    notes = tuple(x.replace(IDLE, "held, though text does not run it") for x in sizes.notes)
+    sizes = replace(sizes, mtp_layers=further_layers(config_fields), notes=notes)
     if served and whole.is_encoder_decoder:
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
@@ -189,11 +196,12 @@ def fit_model(
         return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
 
     modules = {name: name.rpartition(".")[0] for name in weights}
+    roles = {name: role_of(run, name, weight) for name, weight in weights.items()}
     stored = stored_entries(
         config_fields,
         (
-            (module, type(run.modules[module]).__name__, role, weights[name].numel())
-            for name, module in modules.items() if (role := role_of(run, name, weights[name]))
+            (module, type(run.modules[module]).__name__, roles[name], weights[name].numel())
+            for name, module in modules.items() if roles[name]
         ),
     )  # fmt: skip
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
@@ -203,9 +211,10 @@ def fit_model(
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     return FitModel(
         sizes, cache_layout(run, subject) if served else (), config_fields, inner, chosen,
-        subject.experts, len(with_experts), entries("_a_proj"),
+        subject.experts, len(with_experts), entries(_WHOLE_PROJECTIONS),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
+        sum(weight.numel() for name, weight in weights.items() if not roles[name]), subject.longest,
     )  # fmt: skip
 
 

@@ -92,7 +92,14 @@ def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]
             one.layers * (1 - Fraction(one.kv_heads, t)) * (one.key_dim + one.value_dim) * hidden
             for one in model.sizes.attention if one.kv_heads < t
         )  # fmt: skip
-    return {role: x * stage_share(role, model, options) for role, x in by_role.items()}
+    by_role = {role: x * stage_share(role, model, options) for role, x in by_role.items()}
+    return by_role | ({"idle": Fraction(model.idle, t)} if model.idle else {})
+
+
+def trained_entries(model: FitModel, options: FitOptions) -> Fraction:
+    """Return the parameters of the fullest rank that a step over text changes."""
+    by_role = entries_of_rank(model, options)
+    return sum(by_role.values(), Fraction(0)) - by_role.get("idle", 0)
 
 
 def layer_share(model: FitModel, options: FitOptions) -> Fraction:
@@ -133,8 +140,8 @@ def ranks_of(role: str, options: FitOptions) -> int:
 
 def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
     """Return the bytes of an entry of a role, if matrices in layers are in the format ``name``."""
-    if entry >= HALF:
-        return entry
+    if entry >= HALF or role == "idle":
+        return max(entry, Fraction(HALF))
     matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
     if name == "mxfp4":
         matrix = role == "expert"
@@ -158,16 +165,16 @@ def row_parts(one: LayerCache, options: FitOptions) -> tuple[Fraction, Fraction]
     """Return the bytes of a token's keys and values, and of what no window limits, on one rank.
 
     Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
-    each 128, the rotary part in half precision; an indexer's key with one scale.
+    each 128, the rotary part in half precision. An indexer's key beside a latent row has numbers of
+    a byte and one scale in every format (vLLM, SGLang).
     """
     name, of_values = options.cache_formats()
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
     row = heads * (one.key_dim * ENTRY_BYTES[name] + one.value_dim * ENTRY_BYTES[of_values])
-    index = one.index * ENTRY_BYTES[name]
-    if name == "fp8_ds_mla" or (one.latent and one.index and name == "fp8"):
+    sparse = bool(one.latent and one.index)
+    if name == "fp8_ds_mla" or (sparse and name == "fp8"):
         row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
-        index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
-    return row, index
+    return row, Fraction(one.index + SINGLE if sparse else one.index * ENTRY_BYTES[name])
 
 
 def state_bytes(one: LayerCache, options: FitOptions) -> int:
@@ -247,6 +254,16 @@ def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
         keys = min(rank_tokens, window) if window else rank_tokens
         total += -(-keys // page) * page * row + state
     return ceil(total)
+
+
+def added_bytes(model: FitModel, options: FitOptions) -> int:
+    """Return the bytes that one more token adds to a sequence's cache on one rank, on average.
+
+    Pages aside; a window that is full adds nothing.
+    """
+    tokens = -(-options.seq_len // options.context_parallel)
+    growing = (row for row, window, _ in _kept(model, options) if not window or tokens < window)
+    return ceil(sum(growing, Fraction(0)) / options.context_parallel)
 
 
 def cache_formula(model: FitModel, options: FitOptions) -> str:
