@@ -81,7 +81,8 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
     """
     if fixed := [name for name in subject.inputs if name not in ("input_ids", "decoder_input_ids")]:
         raise RequestError(
-            f"{subject.name} takes {', '.join(fixed)}: FLOPs a token are of models of tokens"
+            f"{subject.name} takes {', '.join(fixed)}: FLOPs a token and fit are of models of "
+            "tokens; type attnprof model for a pass over it"
         )
     run = run or text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))

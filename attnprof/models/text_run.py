@@ -180,7 +180,9 @@ class TextRun:
         named = self.modules.items()
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
-        inputs = getattr(self.model, "get_input_embeddings", lambda: None)()
+        inputs = None
+        with suppress(AttributeError, NotImplementedError):  # of models of two parts
+            inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
 
 

@@ -162,6 +162,22 @@ def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave
     assert "routers left out" in "; ".join(dropped(sizes, "megatron"))
 
 
+EXPERTS_ELSEWHERE = {
+    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 3, "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+             "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2}},
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2, 2], "head_dim": 8},
+    "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", EXPERTS_ELSEWHERE)
+def test_experts_that_a_token_meets_are_found_in_parts_and_lists(model_type):
+    weights = sizes_of(
+        {**SIZES, **TOKENS, "model_type": model_type, **EXPERTS_ELSEWHERE[model_type]}
+    ).weights["expert"]
+    assert 2 * weights.active == weights.entries > 0
+
+
 def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file_names_them():
     fields = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
     without, named = sizes_of(fields), sizes_of({**fields, "num_nextn_predict_layers": 1})
@@ -279,6 +295,7 @@ def test_the_written_file_says_its_source_and_refuses_other_requests():
         ((DENSE, 10, "plam"), "did you mean palm"),
         ((DENSE, 10, "palm", "decode"), "possible: forward, train"),
         (({"model_type": "vit"}, 10), "models of tokens"),
+        (({"model_type": "clip"}, 10), "type attnprof model"),
         (("no-such-model", 10), "no model is called"),
         (("my.py:factory", 10), "config.json"),
     ],
