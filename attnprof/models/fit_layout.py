@@ -5,8 +5,8 @@ same run (:mod:`attnprof.models.fit_cache`). Entry point: :func:`fit_model`.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
@@ -24,11 +24,11 @@ from attnprof.models.fit_formats import (
     stored_entries,
 )
 from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import IDLE, further_layers, role_of, subject_sizes
+from attnprof.models.mfu_sizes import IDLE, further_layers, role_of, subject_sizes, together
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.swap import Swap, notes_on
-from attnprof.models.text_run import text_run
+from attnprof.models.text_run import TextRun, text_run
 
 #: The longest context that is asked for.
 LONGEST = 2**50
@@ -140,7 +140,8 @@ class FitModel:
     entries of tensors by their GGUF names. ``stored``: each role's entries by the formats that the
     file names. ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers
     have mechanisms of ours. ``idle``: entries of weights that text does not run, as of vision.
-    ``longest``: the most tokens that the configuration is for, 0 if it does not say.
+    ``longest``: the most tokens that the configuration is for, 0 if it does not say. ``by_layer``:
+    entries of a role in each layer, and whether a layer has a cache.
     """
 
     sizes: ModelSizes
@@ -158,6 +159,7 @@ class FitModel:
     swapped: bool = False
     idle: int = 0
     longest: int = 0
+    by_layer: Mapping[str | LayerCache, Counter[int]] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:
@@ -209,13 +211,31 @@ def fit_model(
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
+    caches = cache_layout(run, subject) if served else []
     return FitModel(
-        sizes, cache_layout(run, subject) if served else (), config_fields, inner, chosen,
+        sizes, together(cache for _, cache in caches), config_fields, inner, chosen,
         subject.experts, len(with_experts), entries(_WHOLE_PROJECTIONS),
         {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
         sum(weight.numel() for name, weight in weights.items() if not roles[name]), subject.longest,
+        _by_layer(run, roles, caches),
     )  # fmt: skip
+
+
+def _by_layer(
+    run: TextRun, roles: Mapping[str, str], caches: Iterable[tuple[int, LayerCache]]
+) -> dict[str | LayerCache, Counter[int]]:
+    """Return the entries of each role in each layer, and the numbers of layers with each cache."""
+    by_layer = defaultdict[str | LayerCache, Counter[int]](Counter)
+    owners = {name: name.rpartition(".")[0] for name, role in roles.items() if role}
+    layers = {name: run.places[owner].layer for name, owner in owners.items()}
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(filter(None, layers.values())))}
+    for name, weight in run.model.named_parameters():
+        if path := layers.get(name):
+            by_layer[roles[name]][numbers[path]] += weight.numel()
+    for number, cache in caches:
+        by_layer[cache][number] += 1
+    return by_layer
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:

@@ -9,6 +9,7 @@ some.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -102,9 +103,20 @@ def trained_entries(model: FitModel, options: FitOptions) -> Fraction:
     return sum(by_role.values(), Fraction(0)) - by_role.get("idle", 0)
 
 
-def layer_share(model: FitModel, options: FitOptions) -> Fraction:
-    """Return the share of all layers that the fullest stage of the pipeline has."""
-    return Fraction(-(-model.layers // options.pipeline), model.layers or 1)
+def layer_share(
+    model: FitModel, options: FitOptions, kind: str | LayerCache | None = None
+) -> Fraction:
+    """Return the share of all layers that the fullest stage of the pipeline has.
+
+    Of a role's weights or a cache that not all layers have, that of the stage with most of it.
+    """
+    counts = model.by_layer.get(kind) if kind is not None else None
+    if not counts:
+        return Fraction(-(-model.layers // options.pipeline), model.layers or 1)
+    size, stages = -(-max(model.layers, 1 + max(counts)) // options.pipeline), Counter[int]()
+    for number, count in counts.items():
+        stages[number // size] += count
+    return Fraction(max(stages.values()), counts.total())
 
 
 def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
@@ -115,7 +127,7 @@ def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
     if options.pipeline == 1:
         return Fraction(1)
     if role not in ("embedding", "head"):
-        return layer_share(model, options)
+        return layer_share(model, options, role)
     larger = max(("embedding", "head"), key=model.sizes.entries)
     return Fraction(role == larger)
 
@@ -225,13 +237,14 @@ def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int,
     If states are in pages (:func:`page_tokens`), layers form groups of as many layers as the rarer
     kind has. Groups share page numbers, and the last group may have empty places.
     """
-    tokens, share = page_tokens(model, options), layer_share(model, options)
+    tokens = page_tokens(model, options)
     page = tokens * max(row_bytes(x, options) for x in model.caches)
     rows, states = (
         sum(x.layers for x in model.caches if of(x)) for of in (lambda x: x.heads, _has_state)
     )
     group = max(1, min(rows, states))
     for one in model.caches:
+        share = layer_share(model, options, replace(one, layers=1))
         size = one.layers * Fraction(state_bytes(one, options))
         if rows and _has_state(one) and options.block_size > 1:
             size = -(-one.layers // group) * group * page

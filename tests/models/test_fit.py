@@ -204,6 +204,17 @@ def test_a_prompt_has_the_logits_of_its_last_token():
     assert prompt_flops(fit_model(LLAMA), tokens) == expected
 
 
+def test_a_stage_may_have_all_of_what_few_layers_have():
+    """Of four layers the last has keys and values; of two layers the second has experts."""
+    assert cached(QWEN_NEXT, 64, pipeline=2, block_size=1) == 64 * 128 + 2 * STATE
+    by_role = [
+        entries_of_rank(fit_model(DEEPSEEK), FitOptions(memory=1, pipeline=stages))
+        for stages in (1, 2)
+    ]
+    assert [held["expert"] for held in by_role] == 2 * [4 * 3 * 64 * 24]
+    assert by_role[0]["attention"] == 2 * by_role[1]["attention"]
+
+
 def test_stages_do_not_hasten_a_single_request(capsys):
     one, four = (
         answered(capsys, "llama-3.2-1b", "--on", "h100", "--pipeline", stages)[0]["speed"]

@@ -163,7 +163,8 @@ def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave
 
 
 EXPERTS_ELSEWHERE = {
-    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 3, "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 3,
+             "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
              "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2}},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2, 2], "head_dim": 8},
     "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 8},
