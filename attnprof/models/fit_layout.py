@@ -137,11 +137,11 @@ class FitModel:
 
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
     product, or before and after the activation; of the experts that a token is sent to). ``finer``:
-    entries of tensors by their GGUF names. ``stored``: each role's entries by the formats that the
-    file names. ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers
-    have mechanisms of ours. ``idle``: entries of weights that text does not run, as of vision.
-    ``longest``: the most tokens that the configuration is for, 0 if it does not say. ``by_layer``:
-    entries of a role in each layer, and whether a layer has a cache.
+    entries of tensors by their GGUF names and by role. ``stored``: each role's entries by the
+    formats that the file names. ``dropout``: whether the configuration has dropout. ``swapped``:
+    whether some layers have mechanisms of ours. ``idle``: entries of weights that text does not
+    run, as of vision. ``longest``: the most tokens that the configuration is for, 0 if it does not
+    say. ``by_layer``: entries of a role in each layer, and whether a layer has a cache.
     """
 
     sizes: ModelSizes
@@ -152,7 +152,7 @@ class FitModel:
     experts: int = 1
     expert_layers: int = 0
     latent_weights: int = 0
-    finer: Mapping[str, int] = field(default_factory=dict)
+    finer: Mapping[str, Counter[str]] = field(default_factory=dict)
     stored: Mapping[str, Counter[StoredFormat | None]] = field(default_factory=dict)
     dropout: bool = False
     source: str = ""
@@ -194,9 +194,6 @@ def fit_model(
         sizes = replace(sizes, notes=(*sizes.notes, note))
     weights = dict(run.model.named_parameters())
 
-    def entries(pattern: str) -> int:
-        return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
-
     modules = {name: name.rpartition(".")[0] for name in weights}
     roles = {name: role_of(run, name, weight) for name, weight in weights.items()}
     stored = stored_entries(
@@ -206,6 +203,12 @@ def fit_model(
             for name, module in modules.items() if roles[name]
         ),
     )  # fmt: skip
+    latent = [weight for name, weight in weights.items() if re.search(_WHOLE_PROJECTIONS, name)]
+    finer = {tensor: Counter[str]() for tensor in FINER}
+    for tensor, (of_roles, pattern) in FINER.items():
+        for name, role in roles.items():
+            if role in of_roles and re.search(pattern, name):
+                finer[tensor][role] += weights[name].numel()
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
@@ -214,8 +217,7 @@ def fit_model(
     caches = cache_layout(run, subject) if served else []
     return FitModel(
         sizes, together(cache for _, cache in caches), config_fields, inner, chosen,
-        subject.experts, len(with_experts), entries(_WHOLE_PROJECTIONS),
-        {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
+        subject.experts, len(with_experts), sum(weight.numel() for weight in latent), finer, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
         sum(weight.numel() for name, weight in weights.items() if not roles[name]), subject.longest,
         _by_layer(run, roles, caches),

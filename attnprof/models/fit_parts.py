@@ -66,10 +66,11 @@ def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fra
             each = stored.entry if stored else Fraction(HALF)
             numbers[each] += number * Fraction(of_role, by_format.total())
     for tensor, finer, in_layers in fit_formats.MIXTURES.get(name, ()):
-        roles = fit_formats.FINER[tensor][0]
-        share = Fraction(in_layers(model.layers), model.layers)
-        share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
-        moved = share * sum(by_role.get(role, 0) for role in roles)
+        layers = Fraction(in_layers(model.layers), model.layers)
+        moved = layers * sum(
+            by_role[role] * Fraction(entries, model.sizes.entries(role))
+            for role, entries in model.finer[tensor].items() if role in by_role
+        )  # fmt: skip
         numbers[entry] -= moved
         numbers[ENTRY_BYTES[finer]] += moved
     return {each: number for each, number in numbers.items() if number}

@@ -6,6 +6,7 @@ part of it.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from attnprof.models.conventions import EXECUTED, sequence_flops, summed, terms
@@ -31,15 +32,15 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any
     stages, ranks = options.pipeline, options.ranks
     tokens, batch = options.seq_len, options.batch_size
     prompt, token = prompt_flops(model, tokens), token_flops(model, tokens)
-    group = max(1, batch // stages)  # sequences of one stage at a time
-    read = _weights_met(model, whole, group) + group * cache_bytes(model, whole, tokens)
+    group = max(Fraction(1), Fraction(batch, stages))  # sequences of one stage at a time
+    read = _weights_met(model, whole, int(group)) + group * cache_bytes(model, whole, tokens)
     prompt_s = {
         "FLOPs": prompt / ranks / rate,
         "weights read": _weights_met(model, whole, tokens) / device.bytes_per_s,
     }
     step_s = {
-        "FLOPs": stages * group * token / ranks / rate,
-        "weights and cache": read / device.bytes_per_s,
+        "FLOPs": float(stages * group * token / ranks) / rate,
+        "weights and cache": float(read) / device.bytes_per_s,
     }
     by, slowest = (max(one, key=one.__getitem__) for one in (step_s, prompt_s))
     bounds = {

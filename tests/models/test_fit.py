@@ -11,6 +11,7 @@ import pytest
 import attnprof
 from attnprof import Workload, registry
 from attnprof.cli.app import main
+from attnprof.device.ceilings import Ceilings
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
@@ -22,7 +23,7 @@ from attnprof.models.fit_parts import (
     page_tokens,
     weight_bytes,
 )
-from attnprof.models.fit_speed import prompt_flops, token_scores
+from attnprof.models.fit_speed import prompt_flops, token_scores, with_speed
 from attnprof.models.hub_config import class_of, configuration
 
 LLAMA = {
@@ -196,6 +197,30 @@ def test_a_token_that_passes_all_stages_reads_what_one_device_does(stages, capsy
         answered(capsys, *asked, *words)[0]["speed"] for words in ((), ("--pipeline", stages))
     )
     assert more["request_tokens_per_s"] == pytest.approx(one["request_tokens_per_s"])
+
+
+def seconds_a_step(fields, **how):
+    """The least time of a decoding step on a device that reads a byte a second."""
+    model, options = fit_model(fields), FitOptions(memory=10**9, **how)
+    device = Ceilings("slow", {"bfloat16": math.inf}, 1.0, "none")
+    report = with_speed(fit_report(model, options), model, options, device)
+    return 1 / report.summary["speed"]["request_tokens_per_s"]
+
+
+def test_a_step_reads_the_experts_of_a_mixture_of_formats_that_its_tokens_meet():
+    """Of 8 experts a token meets 2; their last maps are finer in one of three layers."""
+    how = {"dtype": "q4_k_m", "seq_len": 1, "block_size": 1}
+    experts = 8 * 64 * 24 * (3 * 2 * Q4 + 2 * Q4 + Q6)
+    all_read = weights(QWEN, dtype="q4_k_m") - Q4 * 6400  # without the table
+    one, many = (seconds_a_step(QWEN, batch_size=n, **how) for n in (1, 2**16))
+    assert one == pytest.approx(all_read - experts * 6 / 8 + 3 * ROW, rel=1e-5)
+    assert many == pytest.approx(all_read + 2**16 * 3 * ROW)
+
+
+def test_stages_share_sequences_that_they_do_not_divide():
+    one, two = (seconds_a_step(LLAMA, batch_size=7, pipeline=n, seq_len=9000) for n in (1, 2))
+    kept = cached(LLAMA, 9000)
+    assert one - two == pytest.approx(3.5 * kept)
 
 
 def test_a_prompt_has_the_logits_of_its_last_token():
