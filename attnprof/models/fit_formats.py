@@ -186,8 +186,8 @@ _EXCEPTIONS = (
 _QUANTISED = ("attention", "mlp", "expert", "shared expert", "head")
 #: Names of one of the experts' matrices, which files keep apart and models of transformers do not.
 _EXPERT_MATRICES = ("0.gate_proj", "0.up_proj", "0.down_proj", "gate_up_proj", "down_proj")
-#: Starts of names, with which files of models of text and of images differ.
-_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+#: Starts of names, with which files of models of text and of images differ; and of Nemotron-H.
+_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "backbone.")
 
 
 def stored_entries(

@@ -188,6 +188,8 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         next(filter(None, (first_number(part, names) for part in parts)), 0)
         for names in (hub_config.EXPERTS, hub_config.CHOSEN)
     )
+    if idle := first_number(text, ("zero_expert_num",)):  # some choices fall on experts of nothing
+        chosen = chosen * experts // (experts + idle)
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,

@@ -75,6 +75,8 @@ TABLES = {
                   {Fraction(9, 16): ALL - 2 * ATTENTION}),
     "modules to exclude": ({**KERNELS, "exclude_modules": ["shared_experts"]},
                            {Fraction(9, 16): ALL - SHARED}),
+    "Nemotron-H's names": ({**KERNELS, "ignore": ["backbone.layers.0.self_attn"]},
+                           {Fraction(9, 16): ALL - ATTENTION}),
     "halves": ({"load_in_8bit": True, "llm_int8_skip_modules": ["self_attn.o_proj"]},
                {FP8: ALL - 2 * 4 * 16 * 64}),
     "bits of a module": (

@@ -179,6 +179,15 @@ def test_experts_that_a_token_meets_are_found_in_parts_and_lists(model_type):
     assert 2 * weights.active == weights.entries > 0
 
 
+def test_experts_of_nothing_take_their_share_of_choices():
+    """Of 8 experts and 4 of nothing a token chooses 3: two of the 8 on average."""
+    fields = {**SIZES, **TOKENS, **LATENT, "model_type": "longcat_flash", "num_layers": 2,
+              "ffn_hidden_size": 48, "expert_ffn_hidden_size": 20, "n_routed_experts": 8,
+              "zero_expert_num": 4, "moe_topk": 3}  # fmt: skip
+    weights = sizes_of(fields).weights["expert"]
+    assert weights.active * 8 == weights.entries * 2 > 0
+
+
 def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file_names_them():
     fields = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
     without, named = sizes_of(fields), sizes_of({**fields, "num_nextn_predict_layers": 1})
