@@ -27,12 +27,14 @@ _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
 #: Fields for the number of experts, and for how many of them see a token.
 EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
+CHOSEN = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts", "moe_topk",
+)  # fmt: skip
 #: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: The most layers, experts and labels that are built one by one, by patterns of field names.
-_MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
+_MAX_COUNTS = {r"(layer|depth|block)s?$": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # of torch's 64-bit sizes
 #: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
@@ -216,9 +218,13 @@ def field_of(config: Any, name: str) -> Any:
 
 
 def first_number(config: Any, names: Iterable[str]) -> int:
-    """Return the first whole number among the fields of these names; 0 if there is none."""
+    """Return the first whole number among the fields of these names; 0 if there is none.
+
+    A list with the same number for each layer is that number.
+    """
     values = (field_of(config, name) for name in names)
-    return next((value for value in values if isinstance(value, int)), 0)
+    firsts = (x[0] if isinstance(x, list) and x and x == x[:1] * len(x) else x for x in values)
+    return next((value for value in firsts if isinstance(value, int)), 0)
 
 
 def text_config(config: Any) -> Any:

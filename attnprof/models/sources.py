@@ -183,7 +183,13 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     """Return the model of a class of transformers as a subject; ``build`` makes the model."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
-    experts, chosen = first_number(text, hub_config.EXPERTS), first_number(text, hub_config.CHOSEN)
+    parts = text, getattr(text, "ffn_config", None)
+    experts, chosen = (
+        next(filter(None, (first_number(part, names) for part in parts)), 0)
+        for names in (hub_config.EXPERTS, hub_config.CHOSEN)
+    )
+    if idle := first_number(text, ("zero_expert_num",)):  # some choices fall on experts of nothing
+        chosen = chosen * experts // (experts + idle)
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
@@ -194,7 +200,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
         experts=experts if chosen else 1,
-        chosen=chosen if experts else 1,
+        chosen=chosen if chosen and experts else 1,
         num_heads=heads,
         head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,

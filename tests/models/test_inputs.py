@@ -130,6 +130,12 @@ def test_fields_that_no_model_is_built_with_are_refused_in_words(fields, message
         hub_subject(fields, "given")
 
 
+def test_sizes_of_a_layer_are_no_numbers_of_layers():
+    """Gemma 3n has a table of 262,144 rows for its layers."""
+    fields = {**_LLAMA, "vocab_size_per_layer_input": 262144, "block_size": 16384}
+    assert hub_subject(fields, "given").name == "given"
+
+
 @pytest.mark.parametrize(
     ("dtype", "format_"),
     [("auto", "float32"), ("torch.bfloat16", "bfloat16"), ({"": "float16"}, "float16")],
