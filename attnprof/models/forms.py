@@ -227,7 +227,8 @@ class SampledPhase:
         for call in trace.calls if pieces is None else ():
             trace_at(call.module).calls.append(call)
         for piece in pieces or ():
-            for layer, inside in piece.by_layer():
+            for number, inside in piece.by_number.items():
+                layer = (piece.stack, number) if piece.stack else None
                 traces[layer].calls += [trace.calls[n] for n in inside]
         places, kinds = self.model.places, self.model.kinds
         return {layer: by_part(x, self.phase, places, kinds) for layer, x in traces.items()}

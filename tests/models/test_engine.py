@@ -13,12 +13,10 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject
 from attnprof.record import ModelRecord
 from attnprof.render.formats import render
-from attnprof.trace.events import Trace, totals
+from attnprof.trace.events import Trace, flops_of, totals
 from attnprof.trace.solve.count import counted
 from tests.models.test_engine_recurrence import CASES as RECURRENT
 from tests.models.tiny import LATENT, MOE, TINY, dispatched
-
-pytest.importorskip("transformers")
 
 #: Fields beside TINY by type.
 CASES = {
@@ -231,9 +229,7 @@ def test_the_definition_counts_each_pair_and_each_token_once():
     attention = [call for call in trace.calls if "fused_attention" in call.op]
     forward = heads * pairs * (4 * width + 4)
     backward = heads * pairs * (8 * width + 3) + 2 * 3 * 2 * 50 * heads * width
-    assert sum(sum(call.counts.get(kind, 0) for kind in (
-        "multiplications", "additions", "divisions", "exponentials", "other"
-    )) for call in attention) == forward + backward  # fmt: skip
+    assert flops_of(attention) == forward + backward
 
 
 def test_a_report_tells_its_view_and_how_others_differ():

@@ -13,8 +13,6 @@ from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import run_symbolically
 from tests.models.tiny import LATENT, TINY, dispatched
 
-pytest.importorskip("transformers")
-
 KERNEL = "test_absorbed"
 HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5  # those of SIZES
 SIZES = {**TINY, **LATENT, "num_hidden_layers": 2}

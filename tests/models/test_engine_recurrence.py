@@ -16,8 +16,6 @@ from attnprof.trace.solve.count import counted
 from tests.models.tiny import MOE, TINY
 from tests.oracles.aten import OperationCounter, count
 
-pytest.importorskip("transformers")
-
 _DELTA = {
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6,
     "linear_value_head_dim": 8,
