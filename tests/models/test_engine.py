@@ -16,7 +16,7 @@ from attnprof.render.formats import render
 from attnprof.trace.events import Trace, flops_of, totals
 from attnprof.trace.solve.count import counted
 from tests.models.test_engine_recurrence import CASES as RECURRENT
-from tests.models.tiny import LATENT, MOE, TINY, dispatched
+from tests.models.tiny import GROUPS, LATENT, MOE, TINY, dispatched
 
 #: Fields beside TINY by type.
 CASES = {
@@ -39,10 +39,7 @@ CASES = {
     "ministral": {"sliding_window": 5},
     "smollm3": {"no_rope_layers": [1, 0, 1]},
     **{name: {} for name in ("gemma", "glm4", "granite", "helium", "olmo2", "qwen2")},
-    "deepseek_v3": {
-        **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
-        **MOE,
-    },
+    "deepseek_v3": {**LATENT, **GROUPS},
 }  # fmt: skip
 #: Tokens of a prompt; where layers see some of them alone, also of one that they see all of.
 LENGTHS = [

@@ -11,23 +11,20 @@ from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.solve.count import counted
 from attnprof.trace.solve.symbolic import run_symbolically
-from tests.models.tiny import LATENT, TINY, dispatched
+from tests.models.tiny import GROUPS, LATENT, TINY, dispatched
 
 KERNEL = "test_absorbed"
 HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5  # those of SIZES
 SIZES = {**TINY, **LATENT, "num_hidden_layers": 2}
-MOE = {
-    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-    "moe_intermediate_size": 20, "first_k_dense_replace": 1,
-}  # fmt: skip
 CASES = {
-    "deepseek_v2": MOE, "deepseek_v3": MOE, "glm4_moe_lite": MOE, "youtu": {}, "minicpm3": {},
+    "deepseek_v2": GROUPS, "deepseek_v3": GROUPS, "glm4_moe_lite": GROUPS, "youtu": {},
+    "minicpm3": {},
     "longcat_flash": {"n_routed_experts": 4, "moe_topk": 2, "ffn_hidden_size": 48, "num_layers": 1,
                       "expert_ffn_hidden_size": 20, "zero_expert_num": 0},
 }  # fmt: skip
 #: An indexer picks rows: 3 of them, by more heads than can tie.
 PICKED = 3
-INDEXED = {**MOE, "index_topk": PICKED, "index_n_heads": 16, "index_head_dim": 8}
+INDEXED = {**GROUPS, "index_topk": PICKED, "index_n_heads": 16, "index_head_dim": 8}
 
 
 def _attention(module, query, key, value, attention_mask=None, **how):

@@ -19,7 +19,7 @@ from attnprof.models.stacks import LayerStack, sample_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
-from tests.models.tiny import LATENT, MOE, SIZES, TINY, in_layers
+from tests.models.tiny import GROUPS, LATENT, SIZES, TINY, in_layers
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
 STACKS = {
@@ -127,7 +127,6 @@ def test_layers_of_a_type_that_cost_otherwise_are_kinds_of_their_own():
 
 
 FOUR_LAYERS = {**TINY, "num_hidden_layers": 4}
-EXPERTS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, **MOE}
 NAMES = [
     ("llama", {}, {"full": 4}),
     ("mistral", {"sliding_window": 5}, {"sliding 5": 4}),
@@ -139,7 +138,7 @@ NAMES = [
     ("llama4_text", {"attention_chunk_size": 16, "num_local_experts": 4, "num_experts_per_tok": 1,
                      "interleave_moe_layer_step": 2},
      {"chunked 16": 2, "chunked 16 · moe 4/1": 1, "full · moe 4/1": 1}),
-    ("deepseek_v3", {**LATENT, **EXPERTS}, {"latent": 1, "latent · moe 8/2": 3}),
+    ("deepseek_v3", {**LATENT, **GROUPS}, {"latent": 1, "latent · moe 8/2": 3}),
     ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2, "layer_types":
                     ["linear_attention"] * 3 + ["full_attention"]},
      {"gated delta · moe 4/2": 3, "full · moe 4/2": 1}),

@@ -16,8 +16,9 @@ SIZES = {
 }  # fmt: skip
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 TINY = {**SIZES, **TOKENS}
-#: Fields of experts beside their number, and of latent attention.
+#: Fields of experts beside their number, of experts in groups, and of latent attention.
 MOE = {"num_experts_per_tok": 2, "moe_intermediate_size": 20}
+GROUPS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, **MOE}
 LATENT = {
     "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
     "v_head_dim": 5, "head_dim": 4, "num_key_value_heads": 4,
