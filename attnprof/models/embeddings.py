@@ -15,7 +15,6 @@ from attnprof.models.config import ModelConfig
 
 #: Standard deviation of learned positions and class tokens, as in ViT.
 SPREAD = 0.02
-CONVOLUTIONS = 3
 
 
 def sinusoids(tokens: int, width: int) -> Tensor:
@@ -55,7 +54,7 @@ class ConvolutionStem(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, kind = config.d_model, nn.Conv2d if config.image_size else nn.Conv1d
-        widths, steps = [config.vocab_size, width, width, width], [1] * CONVOLUTIONS
+        widths, steps = [config.vocab_size, width, width, width], [1, 1, 1]
         if config.image_size:
             widths = [config.image_channels, max(1, width // 4), max(1, width // 2), width]
             steps = strides(config.patch_size)

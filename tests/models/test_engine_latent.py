@@ -9,7 +9,7 @@ from attnprof.models.engine_cache import absorb, absorbed, latent_modules, laten
 from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
-from attnprof.trace.solve.count import counted
+from attnprof.trace.solve.count import count
 from attnprof.trace.solve.symbolic import run_symbolically
 from tests.models.tiny import GROUPS, LATENT, TINY, dispatched
 
@@ -103,7 +103,7 @@ def engine(model_type, fields):
 def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch, keys):
     sizes = {"B": batch, "N": keys}
     target = engine(model_type, CASES[model_type]).target("decode")
-    calls = counted(target, sizes, "decode", compare_real=False)[0].calls
+    calls = count(target, sizes, "decode", compare_real=False).calls
     kernels = [call for call in calls if "latent_attention" in call.op]
     assert len(kernels) == SIZES["num_hidden_layers"]
     row, query, out, mask = RANK + ROPE, HEADS * (RANK + ROPE), HEADS * RANK, keys
@@ -136,7 +136,7 @@ def test_a_copy_of_a_model_keeps_latents_of_its_own():
 def test_a_prompt_and_a_training_step_are_expanded():
     subject = engine("deepseek_v3", CASES["deepseek_v3"])
     for phase in ("forward", "train"):
-        calls = counted(subject.target(phase), {"B": 2, "N": 7}, phase, compare_real=False)[0].calls
+        calls = count(subject.target(phase), {"B": 2, "N": 7}, phase, compare_real=False).calls
         assert not any("latent_attention" in call.op for call in calls)
 
 
