@@ -196,8 +196,8 @@ def format_of(config: Any) -> str:
     return str(dtype or "float32").removeprefix("torch.")
 
 
-def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield notes on the type and format that are taken if none is named, and on code not run."""
+def notes_on(fields: Mapping[str, Any], config: Any, kind: Any) -> Iterator[str]:
+    """Yield notes on the type, format and class (``kind``) that are taken, and on code not run."""
     if is_described(fields):
         yield as_typed(fields, "")[1]
     elif named := _type_of_class(fields, ""):
@@ -207,6 +207,8 @@ def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
         yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
     if _own_code(fields):
         yield "auto_map names code that is not run: transformers' own class is built"
+    if (others := _architectures(config)) and kind.__name__ not in others:
+        yield f"transformers has no model class {others[0]}: {kind.__name__} is built"
 
 
 def field_of(config: Any, name: str) -> Any:
@@ -274,11 +276,3 @@ def _names_of(value: Any, name: str) -> list[str]:
             "or leave it out"
         )
     return [name for name in names if isinstance(name, str)]
-
-
-def class_note(kind: Any, config: Any) -> tuple[str, ...]:
-    """Return a note if another class is built than the configuration names."""
-    named = _architectures(config)
-    if not named or kind.__name__ in named:
-        return ()
-    return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)

@@ -17,7 +17,7 @@ from attnprof.models import hub_config
 from attnprof.models.config import ModelConfig, load, presets
 from attnprof.models.hub_config import configuration, first_number, format_of, text_config
 from attnprof.models.names import named
-from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
+from attnprof.models.swap import Swap, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.trace.request import signatures
 from attnprof.trace.request.lookup import target_of
@@ -111,7 +111,7 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
     from attnprof.models.transformer import EncoderDecoder, Transformer
 
     steps = {"decoder": Transformer, "encoder-decoder": EncoderDecoder}.get(config.kind)
-    kinds = [one.name for stack in mechanisms_of(config) for one in stack]
+    kinds = [one.name for stack in config.mechanisms for one in stack]
     inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
         name, partial(build, config), inputs, steps=steps, layer_types=kinds,
@@ -170,8 +170,8 @@ def hub_subject(
         raise RequestError(
             f"{name}: no model can be built with this configuration: {error_text(error)}"
         ) from error
-    notes = (*hub_config.format_notes(fields, config), *hub_config.class_note(kind, config))
-    subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
+    notes = (*subject.notes, *hub_config.notes_on(fields, config, kind))
+    subject = replace(subject, notes=notes, of_hub=True)
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
