@@ -282,7 +282,7 @@ def _training_parts(model: FitModel, options: TrainingOptions) -> list[FitRecord
     of_state = f"{options.optimizer}: float32 master and moments"
     how = f"recompute {options.recompute}; N = {options.seq_len:,}"
     return [
-        sharded("weights", HALF * sum(by_role.values()), "2*P", "bfloat16"),
+        sharded("weights", HALF * sum(by_role.values(), Fraction(0)), "2*P", "bfloat16"),
         sharded("gradients", of_gradient * entries, f"{of_gradient}*P", options.gradient_dtype),
         sharded("optimizer", by_inner * inner + by_others * (entries - inner), state, of_state),
         _part("activations", ceil(kept), f"{float(each):.6g}*B*N", how),

@@ -206,9 +206,9 @@ def fit_model(
     latent = [weight for name, weight in weights.items() if re.search(_WHOLE_PROJECTIONS, name)]
     finer = {tensor: Counter[str]() for tensor in FINER}
     for tensor, (of_roles, pattern) in FINER.items():
-        for name, role in roles.items():
-            if role in of_roles and re.search(pattern, name):
-                finer[tensor][role] += weights[name].numel()
+        for parameter, role in roles.items():
+            if role in of_roles and re.search(pattern, parameter):
+                finer[tensor][role] += weights[parameter].numel()
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
