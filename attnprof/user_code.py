@@ -58,8 +58,6 @@ def error_text(error: BaseException) -> str:
     name, line = type(error).__name__, line_of(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error)
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
-    if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
-        first = "division by zero"  # instead of the words of a fraction
     for pattern, words in _PLAIN.items():
         if match := re.search(pattern, first):
             first = words.format(*match.groups())
@@ -68,8 +66,9 @@ def error_text(error: BaseException) -> str:
     return f"{message} ({line})" if line else message
 
 
-#: Messages of torch and of packages on missing kernels, and plain words for each.
+#: Messages of a fraction, and of torch and packages on missing kernels, with plain words for each.
 _PLAIN = {
+    r"^Fraction\(-?\d+, 0\)": "division by zero",
     r"Could not run '([\w:.]+)' with arguments from the 'Meta' backend": (
         "the operation {} says nothing of its result without values: give it "
         "torch.library.register_fake, or choose another implementation with --arg"
