@@ -293,6 +293,16 @@ def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     return remembered
 
 
+def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a question to a comparison, answered without torch if plainly true or false."""
+
+    def answered(node: Any, *place: Any) -> bool:
+        condition = node._expr
+        return condition is sympy.true or (condition is not sympy.false and question(node, *place))
+
+    return answered
+
+
 # -- quotients by torch.div keep their sizes ---------------------------------------------
 _div: Any = torch.div
 _ON_TENSORS: dict[str, Callable[[Any, Any], Any]] = {

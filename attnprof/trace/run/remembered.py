@@ -103,7 +103,9 @@ class Remembering(EagerMode):
             if not self._plain(value):
                 raise TypeError
             tensors.append(value)
-            return *_layout(value), value.is_conj(), self._device(value)
+            sizes = (*value.shape, *value.stride())
+            layout = tuple(map(_comparable, sizes)), value.dtype, value.is_conj()
+            return *layout, self._device(value)
         if isinstance(value, (list, tuple)):
             return tuple([self._layouts(x, tensors) for x in value])
         if isinstance(value, dict):
@@ -183,11 +185,6 @@ def _comparable(size: Any) -> Any:
     """Return a size's expression, which compares without a guard; any other value as it is."""
     node = getattr(size, "node", None)
     return size if node is None else node.expr
-
-
-def _layout(tensor: Any) -> tuple[Any, ...]:
-    sizes = (*tensor.shape, *tensor.stride())
-    return tuple([x if type(x) is int else x.node.expr for x in sizes]), tensor.dtype
 
 
 def _offset(tensor: Any, func: Any) -> Any:

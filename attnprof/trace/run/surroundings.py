@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import _lru_cache_wrapper, lru_cache, partial
 from itertools import chain
 from operator import is_
@@ -100,7 +100,9 @@ class _Contents:
 
     def changed(self) -> list[tuple[Any, Any]]:
         """Return the places that have changed, with their earlier contents."""
-        return [pair for pair in self.copies if not _is_as(_copied(pair[0]), pair[1])]
+        now = ((x if type(x) in (dict, list) else _copied(x)) for x, _ in self.copies)
+        pairs = zip(now, self.copies, strict=True)
+        return [pair for contents, pair in pairs if not _is_as(contents, pair[1])]
 
     def renewed(self) -> "_Contents":
         """Return the contents of the places now: this object if none has changed.
@@ -192,7 +194,8 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, (list, set, deque, tuple)):
         parts = list(value)
     elif isinstance(value, CellType):
-        parts = [x for x in (_cell_content(value),) if x is not _GONE]
+        with suppress(ValueError):  # nothing is in it yet
+            parts = [value.cell_contents]
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
@@ -241,13 +244,6 @@ def _copied(place: Any) -> Any:
     if isinstance(place, dict):
         return dict.copy(place) if type(place) is dict else dict(_kind(place).items(place))
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
-
-
-def _cell_content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing yet, or no longer
-        return _GONE
 
 
 def _is_as(now: Any, before: Any) -> bool:

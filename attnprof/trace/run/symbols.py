@@ -22,7 +22,7 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.remainders import Rests, SizeClasses, keeping_roots, once_each
+from attnprof.trace.run.remainders import Rests, SizeClasses, at_once, keeping_roots, once_each
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -38,11 +38,14 @@ _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "netwo
 may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 #: Most of torch's arithmetic on sizes, as methods of its nodes.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
+#: Questions to a comparison, most of which compare a size with itself.
+_QUESTIONS = ("guard_bool", "expect_true", "guard_or_false", "guard_or_true")
 #: Roundings of a float.
 _ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
 #: Decorators of these methods during a symbolic run.
 _ON_NODES: dict[tuple[str, ...], Callable[..., Any]] = {
     _ARITHMETIC: once_each,
+    _QUESTIONS: at_once,
     _ROUNDING: keeping_roots,
 }
 #: Packages of ours that work on sizes, and run no layer.
