@@ -153,7 +153,9 @@ def factor():
 
 class Keeps(nn.Module):
     def forward(self, x):
-        return x * factor() * 2.0
+        for _ in range(20):
+            x = x * factor()
+        return x
 
 
 class Refuses(nn.Module):
