@@ -264,6 +264,11 @@ def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
             attnprof.cost(name, workload((1, 5, 4, 4), **ask), **params(name))
 
 
+def test_a_decoding_step_has_no_key_length_of_its_own():
+    with pytest.raises(RequestError, match="leave kv_seq_len out"):
+        Workload(10, 8, 64, kv_seq_len=100, phase="decode")
+
+
 # -- token by token ---------------------------------------------------------------------------
 DECODED = [(name, shape, {}) for name in names(decode=True) for shape in (SHAPES[0], (2, 70, 2, 4))]
 DECODED += [case for case in VARIANTS if case[0] in names(decode=True)]
