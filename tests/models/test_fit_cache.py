@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 import attnprof
 from attnprof.errors import CannotRunError
 from attnprof.models.fit_layout import FitOptions, fit_model
-from attnprof.models.fit_parts import cache_bytes
+from attnprof.models.fit_parts import cache_bytes, entries_of_rank
 from attnprof.models.hub_config import class_of, configuration
 from tests.models.tiny import LATENT, MOE, TINY
 
@@ -108,6 +108,19 @@ def test_an_indexers_key_is_in_fp8_whatever_the_rows_are_in(cache_dtype):
     options = FitOptions(memory=1, block_size=1, cache_dtype=cache_dtype)
     row = 576 * 2 if cache_dtype == "bfloat16" else 656
     assert cache_bytes(model, options, 7) == 3 * 7 * (row + 132)
+
+
+def test_ranks_divide_projections_of_groups_of_heads():
+    """The first of DeepSeek-V4's two output maps has 8 columns a group and rank of its latent."""
+    fields = {**TINY, "model_type": "deepseek_v4", **CASES["deepseek_v4"]}
+    narrow, wide = (
+        [entries_of_rank(fit_model({**fields, "o_lora_rank": rank}),
+                         FitOptions(memory=1, tensor_parallel=ranks))["attention"]
+         for ranks in (1, 2)]
+        for rank in (8, 16)
+    )  # fmt: skip
+    more = [after - before for before, after in zip(narrow, wide, strict=True)]
+    assert more == [3 * 4 * 8 * (8 + 32), 3 * 4 * 8 * (8 + 32) / 2]
 
 
 def built(fields):
