@@ -25,6 +25,8 @@ def test_a_sweep_from_flags_and_again_and_drawn(attnprof, tmp_path):
     again = attnprof(line)
     assert "0 measured now, 8 there before" in again.err
     assert again.json["records"] == first.json["records"]
+    assert "without" not in again.err
+    assert "measured without --counts and --error, and" in attnprof(f"{line} --counts --error").err
     assert attnprof("plot r.jsonl -o r.svg").code == 0
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
 
