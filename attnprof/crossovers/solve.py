@@ -347,7 +347,8 @@ def solved(meeting: Meeting, contest: Contest, fixed_size: int) -> tuple[Crossin
 
         most = max(side.cost(*meeting.at(lengths[-1], fixed_size)) for side in (first, second))
         sizes = np.array(lengths, dtype=np.int64 if most < SAFE else object)
-        return np.broadcast_to(difference(sizes, fixed_size), sizes.shape).tolist()
+        values: list[int] = np.broadcast_to(difference(sizes, fixed_size), sizes.shape).tolist()
+        return values
 
     return bisected(at, domain, differences=None if contest.derived else at_lengths), None
 

@@ -162,7 +162,8 @@ def test_flops_and_memory_share_the_play_of_a_mechanism(names, monkeypatch):
     def counted(self, workload, scope="layer"):
         n, d = workload.seq_len, workload.head_dim
         sample = getattr(getattr(n, "branches", None), "sample", n)
-        played.append((self.name, sample, isinstance(d, int)))
+        if not isinstance(n, np.ndarray):  # tables of many lengths are too large to be kept
+            played.append((self.name, sample, isinstance(d, int)))
         return cost(self, workload, scope)
 
     quantities._table.cache_clear()
