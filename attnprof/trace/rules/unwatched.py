@@ -23,6 +23,7 @@ from torch._C import _current_autograd_node
 from torch.nn import functional
 from torch.utils import _python_dispatch
 
+from attnprof.trace.rules import replacements
 from attnprof.trace.rules.table import tensors_in
 
 aten = torch.ops.aten
@@ -195,8 +196,12 @@ def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
         mode = _python_dispatch._get_current_dispatch_mode()
         transformed = torch._C._functorch.maybe_current_level() is not None
+        symbolic = any(isinstance(size, torch.SymInt) for size in x.shape)
         if transformed or _trains(x) or not getattr(mode, "records", False):
-            return function(x, *args, **kwargs)
+            by_rows = symbolic and not transformed
+            return (
+                replacements.pooled(x, *args, **kwargs) if by_rows else function(x, *args, **kwargs)
+            )
         with _python_dispatch._pop_mode_temporarily() as recorder:
             return recorder.__torch_dispatch__(aten.max_pool1d.default, (), (x, *args), kwargs)
 
