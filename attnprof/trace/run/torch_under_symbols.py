@@ -86,7 +86,8 @@ def _points(plain: Any) -> Any:
         if not isinstance(steps, torch.SymInt):
             return plain(*args, **how)
         dtype = how.get("dtype") or torch.get_default_dtype()
-        return torch.arange(steps, dtype=dtype, device=how.get("device"))  # of as many bytes
+        how = {"dtype": dtype, "device": how.get("device")}
+        return torch.arange(steps, **how)  # type: ignore[call-overload]  # of as many bytes
 
     return points
 
