@@ -58,8 +58,6 @@ def error_text(error: BaseException) -> str:
     name, line = type(error).__name__, line_of(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error)
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
-    if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
-        first = "division by zero"  # instead of the words of a fraction
     for pattern, words in _PLAIN.items():
         if match := re.search(pattern, first):
             first = words.format(*match.groups())
@@ -68,8 +66,9 @@ def error_text(error: BaseException) -> str:
     return f"{message} ({line})" if line else message
 
 
-#: Messages of torch and of packages on missing kernels, and plain words for each.
+#: Messages of a fraction, and of torch and packages on missing kernels, with plain words for each.
 _PLAIN = {
+    r"^Fraction\(-?\d+, 0\)": "division by zero",
     r"Could not run '([\w:.]+)' with arguments from the 'Meta' backend": (
         "the operation {} says nothing of its result without values: give it "
         "torch.library.register_fake, or choose another implementation with --arg"
@@ -282,18 +281,12 @@ def _derivable(module: ModuleType) -> list[str]:
 
 def _near(path: str, name: str, module: ModuleType) -> str:
     defined = _derivable(module)
-    public = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
-    hint = closest(name, sorted({*defined, *public}))
-    names = defined or public
-    if hint.startswith("did you mean"):
-        return hint
-    below = {
-        one
-        for _, defined_names in _definitions(module)
-        for one in defined_names
-        if not one.startswith("_")
-    }
-    if below and (near := closest(name, sorted(below))).startswith("did you mean"):
-        return near
-    more = ", …" if len(names) > _SHOWN else ""
-    return f"it defines {', '.join(names[:_SHOWN])}{more}" if names else f"{path} {_NOTHING}"
+    callables = [n for n, v in vars(module).items() if callable(v)]
+    below = (one for _, names in _definitions(module) for one in names)
+    for names in ([*defined, *callables], below):
+        hint = closest(name, sorted({one for one in names if not one.startswith("_")}))
+        if hint.startswith("did you mean"):
+            return hint
+    public = defined or [one for one in callables if not one.startswith("_")]
+    more = ", …" if len(public) > _SHOWN else ""
+    return f"it defines {', '.join(public[:_SHOWN])}{more}" if public else f"{path} {_NOTHING}"

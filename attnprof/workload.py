@@ -63,7 +63,11 @@ class Workload:
                 f"num_kv_heads={self.kv_heads} does not divide num_heads={self.num_heads}: "
                 "each key head serves the same number of query heads"
             )
-        if self.causal and self.kv_seq_len is not None and self.phase != "decode":
+        if self.kv_seq_len is not None and self.phase == "decode":
+            raise RequestError(
+                "a decoding step sees all tokens so far: leave kv_seq_len out, or decode"
+            )
+        if self.kv_seq_len is not None and self.causal:
             raise RequestError(
                 "causal needs as many keys as queries: leave kv_seq_len out, or causal"
             )

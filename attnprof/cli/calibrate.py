@@ -65,6 +65,12 @@ def calibrate(
         measured = run(place, formats, seconds, contended=contended, before=before)
     save(measured, path, force=to.force)
     opt.note(f"kept in {path}")
+    merged = measured.with_formats_of(before or measured)
+    if dropped := [name for name in (before or measured).tables if name not in merged.tables]:
+        opt.note(
+            f"{', '.join(dropped)} had been calibrated under other conditions (wait policy, torch, "
+            f"allocator or cores): type attnprof calibrate --dtype {','.join(dropped)}, too"
+        )
     to.deliver(_ceilings_report(measured, formats, path))
 
 

@@ -204,6 +204,8 @@ def crossover(
         to.deliver(report)
         return
     axis, workload, fixed = over.axis_and_sizes(d, heads, conditions, free.sizes)
+    if sides.TIME in metrics:  # before a module of the user's imports torch
+        set_wait_policy(timing.wait_policy)
     first, second = _pair(names, conditions, modules)
     if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
@@ -253,7 +255,6 @@ def _pair_report(
 
 def _report_with_times(*request: Any, timing: Timing, device: str, **options: Any) -> Report:
     """Return the report with rows of time."""
-    set_wait_policy(timing.wait_policy)
     from attnprof.crossovers.timed import TimeTerms
     from attnprof.measure.clocks import threads
 

@@ -114,13 +114,13 @@ def load(path: Path) -> Report:
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
-    """Return the devices' ceilings: from the results, else from this machine's calibration."""
+    """Return the devices' ceilings: of the file, else of the results, else of this machine."""
     from attnprof.device.calibration import with_roofline
 
     ceilings = {}
     for report in reports:
         roofline = report.summary.get("roofline")
-        if not is_ceiling(roofline, {"device": str, **RATES}):
+        if path is not None or not is_ceiling(roofline, {"device": str, **RATES}):
             roofline = with_roofline(report, path).summary.get("roofline")
         if isinstance(roofline, dict):
             ceilings[roofline["device"]] = roofline

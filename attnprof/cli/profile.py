@@ -49,8 +49,12 @@ def profile(
       attnprof profile -a standard,sdpa --seq 1024:8192:x2 --phase train
       attnprof profile -a my.py:MyAttention --seq 512 --arg d_model=h*d
     """
+    if predict_only and measurement.compiled:
+        raise RequestError(
+            "--compile --predict-only: code is predicted as it is written: leave one of them out"
+        )
+    set_wait_policy(measurement.wait_policy)  # before a module of the user's imports torch
     requests = _mechanisms_and_workloads("profile", shape, conditions, modules)
-    set_wait_policy(measurement.wait_policy)
     from attnprof.device.calibration import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
 

@@ -10,11 +10,12 @@ from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, Points, grids_from_file, set_wait_policy
 from attnprof.cli.request import parse_bytes
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.record import Report, write_whole
+from attnprof.record import ProfileRecord, Report, write_whole
 from attnprof.record.recognition import is_journal, reading_back
-from attnprof.units import format_time
+from attnprof.units import format_time, joined
 
 if TYPE_CHECKING:
+    from attnprof.measure.request import PointRequest
     from attnprof.measure.sweep import Executor, SweepOptions, Task
 
 EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl"
@@ -98,7 +99,7 @@ def _run(
 
     if files.overwritten:  # now that the request is known to be right
         write_whole(files.journal, "")
-    torn = files.torn_lines()
+    torn, lacking = files.torn_lines(), files.lacking(tasks[0].point)
     with opt.working("measuring") as progress:
 
         def on_progress(done: int, total: int, task: "Task") -> None:
@@ -107,6 +108,11 @@ def _run(
 
         new = run_sweep(tasks, files.journal, options, executor, on_progress)
     opt.note(f"{files.journal}: {new} measured now, {len(tasks) - new} there before")
+    if lacking and new < len(tasks):
+        opt.note(
+            f"those there before were measured without {joined(lacking)}, and stay so: another "
+            "--output has it of all"
+        )
     for path in sorted(files.torn_lines() - torn):
         opt.note(f"the last line was torn, its point was measured again; it is kept in {path}")
     with reading_back():
@@ -144,15 +150,31 @@ class _Files:
         name = f"{self.journal.name}.torn"
         return {path for path in self.journal.parent.iterdir() if path.name.startswith(name)}
 
+    def lacking(self, point: "PointRequest") -> list[str]:
+        """Return the flags of a point that no measured point of the journal was measured with."""
+        from attnprof.measure.sweep import load_results
+
+        if not self.journal.exists():
+            return []
+        with reading_back():
+            records = load_results(self.journal).of(ProfileRecord)
+        measured = [record for record in records if record.skipped is None]
+        wanted = {"counts": "flops_torch", "error": "error"}
+        return [
+            f"--{flag}" for flag, field in wanted.items()
+            if getattr(point, flag) and all(getattr(one, field) is None for one in measured)
+        ]  # fmt: skip
+
     def write(self, at_most_every_s: float = 0.0) -> None:
         """Write the CSV from the journal, unless it was written within ``at_most_every_s``."""
         if self.csv is None or time.monotonic() - self._written < at_most_every_s:
             return
+        from attnprof.device.calibration import with_roofline
         from attnprof.measure.sweep import load_results
         from attnprof.render.formats import render_csv
 
         if self.journal.exists():
             with reading_back():
-                results = load_results(self.journal)
+                results = with_roofline(load_results(self.journal))
             write_whole(self.csv, render_csv(results))
         self._written = time.monotonic()

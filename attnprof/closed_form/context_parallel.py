@@ -114,12 +114,12 @@ def _relays(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) ->
     others = ranks - 1
     if decoder.row_bytes != 0:
         rows = _rows_sent(decoder, tokens, ranks, causal=w.causal)
-        blocks = sum(ceil_div(tokens, block) * size for block, size in decoder.sums)
-        sent = rows * decoder.row_bytes + others * blocks
+        blocks = sum(_blocks_touched(tokens, block, ranks) * size for block, size in decoder.sums)
+        forward, backward = (count * decoder.row_bytes for count in rows)
         steps = others
         if decoder.latest is not None and not decoder.first and is_plain(tokens, ranks):
             steps = min(others, ceil_div(decoder.latest - 1, tokens))
-        yield Transfer(RING, sent, 2 * sent, steps)
+        yield Transfer(RING, forward + others * blocks, backward + 2 * others * blocks, steps)
         return
     state = decoder.state_bytes
     if w.causal or isinstance(mechanism, Recurrence):
@@ -133,26 +133,70 @@ def _relays(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number) ->
         yield Transfer(PASSING, summed, summed, 2 * others)
 
 
-def _rows_sent(decoder: KeptBytes, tokens: Number, ranks: Number, *, causal: bool) -> Number:
-    """Return the rows of the busiest rank that others need, once for each rank that needs them.
+def _rows_sent(decoder: KeptBytes, tokens: Number, ranks: Number, *, causal: bool) -> list[Number]:
+    """Return the rows that the busiest rank sends forward, and backward with gradients.
 
-    In a ring all of them go on P - 1 times. Of a window, others see the ``latest`` less one, on
-    one side if causal; the ``first`` tokens go to every rank and, without a mask, see all rows.
-    Symbols stand for windows that, with the first tokens, are shorter than a rank's share.
+    In a ring all rows go on P - 1 times, and backward as many gradients, too. Of a window, others
+    see the ``latest`` less one, on one side if causal; the ``first`` tokens go to every rank and,
+    without a mask, see all rows. Backward, a rank also sends gradients of the rows it received.
     """
     others, first = ranks - 1, decoder.first
-    if decoder.latest is None or (first and not causal):
-        return others * tokens
+    if decoder.latest is None:
+        return [others * tokens, 2 * others * tokens]
     reach = decoder.latest - 1
     if not is_plain(tokens, ranks):
-        return reach + others * first if causal else reach * minimum(2, others)
-    if not causal:
-        before = others // 2
-        return min(reach, before * tokens) + min(reach, (others - before) * tokens)
+        return _rows_of_short_windows(reach, first, tokens, others, causal=causal)
+    if first > tokens:  # more than one rank's: all rows of the first rank go everywhere
+        return [others * tokens, (1 if causal else 2) * others * tokens]
+    # sums along the ranks bend next to these: where a window no longer reaches an end
+    bends = 0, reach // tokens, others - reach // tokens, (reach + first) // tokens
+    near = {bend + more for bend in bends for more in (-1, 0, 1, 2)}
+    counted = [_rows_of_rank(rank, others - rank, reach, first, tokens, causal=causal)
+               for rank in near if 0 <= rank <= others]  # fmt: skip
+    return [max(sent for sent, _ in counted), max(map(sum, counted))]
+
+
+def _rows_of_rank(
+    before: int, after: int, reach: int, first: int, tokens: int, *, causal: bool
+) -> tuple[int, int]:
+    """Return the rows that a rank sends and receives, of so many ranks ``before`` and ``after`` it.
+
+    The ``first`` tokens are all of the first rank.
+    """
+    sent, received = min(reach, after * tokens), min(reach + first, before * tokens)
     whole, rest = divmod(reach, tokens)  # ranks that see all rows of this one; rows the next sees
-    if whole >= others:
-        return others * tokens
-    return whole * tokens + min(rest + first, tokens) + (others - whole - 1) * min(first, tokens)
+    if not before and whole < after:
+        sent += min(first, tokens - rest) + (after - whole - 1) * first
+    if not causal and first and before:
+        sent += tokens + min(reach, (before - 1) * tokens)
+    elif not causal:
+        sent += min(reach, before * tokens)
+    if not causal:
+        received += after * tokens if first and not before else min(reach, after * tokens)
+    return sent, received
+
+
+def _rows_of_short_windows(
+    reach: Number, first: Number, tokens: Number, others: Number, *, causal: bool
+) -> list[Number]:
+    """Return the same for windows that, with the first tokens, are shorter than a rank's share."""
+    both = reach * minimum(2, others)  # sides, or what is sent and received
+    if causal:
+        sent = reach + others * first
+        return [sent, maximum(sent, both + first) if first else both]
+    if not first:
+        return [both, 2 * both]
+    sent = maximum(reach + others * first, tokens + reach * minimum(2, others - 1))
+    back = tokens + first + reach * minimum(4, 2 * others - 1)
+    return [sent, maximum(reach + others * (first + tokens), back)]
+
+
+def _blocks_touched(tokens: Number, block: int, ranks: Number) -> Number:
+    """Return the most blocks that a rank's tokens lie in: a block at a border is of two ranks."""
+    if not is_plain(tokens, ranks):
+        return ceil_div(tokens, block)
+    starts = (rank * tokens % block for rank in range(min(ranks, block)))
+    return max(ceil_div(start + tokens, block) for start in starts)
 
 
 def _transition_bytes(mechanism: Mechanism, w: Workload) -> Number:

@@ -232,18 +232,26 @@ def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], domain
 
 #: Lengths tried one by one around each crossing: rounding makes costs cross more than once.
 AROUND = 32
+#: All lengths are tried up to here, and to twice the last crossing if that is no more than these.
+ALL_TRIED, MOST_TRIED = 4096, 32_768
+#: Costs below this leave room for products of sizes in int64.
+SAFE = 2**53
+#: Lengths of one array: those of all stages together take some ten megabytes.
+ARRAY = 1024
 
 
 def bisected(
     difference: Callable[[int], int],
     domain: Lengths = EVERY,
     candidates: Sequence[int] | None = None,
+    differences: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ) -> Crossings:
     """Return signs of an integer difference up to 2**40; a crossing is an integer of new sign.
 
     ``candidates`` are tried first, else lengths of all magnitudes. Only ``domain`` lengths are
     tried, and a pair of crossings between two neighbours of their grid can be missed. Lengths that
-    a mechanism refuses are left out; if all are, the refusal is raised.
+    a mechanism refuses are left out; if all are, the refusal is raised. ``differences`` takes many
+    lengths at once: none of them is missed then.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
     search.try_all(domain.grid() if candidates is None else candidates)
@@ -257,16 +265,45 @@ def bisected(
             yield middle
             yield from nearest_to_middle(low, high) if candidates is not None else ()
 
+    known = 0 if differences is None else _try_all_between(search, differences, domain, ALL_TRIED)
     for bracket in search.brackets():
-        low, high = search.halve(*bracket, between)
-        search.try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
+        if bracket[1] > known:
+            low, high = search.halve(*bracket, between)
+            search.try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
+    if differences and known < (last := 2 * max(search.crossings, default=0)) <= MOST_TRIED:
+        _try_all_between(search, differences, domain, last)
+        search.narrow(between)
     runs = _merged(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
     )
     first = runs[-1].start.ceiling if len(runs) > 1 else None
     looked_at = None if candidates is None else search.ends
     return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
+
+
+def _try_all_between(
+    search: OrderSearch, differences: Callable[[Sequence[int]], Sequence[int]], domain: Lengths,
+    last: int,
+) -> int:  # fmt: skip
+    """Set the signs on both sides of each change up to ``last``; return it, or 0 if that fails.
+
+    At length 1 tensors broadcast instead of being summed: arrays start at 2.
+    """
+    lengths, values = list(domain.within(2, last)), list[int]()
+    try:
+        for start in range(0, len(lengths), ARRAY):
+            values += differences(lengths[start : start + ARRAY])
+    except Exception:  # noqa: BLE001 - a text that asks for one number, or a refusal at a length
+        return 0
+    signs = dict(zip(lengths, map(sign, values), strict=True))
+    tried = {length: sign(a - b) for length, (a, b) in search.costs.items()}
+    if search.refused or any(tried.get(length, known) != known for length, known in signs.items()):
+        return 0
+    for before, after in pairwise(lengths):
+        if signs[before] != signs[after]:
+            search.signs |= {before: signs[before], after: signs[after]}
+    return last
 
 
 # -- solved ----------------------------------------------------------------------------
@@ -302,8 +339,18 @@ def solved(meeting: Meeting, contest: Contest, fixed_size: int) -> tuple[Crossin
             crossings = crossings_of(played, at, domain)
             solvable = crossings.roots and crossings.runs[-1].piece
             return crossings, _last_form(crossings, fixed_size, axis) if solvable else None
-    candidates = None if axis.name == "seq" else axis.values(meeting.workload, fixed_size)
-    return bisected(at, domain, candidates), None
+    if axis.name != "seq":
+        return bisected(at, domain, axis.values(meeting.workload, fixed_size)), None
+
+    def at_lengths(lengths: Sequence[int]) -> list[int]:
+        import numpy as np
+
+        most = max(side.cost(*meeting.at(lengths[-1], fixed_size)) for side in (first, second))
+        sizes = np.array(lengths, dtype=np.int64 if most < SAFE else object)
+        values: list[int] = np.broadcast_to(difference(sizes, fixed_size), sizes.shape).tolist()
+        return values
+
+    return bisected(at, domain, differences=None if contest.derived else at_lengths), None
 
 
 def _last_form(crossings: Crossings, fixed_size: int, axis: CrossoverAxis) -> str | None:

@@ -74,7 +74,9 @@ class TimeFinder:
         self.options: dict[str, Any] = {
             "scope": self.meeting.scope, "device": device, "threads": self.terms.threads
         }  # fmt: skip
-        request = request_of(self.meeting.a, self.meeting.workload, **self.options)
+        sizes = {"num_kv_heads": 1} if self.meeting.axis.name == "kv_heads" else {}  # refused
+        workload = self.meeting.workload.with_(**sizes)
+        request = request_of(self.meeting.a, workload, **self.options)
         self.environment = point_environment(request)
 
     def find(self, contest: Contest, fixed_size: int) -> Finding:
@@ -176,9 +178,10 @@ class TimedPair:
         self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
         times = predictor.times(self.meeting.workload.dtype)
 
-        def seconds(request: PointRequest) -> float:
+        def seconds(request: PointRequest) -> float:  # as predict has them
             with refusing(request):
-                return float(times.of(operations_of(request)))
+                work = operations_of(request)
+                return predictor.interval(work, request.dtype, request.phase)[0]
 
         def both(length: int) -> tuple[float, float]:
             tell(f"predicting {self._names} at {self.text(length)}")
@@ -284,6 +287,10 @@ class TimedPair:
         sides = [{k: v for k, v in x.items() if k not in ("seq_len", "budget")} for x in requests]
         identity = [sides, self.environment.get("device_name")]
         identity += [] if over == "seq" else [over, self.fixed_size]
+        # as it was before either was told apart: older files are resumed
+        identity += ["kept"] if self.terms.kept else []
+        policy = self.environment.get("omp_wait_policy")
+        identity += [f"wait policy {policy}"] if policy else []
         return json.dumps(identity, sort_keys=True, default=str)
 
     def _finding(

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cache
 from math import exp, prod
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,12 @@ class Calibration:
         return exp(2 * (self.unsteadiness or 0.0))
 
     def with_formats_of(self, before: "Calibration") -> "Calibration":
-        """Return this calibration, with formats that only an earlier one has added."""
+        """Return this calibration, with formats that only an earlier one has added.
+
+        None that were measured under other conditions, whose times would not be told from these.
+        """
+        if before.conditions and self.conditions and before.conditions != self.conditions:
+            return self
         rates = {**before.ceilings.flops_per_s, **self.ceilings.flops_per_s}
         ceilings = replace(self.ceilings, flops_per_s=rates)
         tables, checks = {**before.tables, **self.tables}, {**before.checks, **self.checks}
@@ -155,7 +161,8 @@ def default_path() -> Path:
 def save(calibration: Calibration, path: Path, *, force: bool = False) -> None:
     """Write a calibration into a file, next to those of other devices and numbers of threads.
 
-    Earlier formats of the same device and threads stay if their tables have the current version.
+    Earlier formats of the same device and threads stay if their tables have the current version
+    and were measured under the same conditions.
     ``force`` overwrites a file that holds no calibrations. The folder is locked meanwhile, so that
     calibrations that end at the same time lose nothing.
     """
@@ -310,19 +317,37 @@ def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Cei
 
 
 def with_roofline(report: Report, path: Path | None = None) -> Report:
-    """Return the report with each record's roofline, or the advice to calibrate in its summary."""
-    ceilings = ceilings_of(report.environment, path)
-    if ceilings is None:
+    """Return the report with each record's roofline, or the advice to calibrate in its summary.
+
+    A record of a sweep has that of the device and the threads that it was measured with.
+    """
+
+    @cache
+    def of_device(name: Any, threads: Any) -> Ceilings | None:
+        return ceilings_of({"device_name": name, "threads": threads}, path)
+
+    def bounded(record: ProfileRecord) -> ProfileRecord:
+        where = _environment_of(record, report)
+        if (ceilings := of_device(where.get("device_name"), where.get("threads"))) is None:
+            return record
+        return _with_fraction(record, ceilings, tf32=bool(where.get("tf32")))
+
+    first = of_device(report.environment.get("device_name"), report.environment.get("threads"))
+    if first is None:
         advice = "no ceilings known for this device: run attnprof calibrate"
         return replace(report, summary={**report.summary, "roofline": advice})
-    tf32 = bool(report.environment.get("tf32"))
-    records = [
-        _with_fraction(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
-        for record in report.records
-    ]
-    fields = asdict(ceilings)
+    records = [bounded(one) if isinstance(one, ProfileRecord) else one for one in report.records]
+    fields = asdict(first)
     fields = {"device": fields.pop("name"), **fields}
     return replace(report, records=records, summary={**report.summary, "roofline": fields})
+
+
+def _environment_of(record: ProfileRecord, report: Report) -> Mapping[str, Any]:
+    """Return the environment of a sweep that has a record's device and threads, or the report's."""
+    here = record.device, record.conditions.get("threads")
+    environments: Any = report.summary.get("environments", ())
+    same = (one for one in environments if (one.get("device"), one.get("threads")) == here)
+    return next(same, report.environment)
 
 
 def _with_fraction(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:

@@ -21,10 +21,10 @@ from attnprof.blocks.cache import tensors_within
 from attnprof.device.calibration import load, load_by_words
 from attnprof.device.ceilings import MEMORY_GB, device_named, stated_ceilings
 from attnprof.device.operations import Demand, list_operations
-from attnprof.device.prediction import Predictor
+from attnprof.device.prediction import Predictor, read_machine
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
-from attnprof.measure.environment import device_name
+from attnprof.measure.environment import conditions_now, device_name
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject, default_dtype
@@ -253,10 +253,12 @@ def with_speeds(
         folder = model.source.removesuffix("config.json").rstrip("/") or "."
         report = with_checks(report, release.hub if release else folder, options)
     if calibration is not None:
-        predictor = Predictor(calibration)
+        slowdown, reading = read_machine(calibration, conditions_now()) if is_here else (1.0, "")
+        predictor = Predictor(calibration, slowdown=slowdown)
         time_of = partial(predicted_time, predictor)
         flag = "cuda" if calibration.device.startswith("cuda") else "cpu"
-        source = f"{predictor.made_of}; to check it there: --on {flag} --measure"
+        made_of = "; ".join(filter(None, (predictor.made_of, reading)))
+        source = f"{made_of}; to check it there: --on {flag} --measure"
         report = with_times(report, whole, options, dtype, "calibrated", time_of, source)
     elif is_here:
         note = f"{name} was not calibrated with so many threads: type attnprof calibrate"

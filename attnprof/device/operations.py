@@ -54,14 +54,23 @@ def operations_of(request: PointRequest, most_s: float = inf) -> Demand:
         modules = len(sys.modules)
         demand = list_operations(subject, most_s)
         many = MANY_FUNCTIONS * len(demand.operations)
-        if len(sys.modules) > modules or demand.functions > many:  # imports, or caches it filled
+        kind = (
+            request.mechanism, repr(request.params), request.phase, request.causal, request.scope,
+            request.dtype,
+        )  # fmt: skip
+        is_new = kind not in _LISTED and len(demand.operations) <= FEW_OPERATIONS
+        _LISTED.add(kind)
+        if len(sys.modules) > modules or demand.functions > many or is_new:  # it may fill caches
             subject.prepare()
             demand = list_operations(subject, most_s)
         return demand
 
 
-#: Python functions per operation from which on a call is listed a second time.
-MANY_FUNCTIONS = 10
+#: Python functions per operation from which on a call is listed a second time; operations up to
+#: which the first call of a kind is, so that a time is the same whatever was predicted before.
+MANY_FUNCTIONS, FEW_OPERATIONS = 10, 300
+#: Kinds of calls that were listed in this process.
+_LISTED: set[tuple[Any, ...]] = set()
 
 
 def list_operations(subject: Subject, most_s: float = inf) -> Demand:
@@ -101,10 +110,16 @@ class _Observer(TorchDispatchMode):
         """Return False: nothing is compiled inside."""
         return False
 
+    def __exit__(self, *error: object) -> None:
+        """Take the profiling hook back, which a refusal between two operations would leave."""
+        sys.setprofile(None)
+        super().__exit__(*error)  # type: ignore[no-untyped-call] # torch leaves it untyped
+
     def count_function(self, frame: Any, event: str, _about: Any) -> None:
         """Count a Python function that begins; called by the interpreter's profiling hook."""
-        file = frame.f_code.co_filename
-        self.functions += event == "call" and not _runs_for_fake_tensors_only(file)
+        if event != "call" or frame.f_code.co_name == "__eq__":  # of a key that a cache has or not
+            return
+        self.functions += not _runs_for_fake_tensors_only(frame.f_code.co_filename)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -331,7 +331,7 @@ def lower_bound_point(request: PointRequest, ceilings: Ceilings) -> PredictRecor
     counts = predict_point(request)
     rate = ceilings.rate(request.dtype)
     flops = counts.flops_formula if counts.flops_formula is not None else counts.flops_derived
-    record = record_with_peak(request, counts)
+    record = replace(record_with_peak(request, counts), device="cuda")  # all that GPUS has
     if rate is None or flops is None or counts.bytes_moved is None:
         return replace(record, skipped=f"{ceilings.name} has no stated rate for {request.dtype}")
     seconds, bound = roofline(flops, counts.bytes_moved, ceilings, rate)

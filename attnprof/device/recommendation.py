@@ -120,7 +120,7 @@ def _predict(request: PointRequest, predict: PointPredictor) -> PredictRecord:
             lengths = [max(SHORTEST_LENGTH, round(request.seq_len * share)) for share in shares]
             if len({*lengths}) == 1:
                 break
-            with suppress(CannotRunError):
+            with suppress(AttnprofError):  # it may not take these lengths
                 shorter, longer = (predict(replace(request, seq_len=n), LISTING_S) for n in lengths)
                 return _extrapolate(request, shorter, longer)
         raise
@@ -140,8 +140,8 @@ def _extrapolate(
     has_interval = longer.ci_high_s is not None and longer.time_s
     spread = ((longer.ci_high_s or 0.0) / (longer.time_s or 1.0)) ** 2 if has_interval else 1.0
     return replace(
-        record_with_peak(request), time_s=seconds, bound=longer.bound, ci_low_s=seconds / spread,
-        ci_high_s=seconds * spread if has_interval else None,
+        record_with_peak(request), device=longer.device, time_s=seconds, bound=longer.bound,
+        ci_low_s=seconds / spread, ci_high_s=seconds * spread if has_interval else None,
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def _stretches(
             request = replace(point, seq_len=length)
             try:
                 if memory_limit is None or needed_bytes(request) <= memory_limit:
-                    times[point.mechanism] = predict(request, LISTING_S).time_s or 0.0
+                    times[point.mechanism] = _predict(request, predict).time_s or 0.0
             except AttnprofError:
                 continue
         if not times:

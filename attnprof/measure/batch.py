@@ -202,7 +202,10 @@ def measure_apart(
         limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
-    unchecked = replace(request, check=request.check and key not in _CHECKED)
+    unchecked = replace(
+        request, check=request.check and key not in _CHECKED,
+        threads=request.threads or torch.get_num_threads(),  # as a point that is measured here
+    )  # fmt: skip
     result: dict[str, Any] = {}
     with temporary_folder() as folder:
         file = folder / "answer.json"

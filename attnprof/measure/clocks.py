@@ -263,16 +263,18 @@ def time_in_turns(
     clock = clock or Clock(now_ns=time.thread_time_ns if count == 1 else time.perf_counter_ns)
     seconds: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, seconds, strict=True))
-    with threads(count), onednn_restored(), holes_filled():
+    with threads(count), holes_filled():
         let_allocator_learn()
         for subject in subjects:
-            warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
-            clock.adapt(subject.prepare, subject.call)
+            with onednn_restored():  # what one switches off is on again for the others
+                warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
+                clock.adapt(subject.prepare, subject.call)
         start = clock.now_s()
         while len(seconds[0]) < budget.samples and not (
             len(seconds[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s
         ):
             for subject, times in pairs:
-                times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
+                with onednn_restored():
+                    times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
             pairs.reverse()
     return seconds

@@ -13,7 +13,7 @@ import torch
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import counters
-from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample, threads
+from attnprof.measure.clocks import Clock, cuda_clock, on_device, onednn_restored, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
@@ -116,7 +116,7 @@ def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
 def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory becomes a reason."""
     start = time.perf_counter()
-    with refusing(request):
+    with refusing(request), torch.random.fork_rng(devices=[]), onednn_restored():
         record = count_point(request) if request.counts else predict_point(request)
         try:
             with threads(request.threads), on_device(request.device), refusing(request):
@@ -236,9 +236,10 @@ def with_times(
 ) -> ProfileRecord:
     """Return the record with the median, its interval, and the values that follow from them."""
     flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
+    has_rate = estimate.median_s and not record.contradicted
     return replace(
         record, median_s=estimate.median_s, ci_low_s=estimate.low_s, ci_high_s=estimate.high_s,
         quantiles_s=quantiles_of(record.times_s), noisy=noise(estimate.noisy, conditions),
         conditions=dict(conditions),
-        flops_per_s=flops / estimate.median_s if estimate.median_s and flops is not None else None,
+        flops_per_s=flops / estimate.median_s if has_rate and flops is not None else None,
     )  # fmt: skip

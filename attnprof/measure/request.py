@@ -209,7 +209,16 @@ class PointRequest:
 
     @classmethod
     def at(cls, mechanism: str, w: Workload, **more: Any) -> "PointRequest":
-        """Return a mechanism's point at a workload's sizes."""
+        """Return a mechanism's point at a workload's sizes; RequestError for sizes it lacks."""
+        of_gqa = "; gqa's parameter num_kv_heads goes with all"
+        free = {"value_head_dim": "--value-dim", "width": "--width", "num_kv_heads": "kv_heads"}
+        for name, text in free.items():
+            if (value := getattr(w, name)) is not None:
+                raise RequestError(
+                    f"{text} {value} is a size of closed forms, which no time and no measured peak "
+                    "is of: leave it out, or ask for --kind formula without --metric time"
+                    f"{of_gqa * (name == 'num_kv_heads')}"
+                )
         return cls(
             mechanism, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase,
             w.dtype, **more,

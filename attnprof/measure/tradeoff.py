@@ -262,17 +262,18 @@ def _with_times(
     groups: list[list[TradeoffRecord]], candidates: Sequence[Candidate],
     inputs: Sequence[QueriesKeysValues], terms: Terms, budget: Budget,
 ) -> list[list[TradeoffRecord]]:  # fmt: skip
-    """Return the rows with times of every candidate that ran, on the first input of each size."""
+    """Return the rows with times of every candidate, on the first input of a size that it takes."""
     times: dict[Workload, dict[Candidate, MedianEstimate]] = {}
     timed_groups = []
     for rows, qkv in zip(groups, inputs, strict=True):
         workload = workload_of(qkv, terms)
-        if workload not in times:
-            runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
-            times[workload] = times_of(runs, qkv, terms, budget)
+        runs = [c for c, row in zip(candidates, rows, strict=True) if row.skipped is None]
+        size_times = times.setdefault(workload, {})
+        if untimed := [c for c in runs if c not in size_times]:
+            size_times |= times_of(untimed, qkv, terms, budget)
         timed = []
         for candidate, row in zip(candidates, rows, strict=True):
-            time = None if row.skipped else times[workload].get(candidate)
+            time = None if row.skipped else size_times.get(candidate)
             timed.append(row if time is None else replace(
                 row, median_s=time.median_s, ci_low_s=time.low_s, ci_high_s=time.high_s
             ))  # fmt: skip

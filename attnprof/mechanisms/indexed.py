@@ -163,11 +163,6 @@ class Indexed:
         """Return cached entries a token, without its key of the indexer."""
         raise NotImplementedError
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return the rows of every token, and the cache of the indexer."""
-        w = workload
-        return w.batch_size * w.seq_len * self.row_width(w) + self.index_entries(w)
-
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of a step: the rows that it picks, and the whole cache of the indexer."""
         w = workload

@@ -15,7 +15,7 @@ from attnprof.blocks.kernel_attention import (
 )
 from attnprof.costs import Cost, Number, is_plain, more_than_one
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, kept
 from attnprof.workload import Workload, rows
 
 #: Rows of a causal chunk. At head width 64 the work within chunks, rows·(m + dv) a row, is then
@@ -65,16 +65,9 @@ class KernelAttention(Mechanism):
         top, total = numerators(read(state, flat(q), maps), self.floor)
         return (top / total).view(b, h, 1, -1), state
 
-    def state_entries(self, workload: Workload) -> Number:
-        """Return sums of φ(k)vᵀ and of φ(k), and the largest scale where there is one."""
-        w = workload
-        heads = w.batch_size * w.num_heads
-        return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
-
     def wide_entries(self, workload: Workload) -> Number:
         """Return the entries of the sums, without the scale."""
-        w = workload
-        return self.state_entries(w) - w.batch_size * w.num_heads * int(self.softmax)
+        return kept(self, workload, "core").entries[0]
 
     # -- the definition ----------------------------------------------------------------------
     def define_core(self, writer: Definition, workload: Workload) -> None:

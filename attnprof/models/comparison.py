@@ -6,11 +6,17 @@ growth by one token is its formula's difference at the asked length: of a window
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
+from attnprof.algebra.values import evaluate
 from attnprof.record import ComparedRecord, ModelRecord, Report
 from attnprof.units import format_bytes
 from attnprof.workload import ITEM_SIZES
+
+#: Rows of the whole model, by phase and quantity.
+Rows = Mapping[tuple[str, str], ModelRecord]
 
 
 def with_memory(report: Report, memory: int) -> Report:
@@ -20,15 +26,9 @@ def with_memory(report: Report, memory: int) -> Report:
     the ``cache`` of the tokens before it, a training step the state of the optimizer. Nothing is
     reserved for the context of a device or a framework's fragments.
     """
-    rows = {
-        (row.phase, row.quantity): int(row.value or 0)
-        for row in report.of(ModelRecord) if row.part == "total"
-    }  # fmt: skip
+    rows = _totals(report)
     phases = {phase: _parts(phase, rows, report.summary) for phase in report.summary["phases"]}
-    lacking = {
-        row.phase for row in report.of(ModelRecord)
-        if row.part == "total" and (row.quantity, row.bound) == ("peak_bytes", "at least")
-    }  # fmt: skip
+    lacking = {phase for phase in phases if rows[phase, "peak_bytes"].bound == "at least"}
     if not phases.get("decode", {}).get("cache", 1):  # of some models no cache is counted
         lacking.add("decode")
     needs = {phase: sum(parts.values()) for phase, parts in phases.items()}
@@ -47,17 +47,20 @@ def with_memory(report: Report, memory: int) -> Report:
     return replace(report, summary=summary)
 
 
-def _parts(
-    phase: str, rows: Mapping[tuple[str, str], int], summary: Mapping[str, Any]
-) -> dict[str, int]:
+def _totals(report: Report) -> Rows:
+    rows = report.of(ModelRecord)
+    return {(row.phase, row.quantity): row for row in rows if row.part == "total"}
+
+
+def _parts(phase: str, rows: Rows, summary: Mapping[str, Any]) -> dict[str, int]:
     """Return the bytes that a phase holds: parameters, the cache, and all else at its peak."""
     training = summary.get("memory")  # its parameters include buffers
     weights = summary["parameters"] * ITEM_SIZES[summary["dtype"]]
     weights = training["parameters"] if training else weights
     if training and phase == "train":
         return {"parameters": weights, "cache": 0, "peak": training["peak"] - weights}
-    cache = rows.get(("decode", "cache_bytes"), 0) if phase == "decode" else 0
-    return {"parameters": weights, "cache": cache, "peak": rows[phase, "peak_bytes"]}
+    cached, peak = rows.get((phase, "cache_bytes")), int(rows[phase, "peak_bytes"].value or 0)
+    return {"parameters": weights, "cache": int(cached.value or 0) if cached else 0, "peak": peak}
 
 
 def _sentence(phase: str, fields: Mapping[str, Any], memory: int) -> str:
@@ -94,38 +97,26 @@ def comparison(reports: Sequence[Report], environment: Mapping[str, Any] | None 
 def _rows(report: Report) -> Iterator[ComparedRecord]:
     """Yield a model's parameters, and the quantities of each phase."""
     summary = report.summary
-    name, view = summary["name"], summary.get("view") or "torch"
+    record = partial(ComparedRecord, model=summary["name"], view=summary.get("view") or "torch")
     for quantity in ("parameters", "active_parameters"):
-        value = summary[quantity]
-        yield ComparedRecord(model=name, phase="", quantity=quantity, value=value, view=view)
-    whole = {
-        (row.phase, row.quantity): row for row in report.of(ModelRecord) if row.part == "total"
-    }
+        yield record(phase="", quantity=quantity, value=summary[quantity])
+    rows = _totals(report)
     for phase, quantities in _QUANTITIES.items():
         for quantity in quantities:
-            row = whole.get((phase, quantity))
-            if row is None:
-                continue
-            yield ComparedRecord(
-                model=name, phase=phase, quantity=quantity, expression=row.expression,
-                value=row.value, bound=row.bound, view=view,
-            )  # fmt: skip
-            yield from _by_token(row, name, view, summary["at"])
+            if row := rows.get((phase, quantity)):
+                each = record(phase=phase, quantity=quantity, value=row.value, bound=row.bound)
+                yield replace(each, expression=row.expression)
+                if quantity != "bytes_moved" and row.value is not None and "N" in summary["at"]:
+                    value = _by_token(row, summary["at"])
+                    yield replace(each, quantity=f"{quantity}_per_token", value=value)
 
 
-def _by_token(
-    row: ModelRecord, name: str, view: str, at: Mapping[str, int]
-) -> Iterator[ComparedRecord]:
-    """Yield a quantity of one token: a phase's FLOPs a token, rounded, or a cache's growth."""
-    if row.value is None or "N" not in at or row.quantity == "bytes_moved":
-        return
+def _by_token(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
+    """Return a quantity of one token: a phase's FLOPs a token, rounded, or a cache's growth."""
+    if row.quantity == "cache_bytes":
+        return _growth(row, at)
     tokens = at.get("B", 1) * (at["N"] if row.phase == "prefill" else 1)
-    growth = row.quantity == "cache_bytes"
-    quantity = "cache_bytes_per_token" if growth else "flops_per_token"
-    value = _growth(row, at) if growth else round(row.value / tokens)
-    yield ComparedRecord(
-        model=name, phase=row.phase, quantity=quantity, value=value, bound=row.bound, view=view
-    )
+    return round((row.value or 0) / tokens)
 
 
 def _growth(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
@@ -136,14 +127,9 @@ def _growth(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
     if row.expression is None:
         return None
     formula = expression_of(parse(row.expression, stored=True))
-    before, after = (
-        formula.subs({x: {**at, "N": at["N"] - back}.get(x.name, x) for x in formula.free_symbols})
-        for back in (1, 0)
-    )
-    grown = (after - before) / at.get("B", 1)
-    if not grown.is_number:
-        return None
-    return int(grown) if grown == int(grown) else float(grown)
+    before, after = (evaluate(formula, {**at, "N": n}) for n in (at["N"] - 1, at["N"]))
+    grown = Fraction(after - before, at.get("B", 1))
+    return int(grown) if grown.denominator == 1 else float(grown)
 
 
 def _curves(report: Report) -> dict[str, Any]:

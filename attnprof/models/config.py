@@ -162,6 +162,19 @@ class ModelConfig:
         """Width of the feed-forward network's hidden layer."""
         return 4 * self.d_model if self.hidden_dim is None else self.hidden_dim
 
+    @property
+    def mechanisms(self) -> tuple[list[Attention], list[Attention]]:
+        """The mechanisms layer by layer: of one stack and [], or of encoder and decoder."""
+
+        def each(attention: Sequence[Attention], layers: int) -> list[Attention]:
+            return [attention[min(n, len(attention) - 1)] for n in range(layers)]
+
+        first = each(self.attention, self.num_layers)
+        if self.kind != "encoder-decoder":
+            return first, []
+        layers = self.num_decoder_layers or self.num_layers
+        return first, each(self.decoder_attention or self.attention, layers)
+
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return a configuration of names and values; RequestError for unknown names."""

@@ -35,11 +35,13 @@ class Mask:
 
     ``token``: one, as if each token were a pair of its own; ``full``: all N; ``causal``: itself and
     all before; ``window``: the last ``size`` of these; ``capped``: always Min(N, ``size``);
-    ``chunk``: those before it in its chunk of ``size``; ``around``: ``size`` on either side of it.
+    ``chunk``: those before it in its chunk of ``size``; ``around``: ``size`` on either side of it;
+    ``rows``: rows for whole blocks of ``size`` tokens up to it, ``most`` of them unless that is 0.
     """
 
     kind: str
     size: int = 0
+    most: int = 0
 
     def pairs(self, n: int) -> int:
         """Return the number of pairs of ``n`` tokens."""
@@ -67,6 +69,11 @@ class Mask:
         if kind == "around":
             near = minimum(n - 1, size)
             return 2 * near + 1 - near * (near + 1) / n
+        if kind == "rows":  # up to token ``last`` their number grows
+            last = minimum(n, size * self.most - 1) if self.most else n
+            rows = floor(last / size)
+            growing = rows * (last + 1) - size * rows * (rows + 1) / 2
+            return (growing + self.most * (n - last)) / n
         keys = minimum(n, size)
         return keys - keys * (keys - 1) / (2 * n)
 
@@ -83,6 +90,11 @@ class Mask:
         if kind == "around":
             near = f"min(n - 1, {size})"
             return f"(n * (2 * {near} + 1) - {near} * ({near} + 1))"
+        if kind == "rows":
+            last = f"min(n, {size * self.most - 1})" if self.most else "n"
+            rows = f"({last} // {size})"
+            growing = f"{rows} * ({last} + 1) - {size} * {rows} * ({rows} + 1) // 2"
+            return f"({growing} + {self.most} * (n - {last}))"
         keys = f"min(n, {size})"
         return f"(n * {keys} - {keys} * ({keys} - 1) // 2)"
 
@@ -96,8 +108,7 @@ def summed(counts: Iterable[Count]) -> dict[Mask, int]:
     """Return the sum of counts, without zeros."""
     total = Counter[Mask]()
     for count in counts:
-        for mask, flops in count.items():
-            total[mask] += flops
+        total.update(count)
     return {mask: flops for mask, flops in sorted(total.items()) if flops}
 
 
@@ -160,8 +171,8 @@ class RoleWeights:
 class AttentionShape:
     """Softmax attention of heads over the pairs of a mask, in ``layers`` alike.
 
-    Keys may be wider than values, as in latent attention. ``index_heads`` of an indexer score all
-    causal pairs before some are chosen.
+    Keys may be wider than values, as in latent attention. Queries see ``rows`` for several tokens,
+    too. ``index_heads`` of an indexer score the pairs of ``index_mask`` before some are chosen.
     """
 
     layers: int
@@ -170,8 +181,15 @@ class AttentionShape:
     key_dim: int
     value_dim: int
     mask: Mask = CAUSAL
+    rows: Mask | None = None
     index_heads: int = 0
     index_dim: int = 0
+    index_mask: Mask = CAUSAL
+
+    @property
+    def masks(self) -> list[Mask]:
+        """The masks whose pairs attention scores and sums."""
+        return [mask for mask in (self.mask, self.rows) if mask is not None]
 
     @property
     def widths(self) -> int:
@@ -275,9 +293,8 @@ def _megatron(sizes: ModelSizes) -> Terms:
     scan = sum(21 * x.state for x in sizes.mixers if x not in deltas)
     if delta:  # its Mamba layers have no convolution
         by_term |= _weights(sizes, ["convolution"])
-    mtp = 6 * sizes.mtp_layers * (sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2)
-    mtp += 6 * sizes.mtp_layers * sizes.active("head")
-    return by_term | _each("recurrent", delta + scan) | _each("mtp", mtp)
+    mtp = sizes.mtp_matrices + 3 * sizes.hidden + 2 * sizes.hidden**2 + sizes.active("head")
+    return by_term | _each("recurrent", delta + scan) | _each("mtp", 6 * sizes.mtp_layers * mtp)
 
 
 def _verl(sizes: ModelSizes) -> Terms:
@@ -313,13 +330,10 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
     pairs, index = [], []
     for x in sizes.attention:
         widths = 4 * x.key_dim + 3 * x.value_dim if train else x.key_dim + x.value_dim
-        pairs.append({x.mask: 2 * x.layers * x.heads * widths})
-        scored = x.layers * x.index_heads * x.index_dim
-        index.append({CAUSAL: (6 if train else 2) * scored})
-    if pairs:
-        by_term["scores"] = summed(pairs)
-    if scored_pairs := summed(index):
-        by_term["index scores"] = scored_pairs
+        pairs += [{mask: 2 * x.layers * x.heads * widths} for mask in x.masks]
+        index.append({x.index_mask: (6 if train else 2) * x.layers * x.index_heads * x.index_dim})
+    scores = {"scores": summed(pairs), "index scores": summed(index)}
+    by_term |= {name: counted for name, counted in scores.items() if counted}
     state = sum(x.products() for x in sizes.mixers)
     return by_term | _each("recurrent", (6 if train else 2) * state)
 
@@ -344,11 +358,8 @@ def count(sizes: ModelSizes, convention: str, phase: str = "train") -> dict[Mask
 def dropped(sizes: ModelSizes, convention: str, phase: str = "train") -> list[str]:
     """Return sentences on the terms in which a convention differs from what is executed."""
     theirs, ours = terms(sizes, convention, phase), executed(sizes, phase)
-    notes = [
-        _difference(name, theirs.get(name, {}), ours.get(name, {}), sizes)
-        for name in dict.fromkeys([*ours, *theirs])
-        if theirs.get(name, {}) != ours.get(name, {})
-    ]
+    both = {name: (theirs.get(name, {}), ours.get(name, {})) for name in ours | theirs}
+    notes = [_difference(x, *both[x], sizes) for x in both if both[x][0] != both[x][1]]
     if sizes.mtp_layers and "mtp" not in theirs:
         layers = plural(sizes.mtp_layers, "layer")
         notes.append(f"multi-token prediction left out: {layers} named in the configuration")
@@ -382,6 +393,8 @@ def _pair_difference(theirs: Count, ours: Count, sizes: ModelSizes) -> str:
         phrases.append(f"windows counted {'as Min(N, w) keys, halved' if capped else 'dense'}")
     if "full" in masks and factor in (1, 3):
         phrases.append("halved, though no key is masked")
-    if sum(ours.values()) > 2 * total:
+    if any(x.rows for x in sizes.attention):
+        phrases.append("rows that stand for several tokens left out")
+    if sum(ours.values()) > 2 * sum(x.widths * len(x.masks) for x in sizes.attention):
         phrases.append("backward 2x, without the fused kernel's recomputation")
     return f"{NAMES['scores']}: {'; '.join(phrases)}" if phrases else f"{NAMES['scores']} differ"

@@ -49,8 +49,7 @@ def by_kind(
     stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
     signatures = [_signatures(trace, places) for trace in traces]
     groups = defaultdict[Any, list[str]](list)
-    typed = len(types) == len(layers)
-    names = layer_names(model, layers, places, types if typed else [])
+    names, typed = layer_names(model, layers, places, types), len(types) == len(layers)
     for path, kind_name in zip(layers, names, strict=True):
         name = f"{path.rpartition('.')[0]}: {kind_name}" if len(stacks) > 1 else kind_name
         groups[name, tuple(signature[path] for signature in signatures)].append(path)

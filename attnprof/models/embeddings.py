@@ -4,7 +4,6 @@
 """
 
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from attnprof.models.config import ModelConfig
 
 #: Standard deviation of learned positions and class tokens, as in ViT.
 SPREAD = 0.02
-CONVOLUTIONS = 3
 
 
 def sinusoids(tokens: int, width: int) -> Tensor:
@@ -56,7 +54,7 @@ class ConvolutionStem(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, kind = config.d_model, nn.Conv2d if config.image_size else nn.Conv1d
-        widths, steps = [config.vocab_size, width, width, width], [1] * CONVOLUTIONS
+        widths, steps = [config.vocab_size, width, width, width], [1, 1, 1]
         if config.image_size:
             widths = [config.image_channels, max(1, width // 4), max(1, width // 2), width]
             steps = strides(config.patch_size)
@@ -80,19 +78,10 @@ class ConvolutionStem(nn.Module):
 
 
 def strides(patch: int) -> list[int]:
-    """Return three numbers whose product is the patch, as even as its prime factors allow."""
-    factors, rest, factor = [1] * CONVOLUTIONS, patch, 2
-    while rest > 1:
-        while rest % factor:
-            factor += 1
-        rest //= factor
-        factors.append(factor)
-    for large in sorted(factors[CONVOLUTIONS:], reverse=True):
-        least = min(range(CONVOLUTIONS), key=factors.__getitem__)
-        factors[least] *= large
-    steps = sorted(factors[:CONVOLUTIONS], reverse=True)
-    assert prod(steps) == patch
-    return steps
+    """Return three numbers whose product is the patch, as even as possible, the largest first."""
+    divisors = [n for n in range(1, patch + 1) if patch % n == 0]
+    pairs = ((a, b) for a in divisors for b in divisors if patch % (a * b) == 0)
+    return sorted(min(((a, b, patch // (a * b)) for a, b in pairs), key=sum), reverse=True)
 
 
 class InputRows(nn.Module):

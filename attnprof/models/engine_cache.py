@@ -117,23 +117,14 @@ def latent_modules(model: Any) -> Iterator[Any]:
             yield module
 
 
-def saves(module: Any) -> bool:
-    """Return whether absorbed attention has fewer FLOPs for each row of a long cache.
-
-    A head's pair costs 2(2r + rotary) absorbed and 2(nope + rotary + values) expanded, where the
-    row is expanded first by 2r(nope + values).
-    """
-    rank, nope, _, value = (getattr(module, name) for name in _SIZES)
-    return bool(2 * rank < (nope + value) * (rank + 1))
-
-
 def absorb(model: Any) -> list[Any]:
     """Make the latent attention of a model absorb its weights for one token; return these modules.
 
-    Its kernel has to ask :func:`absorbed` first. Modules whose expansion is cheaper, or has a bias,
-    stay as they are.
+    Its kernel has to ask :func:`absorbed` first. Modules whose expansion has a bias stay as they
+    are. For others, absorption saves FLOPs: a head's pair costs 2(2r + rotary), and expanded
+    2(nope + rotary + values) after its row is expanded by 2r(nope + values).
     """
-    modules = [x for x in latent_modules(model) if saves(x) and x.kv_b_proj.bias is None]
+    modules = [x for x in latent_modules(model) if x.kv_b_proj.bias is None]
     for module in modules:
         kind: Any = type(module)
         module.__class__ = _absorbing(kind)
@@ -200,7 +191,7 @@ def _picked(rows: Any, indices: Any) -> Any:
 def saved_flops(model: Any, batch: Any, keys: Any) -> Any:
     """Return the FLOPs of products that absorption saves a decoded token after ``keys`` tokens."""
     saved = 0
-    for module in filter(saves, latent_modules(model)):
+    for module in latent_modules(model):
         rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
         heads = module.kv_b_proj.weight.shape[0] // (nope + value)
         expanded = keys * (nope + rope + value + rank * (nope + value))
@@ -214,8 +205,6 @@ def latent_note(model: Any) -> str:
     if module is None:
         return ""
     rank, nope, rope, value = (getattr(module, name) for name in _SIZES)
-    if not saves(module):
-        return "latent attention is expanded at decode, too: that takes fewer FLOPs than absorbed"
     return (
         "latent attention is expanded in prefill and training, and absorbed at decode: "
         f"{2 * (2 * rank + rope):,} FLOPs a head and cached token instead of "

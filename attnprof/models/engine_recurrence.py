@@ -47,7 +47,7 @@ def as_kernels(files: dict[str, list[str]], form: str) -> Iterator[None]:
     with ExitStack() as stack:
         for name, names in files.items():
             space = vars(sys.modules[name])
-            kernels = {one: partial(KERNELS[one], space[one], form) for one in names}
+            kernels = {one: partial(KERNELS[one], form) for one in names}
             stack.enter_context(patch.dict(space, kernels))
         yield
 
@@ -73,8 +73,8 @@ def _mix(
 
 
 def _delta(
-    _usual: Any, form: str, query: Any, key: Any, value: Any, g: Any, beta: Any,
-    chunk_size: int = 0, initial_state: Any = None, output_final_state: bool = False,
+    form: str, query: Any, key: Any, value: Any, g: Any, beta: Any, chunk_size: int = 0,
+    initial_state: Any = None, output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False, **_: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Compute the gated delta rule; (b, n, h, d) each."""
@@ -86,17 +86,11 @@ def _delta(
 
 
 def _state_space(  # noqa: PLR0917 - as transformers calls it
-    usual: Any, form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int,
-    D: Any = None, dt_bias: Any = None, initial_states: Any = None, dt_softplus: bool = False,
+    form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int, D: Any,
+    dt_bias: Any = None, initial_states: Any = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, inf), return_final_states: bool = False, **_: Any,
 ) -> Any:  # fmt: skip
-    """Compute Mamba-2 on (b, n, h, p); without a skip connection (D), call the fallback."""
-    if D is None:
-        return usual(
-            hidden_states, dt, A, B, C, chunk_size, dt_bias=dt_bias, dt_softplus=dt_softplus,
-            initial_states=initial_states, dt_limit=dt_limit,
-            return_final_states=return_final_states,
-        )  # fmt: skip
+    """Compute Mamba-2 on (b, n, h, p)."""
     steps = _steps(dt, dt_bias, dt_softplus)
     if dt_limit[0] > 0 or dt_limit[1] < inf:
         steps = steps.clamp(*dt_limit)
@@ -112,8 +106,8 @@ def _steps(dt: Any, bias: Any, positive: bool) -> Any:
 
 
 def _state_space_step(
-    _usual: Any, _form: str, state: Any, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any,
-    D: Any, dt_bias: Any = None, dt_softplus: bool = False, z: Any = None, **_: Any,
+    _form: str, state: Any, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any,
+    dt_bias: Any = None, dt_softplus: bool = False, z: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
     """Compute a token of Mamba-2 on (b, h, p), whose gates are stretched over each head."""
     steps = _steps(dt[..., 0], None if dt_bias is None else dt_bias[:, 0], dt_softplus)
@@ -124,27 +118,27 @@ def _state_space_step(
 
 
 def _selective(
-    _usual: Any, form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None,
-    z: Any = None, delta_bias: Any = None, return_last_state: bool = False, **_: Any,
+    form: str, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, z: Any,
+    delta_bias: Any, return_last_state: bool = False, **_: Any,
 ) -> Any:  # fmt: skip
     """Compute Mamba-1's scan on (b, d, n)."""
-    operands = [hidden_states, dt, A, B, C, D, delta_bias, *([] if z is None else [z])]
+    operands = hidden_states, dt, A, B, C, D, delta_bias, z
     out, end = _mix("mamba", form, _SCAN_ROWS, None, operands, keeps_end=True)
     return (out, end) if return_last_state else out
 
 
 def _selective_step(
-    _usual: Any, _form: str, state: Any, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any,
-    D: Any = None, dt_bias: Any = None, z: Any = None, **_: Any,
+    _form: str, state: Any, hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any,
+    dt_bias: Any, z: Any, **_: Any,
 ) -> Any:  # fmt: skip
     """Compute a token of Mamba-1 on (b, d)."""
-    x, steps, b, c = (rows[..., None] for rows in (hidden_states, dt, B, C))
-    operands = [x, steps, A, b, c, D, dt_bias, *([] if z is None else [z[..., None]])]
+    x, steps, b, c, gate = (rows[..., None] for rows in (hidden_states, dt, B, C, z))
+    operands = x, steps, A, b, c, D, dt_bias, gate
     return _mix("mamba", "", 1, state, operands, keeps_end=True)[0][..., 0]
 
 
-#: Kernels by the name of transformers' fallback that they replace: each gets the fallback, a
-#: prompt's form, and the call's arguments.
+#: Kernels by the name of transformers' fallback that they replace: each gets a prompt's form, and
+#: the call's arguments.
 KERNELS: dict[str, Callable[..., Any]] = {
     "torch_chunk_gated_delta_rule": _delta,
     "torch_recurrent_gated_delta_rule": _delta,

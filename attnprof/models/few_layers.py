@@ -45,11 +45,6 @@ class StackCalls:
     stack: LayerStack | None
     by_number: Mapping[int, list[int]]
 
-    def by_layer(self) -> Iterator[tuple[Layer, list[int]]]:
-        """Yield each layer with its calls."""
-        for number, inside in self.by_number.items():
-            yield (self.stack, number) if self.stack else None, inside
-
 
 def calls_by_stack(
     calls: Sequence[Call], places: Mapping[str, ModulePlace], stacks: Sequence[LayerStack],
@@ -82,24 +77,18 @@ def _segments(
     indices: Sequence[int], at: Sequence[Layer]
 ) -> list[tuple[LayerStack | None, int, list[int]]]:
     """Return calls grouped by layer; calls between two layers of a stack belong to the first."""
-    last = {at[n]: n for n in indices if at[n]}
-    segments: list[tuple[LayerStack | None, int, list[int]]] = [(None, 0, [])]
-    following = {}
-    later: Layer = None
+    following, placed = dict[int, Layer](), dict[int, Layer]()
+    layer: Layer = None
     for n in reversed(indices):
-        later = at[n] or later
-        following[n] = later
+        layer = following[n] = at[n] or layer
+    layer = None
     for n in indices:
-        stack, number, _ = segments[-1]
-        layer = at[n]
-        if layer and layer != (stack, number):
-            segments.append((*layer, []))
-        elif stack and n > last[stack, number]:
-            after = following[n]
-            if after is None or after[0] != stack:
-                segments.append((None, 0, []))
-        segments[-1][2].append(n)
-    return segments
+        after = following[n]
+        if at[n] or layer is None or after is None or after[0] != layer[0]:
+            layer = at[n]
+        placed[n] = layer
+    groups = groupby(indices, placed.__getitem__)
+    return [(*(layer or (None, 0)), list(inside)) for layer, inside in groups]
 
 
 # -- a run -----------------------------------------------------------------------------------
@@ -261,20 +250,18 @@ class LayerWalk:
     times: Any = 0
 
 
-def layer_walk(stack: LayerStack, symbol: Any = None) -> LayerWalk:
-    """Return the walk through a stack of its own length or, with a ``symbol``, of any length.
+def layer_walk(stack: LayerStack, symbol: Any) -> LayerWalk:
+    """Return the walk through a stack of ``symbol`` layers or, if it is None, of its own length.
 
     Layers beyond the sampled ones repeat; only the first and last of them are walked through.
     """
-    start = max(stack.start, stack.sampled - 1)
-    period = stack.period(start) if start < len(stack) else 0
-    if not period:
+    if symbol is None:
         return LayerWalk(range(len(stack)))
+    start = max(stack.start, stack.sampled - 1)
+    period = stack.period(start)
     tail = (len(stack) - start) % period
-    number = len(stack) if symbol is None else symbol
-    times = (number - start - tail) / period - 2
-    times = int(times) if symbol is None else times
     first, last = start + period, len(stack) - tail - period
+    times = (symbol - start - tail) / period - 2
     return LayerWalk([*range(first), *range(last, len(stack))], first, period, times)
 
 

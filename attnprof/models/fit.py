@@ -30,14 +30,14 @@ from attnprof.models.fit_parts import (
     HALF,
     activation_bytes,
     activation_bytes_per_token,
+    added_bytes,
     cache_bytes,
     cache_formula,
     entries_of_rank,
-    layer_share,
     page_tokens,
-    row_bytes,
     sent_bytes,
     table_rows,
+    trained_entries,
     weight_bytes,
     weight_format,
     weight_formula,
@@ -104,9 +104,18 @@ def _report(
         return bisect_left(range(LONGEST + 1), True, 1, key=is_too_much) - 1
 
     notes = [note for note in model.sizes.notes if "quantization_config" not in note]
+    if model.sizes.mtp_layers:
+        further = plural(model.sizes.mtp_layers, "layer")
+        notes.append(f"left out: {further} for multi-token prediction")
+    longest = most("seq_len")
+    if max(longest, options.seq_len) > model.longest > 0:
+        notes.append(
+            f"the configuration is for at most {model.longest:,} tokens: what fits beyond is a "
+            "matter of memory alone"
+        )
     summary = {
         "name": model.sizes.name, "fits": total <= options.memory,
-        "longest_context": most("seq_len"), "largest_batch": most("batch_size"),
+        "longest_context": longest, "largest_batch": most("batch_size"),
         "cache_bytes_per_token": more.get("cache_bytes_per_token", 0),
         "cache_tokens": more.get("cache_tokens", 0),
         "bytes_sent_per_step": more["bytes_sent_per_step"],
@@ -140,9 +149,8 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
     layers = Counter[str]()
     for one in model.caches:
         layers[one.kind] += one.layers
-    rows_of_all = sum(x.layers * row_bytes(x, options) for x in model.caches)
     more = {
-        "cache_bytes_per_token": ceil(rows_of_all * layer_share(model, options)),
+        "cache_bytes_per_token": added_bytes(model, options),
         "cache_tokens": _tokens_in_all(model, options),
         "bytes_sent_per_step": sent_bytes(model, options, options.batch_size),
         "dtype": weight_format(model, options)[0], "layers": dict(layers),
@@ -210,21 +218,31 @@ def _notes(model: FitModel, options: FitOptions) -> list[str]:
             "swapped layers keep what their mechanisms do; for their time type attnprof model "
             "with the same --swap"
         )
-    if model.sizes.mtp_layers or (options.pipeline > 1 and model.layers % options.pipeline):
-        notes.append("the fullest rank is shown; layers that predict further tokens are left out")
+    if options.pipeline > 1 and model.layers % options.pipeline:
+        notes.append("the fullest rank is shown")
+    if _cache_is_fp8(config) and options.cache_dtype is None:
+        notes.append("quantization_config keeps the cache in fp8: type --cache-dtype fp8")
     return notes
+
+
+def _cache_is_fp8(config: Mapping[str, Any]) -> bool:
+    """Return whether a file's table on quantisation says that engines keep the cache in fp8."""
+    scheme = config.get("kv_cache_scheme")
+    bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
+    return bits == 8 or str(config.get("kv_cache_quant_algo")).lower() == "fp8"
 
 
 def _answer(summary: Mapping[str, Any], total: int) -> str:
     """Return the sentence ``fits: 41.8 GiB of 80; …``."""
     memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
-    if not summary["fits"]:
-        longest = summary["longest_context"]
-        most = f"the longest context that does is {longest:,} tokens" if longest else (
-            "its weights leave no room for a cache"
-        )  # fmt: skip
-        return f"does not fit: {format_bytes(total)} of {memory}; {most}"
     requests = plural(summary["largest_batch"], "request")
+    if not summary["fits"]:
+        most = "its weights leave no room for a cache"
+        if summary["largest_batch"]:
+            most = f"at {seq:,} tokens {requests} would"
+        if longest := summary["longest_context"]:
+            most = f"the longest context that does is {longest:,} tokens"
+        return f"does not fit: {format_bytes(total)} of {memory}; {most}"
     return (
         f"fits: {format_bytes(total)} of {memory}; {summary['cache_tokens']:,} tokens in all; "
         f"at {seq:,} tokens {requests}"
@@ -249,7 +267,7 @@ def training_report(model: FitModel, options: TrainingOptions) -> Report:
 def _training_parts(model: FitModel, options: TrainingOptions) -> list[FitRecord]:
     """Return the parts on the fullest rank."""
     by_role = entries_of_rank(model, options)
-    entries = sum(by_role.values(), Fraction(0))
+    entries = trained_entries(model, options)
     inner = sum((by_role[role] for role in _INNER if role in by_role), Fraction(0))
     by_inner, by_others = OPTIMIZERS[options.optimizer]
     state = f"{by_others}*P" if by_inner == by_others else f"{by_inner} or {by_others} a parameter"
@@ -264,7 +282,7 @@ def _training_parts(model: FitModel, options: TrainingOptions) -> list[FitRecord
     of_state = f"{options.optimizer}: float32 master and moments"
     how = f"recompute {options.recompute}; N = {options.seq_len:,}"
     return [
-        sharded("weights", HALF * entries, "2*P", "bfloat16"),
+        sharded("weights", HALF * sum(by_role.values(), Fraction(0)), "2*P", "bfloat16"),
         sharded("gradients", of_gradient * entries, f"{of_gradient}*P", options.gradient_dtype),
         sharded("optimizer", by_inner * inner + by_others * (entries - inner), state, of_state),
         _part("activations", ceil(kept), f"{float(each):.6g}*B*N", how),
@@ -288,7 +306,7 @@ def _sent_in_training(model: FitModel, options: TrainingOptions) -> int:
     weights are gathered twice and gradients scattered, 3 (d - 1)/d.
     """
     d, times = options.data_parallel, 3 if options.shard == "zero3" else 2
-    gradients = Fraction(times * (d - 1), d) * HALF * sum(entries_of_rank(model, options).values())
+    gradients = Fraction(times * (d - 1), d) * HALF * trained_entries(model, options)
     return 3 * sent_bytes(model, options, options.batch_size * options.seq_len) + ceil(gradients)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
-from attnprof.models.mfu_sizes import together
+from attnprof.models.hub_config import field_of, text_config
 from attnprof.models.text_run import TextRun, run_without_values
 from attnprof.models.whole import NoCacheError, WholeModel, cache_in, cache_parts
 
@@ -61,13 +61,13 @@ _BLOCKS = 256
 _ELSE = "type attnprof model for a pass over a prompt, or fit with --train"
 
 
-def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
-    """Return the cache of a model's layers after a prompt, equal layers together.
+def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCache]]:
+    """Return the cache of each of a model's layers after a prompt, with the layer's number.
 
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
     model without a cache.
     """
-    latent = getattr(run.model.config, "kv_lora_rank", None)
+    latent = field_of(text_config(run.model.config), "kv_lora_rank")
     ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
     layers = list(_layers(run.result, subject.name))
     caches = [
@@ -76,8 +76,9 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[LayerCache]:
     ]  # fmt: skip
     if any(others for *_, others in layers):
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
-    layouts = together(caches)
-    if not (kept := [x for x in layouts if x != LayerCache(x.layers)]):
+    numbers = [number for number, *_ in layers]
+    pairs = zip(numbers, caches, strict=True)
+    if not (kept := [pair for pair in pairs if pair[1] != LayerCache(1)]):
         raise CannotRunError(
             f"{subject.name} keeps earlier tokens in a form that is not known, so what serving it "
             f"takes is not, either: {_ELSE}"

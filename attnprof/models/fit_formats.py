@@ -33,7 +33,7 @@ ENTRY_BYTES: Mapping[str, Fraction] = {
     "q5_k_m": Fraction(176, 256), "q4_k_m": Fraction(144, 256), "q4_k_s": Fraction(144, 256),
     "q3_k_l": Fraction(110, 256), "q3_k_m": Fraction(110, 256), "mxfp4_moe": Fraction(34, 32),
     "fp8_ds_mla": Fraction(1),
-    "mxfp4-pack": Fraction(17, 32),
+    "mxfp4-pack": Fraction(17, 32), "mxfp8": Fraction(33, 32),
 }  # fmt: skip
 #: Formats of weights, and of caches.
 WEIGHTS = tuple(name for name in ENTRY_BYTES if name not in ("fp8_ds_mla", "mxfp4-pack"))
@@ -58,7 +58,7 @@ FINER = {
 #: Methods of ``quantization_config`` that name a format by themselves.
 _METHODS = {
     "mxfp4": "mxfp4", "fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "int4", "nvfp4": "nvfp4",
-    "mxfp4-pack": "mxfp4-pack", "eetq": "int8",
+    "mxfp4-pack": "mxfp4-pack", "eetq": "int8", "mxfp8": "mxfp8", "w4a": "int4",
 }  # fmt: skip
 #: Methods whose ``bits`` are of integers with scales for groups of them.
 _GROUPED = ("awq", "gptq", "auto-round")
@@ -116,14 +116,36 @@ def file_formats(fields: Mapping[str, Any]) -> list[StoredFormat]:
     groups = map(_table, _table(config.get("config_groups")).values())
     with_weights = [(one, _table(one["weights"])) for one in groups if _table(one.get("weights"))]
     formats = []
-    for group, weights in with_weights or [(config, config)]:
+    for group, weights in [*_named_groups(config), *(with_weights or [(config, config)])]:
         if one := _format(config, weights):
             formats.append(StoredFormat(*one, tuple(_texts(group.get("targets"))) or ("Linear",)))
     return formats
 
 
+def _named_groups(config: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """Yield modules with a format of their own, and its table.
+
+    Of the expressions in GPTQ's ``dynamic`` and auto-round's ``extra_config`` the first that
+    matches counts; ``-:`` leaves modules as they are. modelopt's ``quantized_layers`` name every
+    module; the first of the experts stands for all.
+    """
+    rules = {f"{x}$": table for x, table in _table(config.get("extra_config")).items()}
+    for pattern, table in {**_table(config.get("dynamic")), **rules}.items():
+        weights = {"bits": 16} if pattern.startswith("-:") else {**config, **_table(table)}
+        yield {"targets": [f"re:{re.sub('^[-+]:', '', pattern)}"]}, weights
+    by_table = defaultdict[str, list[str]](list)
+    tables = _table(config.get("quantized_layers"))
+    for name in (x for x in tables if not re.search(r"experts\.[1-9]", x)):
+        by_table[str(tables[name])].append(name)
+    for names in by_table.values():
+        yield {"targets": names}, tables[names[0]]
+
+
 def _format(config: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[str, Fraction] | None:
-    """Return the format of one group of modules, and its bytes an entry; None if not known."""
+    """Return the format of one group of modules, and its bytes an entry; None if not known.
+
+    Of 16 bits or more it is bfloat16: such modules are not quantised.
+    """
     method = str(config.get("quant_method", ""))
     if config.get("load_in_4bit"):  # a scale for 64 entries; doubled, in a byte and one for 256
         twice = config.get("bnb_4bit_use_double_quant")
@@ -131,12 +153,17 @@ def _format(config: Mapping[str, Any], weights: Mapping[str, Any]) -> tuple[str,
         return "nf4", Fraction(1, 2) + scales
     if config.get("load_in_8bit"):
         return "int8", ENTRY_BYTES["int8"]
-    group, bits = (_whole(weights.get(name)) for name in ("group_size", "num_bits"))
+    group = _whole(weights.get("group_size"))
+    bits = next(filter(None, (_whole(weights.get(x)) for x in ("num_bits", "bits"))), 0)
     bits = bits or _whole(config.get("bits"))
+    if bits >= 16:
+        return "bfloat16", ENTRY_BYTES["bfloat16"]
     if weights.get("type") == "float":
-        method = {8: "fp8", 4: "mxfp4-pack" if group == 32 else "nvfp4"}.get(bits, method)
+        of_32 = {8: "mxfp8", 4: "mxfp4-pack"}
+        method = (of_32 if group == 32 else {8: "fp8", 4: "nvfp4"}).get(bits, method)
     if method == "modelopt":
-        method = str(config.get("quant_algo")).lower()
+        algorithm = str(weights.get("quant_algo") or config.get("quant_algo")).lower()
+        method = next((x for x in ("nvfp4", "mxfp8", "fp8", "w4a") if x in algorithm), algorithm)
     if method in _METHODS and not (method == "awq" and bits):
         name = _METHODS[method]
         block = weights.get("weight_block_size") or weights.get("block_structure")
@@ -159,8 +186,8 @@ _EXCEPTIONS = (
 _QUANTISED = ("attention", "mlp", "expert", "shared expert", "head")
 #: Names of one of the experts' matrices, which files keep apart and models of transformers do not.
 _EXPERT_MATRICES = ("0.gate_proj", "0.up_proj", "0.down_proj", "gate_up_proj", "down_proj")
-#: Starts of names, with which files of models of text and of images differ.
-_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.")
+#: Starts of names, with which files of models of text and of images differ; and of Nemotron-H.
+_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "backbone.")
 
 
 def stored_entries(
@@ -173,12 +200,9 @@ def stored_entries(
     """
     formats, config = file_formats(fields), quantization_of(fields)
     exceptions = [pattern for key in _EXCEPTIONS for pattern in _texts(config.get(key))]
-    exceptions += [
-        f"{key}$" for key, one in _table(config.get("extra_config")).items()
-        if _whole(_table(one).get("bits")) >= 16
-    ]  # fmt: skip
     method = str(config.get("quant_method"))
-    head = bool(config.get("config_groups") or config.get("lm_head") is True)
+    head = any(config.get(x) for x in ("config_groups", "quantized_layers"))
+    head = head or config.get("lm_head") is True
     stored = defaultdict[str, Counter[StoredFormat | None]](Counter)
     for module, kind, role, entries in weights if formats else ():
         names = {kind, *_names_in_files(module, expert=role == "expert")}
@@ -192,7 +216,8 @@ def _format_of(formats: Sequence[StoredFormat], names: set[str], role: str) -> S
     """Return the format of a module: patterns of its name go before those of its class."""
     for one in sorted(formats, key=lambda one: "Linear" in one.targets):
         if "Linear" in one.targets or any(_means(x, names, _GROUPS) for x in one.targets):
-            return one if role == "expert" or one.name != "mxfp4" else None
+            is_kept = one.name == "bfloat16" or (one.name == "mxfp4" and role != "expert")
+            return None if is_kept else one
     return None
 
 

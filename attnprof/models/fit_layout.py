@@ -5,8 +5,8 @@ same run (:mod:`attnprof.models.fit_cache`). Entry point: :func:`fit_model`.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
@@ -24,11 +24,11 @@ from attnprof.models.fit_formats import (
     stored_entries,
 )
 from attnprof.models.hub_config import configuration, text_config
-from attnprof.models.mfu_sizes import role_of, subject_sizes
+from attnprof.models.mfu_sizes import IDLE, further_layers, role_of, subject_sizes, together
 from attnprof.models.names import config_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.swap import Swap, notes_on
-from attnprof.models.text_run import text_run
+from attnprof.models.text_run import TextRun, text_run
 
 #: The longest context that is asked for.
 LONGEST = 2**50
@@ -41,6 +41,8 @@ RECOMPUTE = ("none", "selective", "full")
 #: What of weights, gradients and optimizer is divided among data-parallel ranks.
 SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 
+#: Projections to latents, and to rows for several tokens, that no rank has a part of.
+_WHOLE_PROJECTIONS = r"\b(?!o_)\w+_a_proj|\.compressor\.\w+_proj"
 #: Options of serving alone, and values of them that are true of training, too.
 _SERVING = {
     "dtype": ("bfloat16", "bf16"), "cache_dtype": (), "block_size": (), "chunk": (), "uncapped": (),
@@ -135,9 +137,11 @@ class FitModel:
 
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
     product, or before and after the activation; of the experts that a token is sent to). ``finer``:
-    entries of tensors by their GGUF names. ``stored``: each role's entries by the formats that the
-    file names. ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers
-    have mechanisms of ours.
+    entries of tensors by their GGUF names and by role. ``stored``: each role's entries by the
+    formats that the file names. ``dropout``: whether the configuration has dropout. ``swapped``:
+    whether some layers have mechanisms of ours. ``idle``: entries of weights that text does not
+    run, as of vision. ``longest``: the most tokens that the configuration is for, 0 if it does not
+    say. ``by_layer``: entries of a role in each layer, and whether a layer has a cache.
     """
 
     sizes: ModelSizes
@@ -148,11 +152,14 @@ class FitModel:
     experts: int = 1
     expert_layers: int = 0
     latent_weights: int = 0
-    finer: Mapping[str, int] = field(default_factory=dict)
+    finer: Mapping[str, Counter[str]] = field(default_factory=dict)
     stored: Mapping[str, Counter[StoredFormat | None]] = field(default_factory=dict)
     dropout: bool = False
     source: str = ""
     swapped: bool = False
+    idle: int = 0
+    longest: int = 0
+    by_layer: Mapping[str | LayerCache, Counter[int]] = field(default_factory=dict)
 
     @property
     def layers(self) -> int:
@@ -180,33 +187,57 @@ def fit_model(
     whole = configuration(config_fields, str(name))
     run = text_run(subject, **({"use_cache": True} if served else {}))
     sizes = subject_sizes(subject, text_config(whole), run)
+    notes = tuple(x.replace(IDLE, "held, though text does not run it") for x in sizes.notes)
+    sizes = replace(sizes, mtp_layers=further_layers(config_fields), notes=notes)
     if served and whole.is_encoder_decoder:
         note = "rows of its encoder's tokens are kept, too: as many as of its own"
         sizes = replace(sizes, notes=(*sizes.notes, note))
     weights = dict(run.model.named_parameters())
 
-    def entries(pattern: str) -> int:
-        return sum(weight.numel() for name, weight in weights.items() if re.search(pattern, name))
-
     modules = {name: name.rpartition(".")[0] for name in weights}
+    roles = {name: role_of(run, name, weight) for name, weight in weights.items()}
     stored = stored_entries(
         config_fields,
         (
-            (module, type(run.modules[module]).__name__, role, weights[name].numel())
-            for name, module in modules.items() if (role := role_of(run, name, weights[name]))
+            (module, type(run.modules[module]).__name__, roles[name], weights[name].numel())
+            for name, module in modules.items() if roles[name]
         ),
     )  # fmt: skip
+    latent = [weight for name, weight in weights.items() if re.search(_WHOLE_PROJECTIONS, name)]
+    finer = {tensor: Counter[str]() for tensor in FINER}
+    for tensor, (of_roles, pattern) in FINER.items():
+        for parameter, role in roles.items():
+            if role in of_roles and re.search(pattern, parameter):
+                finer[tensor][role] += weights[parameter].numel()
     with_experts = {key.partition(".experts.")[0] for key in weights if ".experts." in key}
     met = sizes.active("mlp", "expert", "shared expert")
     inner = -(-met // (sizes.hidden * sizes.layers)) if sizes.hidden and sizes.layers else 0
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
+    caches = cache_layout(run, subject) if served else []
     return FitModel(
-        sizes, cache_layout(run, subject) if served else (), config_fields, inner, chosen,
-        subject.experts, len(with_experts), entries("_a_proj"),
-        {name: entries(pattern) for name, (_, pattern) in FINER.items()}, stored,
+        sizes, together(cache for _, cache in caches), config_fields, inner, chosen,
+        subject.experts, len(with_experts), sum(weight.numel() for weight in latent), finer, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
+        sum(weight.numel() for name, weight in weights.items() if not roles[name]), subject.longest,
+        _by_layer(run, roles, caches),
     )  # fmt: skip
+
+
+def _by_layer(
+    run: TextRun, roles: Mapping[str, str], caches: Iterable[tuple[int, LayerCache]]
+) -> dict[str | LayerCache, Counter[int]]:
+    """Return the entries of each role in each layer, and the numbers of layers with each cache."""
+    by_layer = defaultdict[str | LayerCache, Counter[int]](Counter)
+    owners = {name: name.rpartition(".")[0] for name, role in roles.items() if role}
+    layers = {name: run.places[owner].layer for name, owner in owners.items()}
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(filter(None, layers.values())))}
+    for name, weight in run.model.named_parameters():
+        if path := layers.get(name):
+            by_layer[roles[name]][numbers[path]] += weight.numel()
+    for number, cache in caches:
+        by_layer[cache][number] += 1
+    return by_layer
 
 
 def check_ranks(model: FitModel, options: FitOptions) -> None:

@@ -9,6 +9,7 @@ some.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -65,10 +66,11 @@ def entries_by_bytes(model: FitModel, options: FitOptions) -> dict[Fraction, Fra
             each = stored.entry if stored else Fraction(HALF)
             numbers[each] += number * Fraction(of_role, by_format.total())
     for tensor, finer, in_layers in fit_formats.MIXTURES.get(name, ()):
-        roles = fit_formats.FINER[tensor][0]
-        share = Fraction(in_layers(model.layers), model.layers)
-        share *= Fraction(model.finer[tensor], model.sizes.entries(*roles) or 1)
-        moved = share * sum(by_role.get(role, 0) for role in roles)
+        layers = Fraction(in_layers(model.layers), model.layers)
+        moved = layers * sum(
+            by_role[role] * Fraction(entries, model.sizes.entries(role))
+            for role, entries in model.finer[tensor].items() if role in by_role
+        )  # fmt: skip
         numbers[entry] -= moved
         numbers[ENTRY_BYTES[finer]] += moved
     return {each: number for each, number in numbers.items() if number}
@@ -92,12 +94,30 @@ def entries_of_rank(model: FitModel, options: FitOptions) -> dict[str, Fraction]
             one.layers * (1 - Fraction(one.kv_heads, t)) * (one.key_dim + one.value_dim) * hidden
             for one in model.sizes.attention if one.kv_heads < t
         )  # fmt: skip
-    return {role: x * stage_share(role, model, options) for role, x in by_role.items()}
+    by_role = {role: x * stage_share(role, model, options) for role, x in by_role.items()}
+    return by_role | ({"idle": Fraction(model.idle, t)} if model.idle else {})
 
 
-def layer_share(model: FitModel, options: FitOptions) -> Fraction:
-    """Return the share of all layers that the fullest stage of the pipeline has."""
-    return Fraction(-(-model.layers // options.pipeline), model.layers or 1)
+def trained_entries(model: FitModel, options: FitOptions) -> Fraction:
+    """Return the parameters of the fullest rank that a step over text changes."""
+    by_role = entries_of_rank(model, options)
+    return sum(by_role.values(), Fraction(0)) - by_role.get("idle", 0)
+
+
+def layer_share(
+    model: FitModel, options: FitOptions, kind: str | LayerCache | None = None
+) -> Fraction:
+    """Return the share of all layers that the fullest stage of the pipeline has.
+
+    Of a role's weights or a cache that not all layers have, that of the stage with most of it.
+    """
+    counts = model.by_layer.get(kind) if kind is not None else None
+    if not counts:
+        return Fraction(-(-model.layers // options.pipeline), model.layers or 1)
+    size, stages = -(-max(model.layers, 1 + max(counts)) // options.pipeline), Counter[int]()
+    for number, count in counts.items():
+        stages[number // size] += count
+    return Fraction(max(stages.values()), counts.total())
 
 
 def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
@@ -108,7 +128,7 @@ def stage_share(role: str, model: FitModel, options: FitOptions) -> Fraction:
     if options.pipeline == 1:
         return Fraction(1)
     if role not in ("embedding", "head"):
-        return layer_share(model, options)
+        return layer_share(model, options, role)
     larger = max(("embedding", "head"), key=model.sizes.entries)
     return Fraction(role == larger)
 
@@ -133,8 +153,8 @@ def ranks_of(role: str, options: FitOptions) -> int:
 
 def _entry_bytes(role: str, name: str, entry: Fraction) -> Fraction:
     """Return the bytes of an entry of a role, if matrices in layers are in the format ``name``."""
-    if entry >= HALF:
-        return entry
+    if entry >= HALF or role == "idle":
+        return max(entry, Fraction(HALF))
     matrix = role in MATRICES and role not in ("router", "shared gate", "head", "indexer")
     if name == "mxfp4":
         matrix = role == "expert"
@@ -158,16 +178,16 @@ def row_parts(one: LayerCache, options: FitOptions) -> tuple[Fraction, Fraction]
     """Return the bytes of a token's keys and values, and of what no window limits, on one rank.
 
     Latent rows in ``fp8_ds_mla``, as of sparse attention in fp8: numbers of a byte with a scale for
-    each 128, the rotary part in half precision; an indexer's key with one scale.
+    each 128, the rotary part in half precision. An indexer's key beside a latent row has numbers of
+    a byte and one scale in every format (vLLM, SGLang).
     """
     name, of_values = options.cache_formats()
     heads = -(-one.heads // options.tensor_parallel) if one.heads else 0
     row = heads * (one.key_dim * ENTRY_BYTES[name] + one.value_dim * ENTRY_BYTES[of_values])
-    index = one.index * ENTRY_BYTES[name]
-    if name == "fp8_ds_mla" or (one.latent and one.index and name == "fp8"):
+    sparse = bool(one.latent and one.index)
+    if name == "fp8_ds_mla" or (sparse and name == "fp8"):
         row = one.key_dim * (1 + Fraction(SINGLE, 128)) + one.value_dim * Fraction(HALF)
-        index = one.index + Fraction(SINGLE) if one.index else Fraction(0)
-    return row, index
+    return row, Fraction(one.index + SINGLE if sparse else one.index * ENTRY_BYTES[name])
 
 
 def state_bytes(one: LayerCache, options: FitOptions) -> int:
@@ -218,13 +238,14 @@ def _kept(model: FitModel, options: FitOptions) -> Iterator[tuple[Fraction, int,
     If states are in pages (:func:`page_tokens`), layers form groups of as many layers as the rarer
     kind has. Groups share page numbers, and the last group may have empty places.
     """
-    tokens, share = page_tokens(model, options), layer_share(model, options)
+    tokens = page_tokens(model, options)
     page = tokens * max(row_bytes(x, options) for x in model.caches)
     rows, states = (
         sum(x.layers for x in model.caches if of(x)) for of in (lambda x: x.heads, _has_state)
     )
     group = max(1, min(rows, states))
     for one in model.caches:
+        share = layer_share(model, options, replace(one, layers=1))
         size = one.layers * Fraction(state_bytes(one, options))
         if rows and _has_state(one) and options.block_size > 1:
             size = -(-one.layers // group) * group * page
@@ -247,6 +268,16 @@ def cache_bytes(model: FitModel, options: FitOptions, tokens: int) -> int:
         keys = min(rank_tokens, window) if window else rank_tokens
         total += -(-keys // page) * page * row + state
     return ceil(total)
+
+
+def added_bytes(model: FitModel, options: FitOptions) -> int:
+    """Return the bytes that one more token adds to a sequence's cache on one rank, on average.
+
+    Pages aside; a window that is full adds nothing.
+    """
+    tokens = -(-options.seq_len // options.context_parallel)
+    growing = (row for row, window, _ in _kept(model, options) if not window or tokens < window)
+    return ceil(sum(growing, Fraction(0)) / options.context_parallel)
 
 
 def cache_formula(model: FitModel, options: FitOptions) -> str:

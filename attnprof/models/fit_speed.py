@@ -6,16 +6,17 @@ part of it.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
-from attnprof.models.conventions import EXECUTED, count, sequence_flops, summed, terms
+from attnprof.models.conventions import EXECUTED, sequence_flops, summed, terms
 from attnprof.models.fit_layout import FitModel, FitOptions
 from attnprof.models.fit_parts import cache_bytes, weight_bytes, weight_format
 from attnprof.record import Report
 from attnprof.trace.sizes import expected_bytes
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.
-_FASTER = {"fp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
+_FASTER = {"fp8": 2, "mxfp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
 
 
 def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any) -> Report:
@@ -27,20 +28,19 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any
     faster = _FASTER.get(weight_format(model, options)[0], 1)
     rate = faster * (device.flops_per_s.get("bfloat16") or device.flops_per_s["float16"])
     peak = "in half precision" if faster == 1 else f"at {faster} times its half precision"
-    stages = options.pipeline  # a token passes them one after the other
-    ranks = options.ranks
+    whole = replace(options, pipeline=1)  # a token passes all stages one after the other
+    stages, ranks = options.pipeline, options.ranks
     tokens, batch = options.seq_len, options.batch_size
-    prompt = sequence_flops(count(model.sizes, EXECUTED, "forward"), tokens)
-    token = token_flops(model, tokens)
-    group = max(1, batch // stages)  # sequences of one stage at a time
-    read = _weights_met(model, options, group) + group * cache_bytes(model, options, tokens)
+    prompt, token = prompt_flops(model, tokens), token_flops(model, tokens)
+    group = max(Fraction(1), Fraction(batch, stages))  # sequences of one stage at a time
+    read = _weights_met(model, whole, int(group)) + group * cache_bytes(model, whole, tokens)
     prompt_s = {
         "FLOPs": prompt / ranks / rate,
-        "weights read": stages * _weights_met(model, options, tokens) / device.bytes_per_s,
+        "weights read": _weights_met(model, whole, tokens) / device.bytes_per_s,
     }
     step_s = {
-        "FLOPs": stages * group * token / ranks / rate,
-        "weights and cache": stages * read / device.bytes_per_s,
+        "FLOPs": float(stages * group * token / ranks) / rate,
+        "weights and cache": float(read) / device.bytes_per_s,
     }
     by, slowest = (max(one, key=one.__getitem__) for one in (step_s, prompt_s))
     bounds = {
@@ -74,6 +74,13 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
     return replace(report, summary={**report.summary, "speed": speed})
 
 
+def prompt_flops(model: FitModel, tokens: int) -> int:
+    """Return the FLOPs of a prompt of ``tokens`` tokens, with the logits of the last one."""
+    executed = {**terms(model.sizes, EXECUTED, "forward")}
+    head = executed.pop("head", {})
+    return sequence_flops(summed(executed.values()), tokens) + sequence_flops(head, 1)
+
+
 def token_flops(model: FitModel, tokens: int) -> int:
     """Return the FLOPs of one decoded token, the last of ``tokens``."""
     executed = {**terms(model.sizes, EXECUTED, "forward")}
@@ -92,7 +99,7 @@ def token_scores(model: FitModel, tokens: int) -> int:
     latent = next((one for one in model.caches if one.latent), None)
     total = 0
     for one in model.sizes.attention:
-        keys = one.mask.pairs(tokens) - one.mask.pairs(tokens - 1)
+        keys = sum(mask.pairs(tokens) - mask.pairs(tokens - 1) for mask in one.masks)
         width = one.key_dim + one.value_dim
         if latent is not None:
             width = 2 * latent.key_dim + latent.value_dim
@@ -110,7 +117,7 @@ def _weights_met(model: FitModel, options: FitOptions, tokens: int) -> int:
 
     def held_without(*roles: str) -> int:
         kept = {role: one for role, one in sizes.weights.items() if role not in roles}
-        return weight_bytes(replace(model, sizes=replace(sizes, weights=kept)), options)
+        return weight_bytes(replace(model, sizes=replace(sizes, weights=kept), idle=0), options)
 
     tables = () if sizes.tied else ("embedding",)
     read, expert = held_without(*tables), sizes.weights.get("expert")

@@ -198,15 +198,13 @@ class SampledPhase:
             most = stitched_peak(trace.calls, pieces, phase, walks)
         self.tables = self._costs_by_layer(trace, pieces)
         keys = [(kind, part) for kind in model.kinds for part in PARTS]
-        sums = {key: self._in_layers(key) for key in keys}
-        self.parts = {key: costs for key, costs in sums.items() if costs}
+        self.parts = {key: costs for key in keys if (costs := self._in_layers(key))}
         each = self.parts.values()
-        self.whole = {name: added([x[name] for x in each]) for name in next(iter(each), {})}
-        if most is not None:
-            self.whole["peak_bytes"] = most
-        kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
-        self.whole = {name: self.whole[name] for name in kept}
-        unknown = most is None and not forms.formulas["peak_bytes"].withheld
+        whole = {name: added([x[name] for x in each]) for name in next(iter(each), {})}
+        whole |= {} if most is None else {"peak_bytes": most}
+        withheld = {name for name in QUANTITIES if forms.formulas[name].withheld}
+        self.whole = {name: whole[name] for name in QUANTITIES if name in whole.keys() - withheld}
+        unknown = most is None and "peak_bytes" not in withheld
         self.notes = [*forms.notes, *([_NO_PEAK] if unknown else [])]
 
     def _costs_by_layer(
@@ -227,7 +225,8 @@ class SampledPhase:
         for call in trace.calls if pieces is None else ():
             trace_at(call.module).calls.append(call)
         for piece in pieces or ():
-            for layer, inside in piece.by_layer():
+            for number, inside in piece.by_number.items():
+                layer = (piece.stack, number) if piece.stack else None
                 traces[layer].calls += [trace.calls[n] for n in inside]
         places, kinds = self.model.places, self.model.kinds
         return {layer: by_part(x, self.phase, places, kinds) for layer, x in traces.items()}

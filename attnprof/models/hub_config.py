@@ -27,12 +27,14 @@ _OF_IMAGES_AND_TEXT = ("PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM")
 _HEADS = ("CAUSAL_LM", *_OF_BOTH, *_OF_ENCODER, *_IMAGES, *_OF_IMAGES_AND_TEXT)
 #: Fields for the number of experts, and for how many of them see a token.
 EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
+CHOSEN = (
+    "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts", "moe_topk",
+)  # fmt: skip
 #: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: The most layers, experts and labels that are built one by one, by patterns of field names.
-_MAX_COUNTS = {r"layer|depth|block": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
+_MAX_COUNTS = {r"(layer|depth|block)s?$": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # of torch's 64-bit sizes
 #: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
@@ -194,8 +196,8 @@ def format_of(config: Any) -> str:
     return str(dtype or "float32").removeprefix("torch.")
 
 
-def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Yield notes on the type and format that are taken if none is named, and on code not run."""
+def notes_on(fields: Mapping[str, Any], config: Any, kind: Any) -> Iterator[str]:
+    """Yield notes on the type, format and class (``kind``) that are taken, and on code not run."""
     if is_described(fields):
         yield as_typed(fields, "")[1]
     elif named := _type_of_class(fields, ""):
@@ -205,6 +207,8 @@ def format_notes(fields: Mapping[str, Any], config: Any) -> Iterator[str]:
         yield f'its dtype is "auto", which its weights decide: {format_of(config)} is taken'
     if _own_code(fields):
         yield "auto_map names code that is not run: transformers' own class is built"
+    if (others := _architectures(config)) and kind.__name__ not in others:
+        yield f"transformers has no model class {others[0]}: {kind.__name__} is built"
 
 
 def field_of(config: Any, name: str) -> Any:
@@ -216,9 +220,13 @@ def field_of(config: Any, name: str) -> Any:
 
 
 def first_number(config: Any, names: Iterable[str]) -> int:
-    """Return the first whole number among the fields of these names; 0 if there is none."""
+    """Return the first whole number among the fields of these names; 0 if there is none.
+
+    A list with the same number for each layer is that number.
+    """
     values = (field_of(config, name) for name in names)
-    return next((value for value in values if isinstance(value, int)), 0)
+    firsts = (x[0] if isinstance(x, list) and x and x == x[:1] * len(x) else x for x in values)
+    return next((value for value in firsts if isinstance(value, int)), 0)
 
 
 def text_config(config: Any) -> Any:
@@ -268,11 +276,3 @@ def _names_of(value: Any, name: str) -> list[str]:
             "or leave it out"
         )
     return [name for name in names if isinstance(name, str)]
-
-
-def class_note(kind: Any, config: Any) -> tuple[str, ...]:
-    """Return a note if another class is built than the configuration names."""
-    named = _architectures(config)
-    if not named or kind.__name__ in named:
-        return ()
-    return (f"transformers has no model class {named[0]}: {kind.__name__} is built",)

@@ -159,9 +159,9 @@ def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerA
     for path, place in where.items():
         if place.layer and place.part == "attention" and not _ACROSS.search(path):
             inside[place.layer] += [] if is_recurrent(modules[path]) else [path]
-    types = types if len(types) == len(inside) else []
     names = layer_names(model, [*inside], where, types)
-    types = types or [type(modules[layer]).__name__ for layer in inside]
+    if len(types) != len(inside):
+        types = [type(modules[layer]).__name__ for layer in inside]
     for paths, kind, name in zip(inside.values(), types, names, strict=True):
         asking = [path for path in paths if _asks_registry(modules[path])]
         attn = _LayerAttention(next(iter((*asking, *paths)), ""), kind, name)

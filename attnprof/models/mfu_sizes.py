@@ -35,6 +35,8 @@ from attnprof.models.text_run import TOKENS, TextRun, counted_products, text_run
 from attnprof.models.whole import WholeModel
 from attnprof.user_code import is_place
 
+#: The start of a note on modules that have no part in the counts.
+IDLE = "not counted, since text alone does not run it"
 _EXPERTS = re.compile(r"(?:^|[._])experts?(?:\.|$)")
 _SHARED = re.compile(r"shared_?(expert|mlp)|residual_mlp")
 _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
@@ -61,11 +63,15 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     subject, config = hub_subject(fields, name), configuration(fields, name)
     subject = replace(subject, notes=(*named_model.notes, *subject.notes))
     sizes = subject_sizes(subject, text_config(config))
+    return replace(sizes, images=image_shape(config), mtp_layers=further_layers(fields))
+
+
+def further_layers(fields: Mapping[str, Any]) -> int:
+    """Return how many layers that predict further tokens a ``config.json`` names."""
     text = fields.get("text_config")
     text = text if isinstance(text, Mapping) else {}
     further = [fields.get(name) or text.get(name) for name in _FURTHER]
-    named_layers = next((int(x) for x in further if isinstance(x, int)), 0)
-    return replace(sizes, images=image_shape(config), mtp_layers=named_layers)
+    return next((int(x) for x in further if isinstance(x, int)), 0)
 
 
 def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) -> ModelSizes:
@@ -75,21 +81,20 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
     """
     if fixed := [name for name in subject.inputs if name not in ("input_ids", "decoder_input_ids")]:
         raise RequestError(
-            f"{subject.name} takes {', '.join(fixed)}: FLOPs a token are of models of tokens"
+            f"{subject.name} takes {', '.join(fixed)}: FLOPs a token and fit are of models of "
+            "tokens; type attnprof model for a pass over it"
         )
     run = run or text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))
     layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))
     weights, left_out = _weights(run, subject)
-    attention, notes = with_unrecorded(run, subject, attention_shapes(run, config))
+    attention, notes = with_unrecorded(run, subject, attention_shapes(run))
     mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.active))))
     if not attention and not mixers and not run.swapped:
         notes = (*notes, "what its layers do between tokens is not known: products alone count")
-    if any("compressor" in name for name in run.active):
-        notes = (*notes, "attention to rows that stand for several tokens is not counted")
     if left_out:
         modules = ", ".join(f"{name} ({number:,} parameters)" for name, number in left_out.items())
-        notes = (*notes, f"not counted, since text alone does not run it: {modules}")
+        notes = (*notes, f"{IDLE}: {modules}")
     sizes = ModelSizes(
         name=subject.name, hidden=hidden, weights=weights, attention=attention, mixers=mixers,
         layers=layers, tied=run.tied, mtp_matrices=_last_layer(run, subject),
@@ -217,22 +222,43 @@ _DELTA_CHUNK = 64
 _BLOCK = 256  # of lightning attention
 
 
-def attention_shapes(run: TextRun, config: Any) -> list[AttentionShape]:
+def attention_shapes(run: TextRun) -> list[AttentionShape]:
     """Return the shapes of attention, alike layers together."""
-    names = {id(module): name for name, module in run.modules.items()}
-    top, heads, width = (
-        first_number(config, (x,)) for x in ("index_topk", "index_n_heads", "index_head_dim")
-    )
-    indexers, shapes = [x for x in run.modules if "indexer" in x], []
-    for module, shape in run.calls:
-        owner = names.get(module, "")
-        if any(x.startswith(f"{owner}.") for x in indexers):
-            sparse = top and shape.mask.kind == "causal"
-            mask = Mask("window", top) if sparse else shape.mask
-            shapes.append(replace(shape, mask=mask, index_heads=heads, index_dim=width))
-        else:
-            shapes.append(shape)
-    return together(shapes)
+    modules = {id(module): module for module in run.modules.values()}
+    most = max(map(_chosen_keys, modules.values()), default=0)
+    return together(_with_indexer(shape, modules.get(owner), most) for owner, shape in run.calls)
+
+
+def _chosen_keys(indexer: Any) -> int:
+    """Return how many tokens or rows an indexer chooses for a query; 0 for other modules."""
+    if "indexer" not in type(indexer).__name__.lower():
+        return 0
+    blocks = first_number(indexer, ("topk_blocks",)) * first_number(indexer, ("block_size",))
+    return blocks or first_number(indexer, ("index_topk", "token_budget"))
+
+
+def _with_indexer(shape: AttentionShape, module: Any, most: int) -> AttentionShape:
+    """Return the shape of a call with what the indexer of its module scores and chooses.
+
+    Layers may share the ``most`` keys that another one's chose. Blocks of keys count as if they
+    ended with the query. A compressor makes rows for blocks of tokens, all of which are seen unless
+    an indexer chooses among them.
+    """
+    compressor = getattr(module, "compressor", None)
+    indexer = getattr(compressor or module, "indexer", None)
+
+    def size(*names: str) -> int:
+        return first_number(indexer, names)
+
+    if block := size("index_kpool", "compress_ratio", "compress_rate"):
+        shape = replace(shape, index_mask=Mask("rows", block))
+    heads, width = size("index_n_heads", "n_heads", "num_heads"), size("index_head_dim", "head_dim")
+    shape = replace(shape, index_heads=heads, index_dim=width)
+    if block := first_number(compressor, ("compress_rate",)):
+        window = Mask("window", shape.mask.size)  # of keys that stand before the rows
+        return replace(shape, mask=window, rows=Mask("rows", block, _chosen_keys(indexer)))
+    chooses = indexer is not None or getattr(module, "skip_topk", False)
+    return replace(shape, mask=Mask("window", most)) if chooses and shape.mask == CAUSAL else shape
 
 
 def together(shapes: Iterable[Any]) -> list[Any]:

@@ -164,19 +164,28 @@ def layer_names(
 ) -> list[str]:
     """Return the name of each layer; its type or its class, if its modules tell none.
 
-    ``types`` has one a layer, or is empty. Names with a swapped mechanism, in brackets, stay.
+    ``types`` of another number than the layers are ignored. Names with a swapped mechanism, in
+    brackets, stay.
     """
     modules = dict(model.named_modules())
-    kinds = list(types) or [type(modules[path]).__name__ for path in layers]
-    is_swapped = any(name.endswith(")") for name in kinds)
+    types = types if len(types) == len(layers) else [""] * len(layers)
+    is_swapped = any(name.endswith(")") for name in types)
+    usual = [kind or type(modules[path]).__name__ for path, kind in zip(layers, types, strict=True)]
     if is_swapped or not hasattr(getattr(model, "config", None), "get_text_config"):
-        return kinds
-    type_names = types or [""] * len(layers)
-    names = [
-        _layer_name(model, modules, path, places, kind)
-        for path, kind in zip(layers, type_names, strict=True)
-    ]
-    return [name or usual for name, usual in zip(names, kinds, strict=True)]
+        return usual
+    text = text_config(model.config)
+
+    def name_of(path: str, kind: str) -> str:
+        names = [
+            "cross" if _CROSS.search(x.removeprefix(path)) else
+            _mixer_name(model, modules[x], text, kind)
+            for x in mixers(modules, path, places)
+        ]  # fmt: skip
+        mixed = " + ".join(dict.fromkeys(filter(None, names)))
+        return " · ".join(filter(None, (mixed, _experts(modules[path], text))))
+
+    named = zip(layers, types, usual, strict=True)
+    return [name_of(path, kind) or name for path, kind, name in named]
 
 
 def distinct_names(
@@ -194,29 +203,6 @@ def distinct_names(
 
 def _positions(paths: Sequence[str]) -> str:
     return ", ".join(path.rpartition(".")[2] for path in paths)
-
-
-def _layer_name(
-    model: Any,
-    modules: Mapping[str, Any],
-    path: str,
-    places: Mapping[str, ModulePlace],
-    layer_type: str,
-) -> str:
-    """Return the name of a layer of a model of transformers; "" if its modules tell none.
-
-    ``layer_type`` is the layer's type in the configuration, or empty.
-    """
-    text = text_config(model.config)
-    mixing = mixers(modules, path, places)
-    names = [
-        "cross" if _CROSS.search(x.removeprefix(path)) else
-        _mixer_name(model, modules[x], text, layer_type)
-        for x in mixing
-    ]  # fmt: skip
-    experts = _experts(modules[path], text)
-    mixed = " + ".join(dict.fromkeys(filter(None, names)))
-    return " · ".join(filter(None, (mixed, experts)))
 
 
 def mixers(modules: Mapping[str, Any], path: str, places: Mapping[str, ModulePlace]) -> list[str]:

@@ -184,7 +184,5 @@ def _confirmed(
     except AttnprofError as error:
         parted, why = False, str(error)
     if parted:
-        whole = subject.target(run.phase)
-        numbers = {name: sizes[name] for name in whole.symbols}
-        return replace(run, trace=count(whole, numbers, run.phase))
+        return replace(run, trace=count(subject.target(run.phase), sizes, run.phase))
     return replace(run, missing=f"{run.missing}; {why}") if isinstance(why, str) and why else run

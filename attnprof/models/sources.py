@@ -17,7 +17,7 @@ from attnprof.models import hub_config
 from attnprof.models.config import ModelConfig, load, presets
 from attnprof.models.hub_config import configuration, first_number, format_of, text_config
 from attnprof.models.names import named
-from attnprof.models.swap import Swap, mechanisms_of, notes_on, swapped_config
+from attnprof.models.swap import Swap, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.trace.request import signatures
 from attnprof.trace.request.lookup import target_of
@@ -111,7 +111,7 @@ def config_subject(name: str, config: ModelConfig) -> WholeModel:
     from attnprof.models.transformer import EncoderDecoder, Transformer
 
     steps = {"decoder": Transformer, "encoder-decoder": EncoderDecoder}.get(config.kind)
-    kinds = [one.name for stack in mechanisms_of(config) for one in stack]
+    kinds = [one.name for stack in config.mechanisms for one in stack]
     inputs = {name: text.replace("M", "N") for name, text in input_texts(config).items()}
     return WholeModel(
         name, partial(build, config), inputs, steps=steps, layer_types=kinds,
@@ -170,8 +170,8 @@ def hub_subject(
         raise RequestError(
             f"{name}: no model can be built with this configuration: {error_text(error)}"
         ) from error
-    notes = (*hub_config.format_notes(fields, config), *hub_config.class_note(kind, config))
-    subject = replace(subject, notes=(*subject.notes, *notes), of_hub=True)
+    notes = (*subject.notes, *hub_config.notes_on(fields, config, kind))
+    subject = replace(subject, notes=notes, of_hub=True)
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
@@ -183,7 +183,13 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     """Return the model of a class of transformers as a subject; ``build`` makes the model."""
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
-    experts, chosen = first_number(text, hub_config.EXPERTS), first_number(text, hub_config.CHOSEN)
+    parts = text, getattr(text, "ffn_config", None)
+    experts, chosen = (
+        next(filter(None, (first_number(part, names) for part in parts)), 0)
+        for names in (hub_config.EXPERTS, hub_config.CHOSEN)
+    )
+    if idle := first_number(text, ("zero_expert_num",)):  # some choices fall on experts of nothing
+        chosen = chosen * experts // (experts + idle)
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
@@ -194,7 +200,7 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
         experts=experts if chosen else 1,
-        chosen=chosen if experts else 1,
+        chosen=chosen if chosen and experts else 1,
         num_heads=heads,
         head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,

@@ -119,25 +119,9 @@ def by_layer(
 
 def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
     """Return a model of ours with other mechanisms; an encoder's layers before a decoder's."""
-    first, second = mechanisms_of(config)
-    kinds = ["encoder"] * len(first) + ["decoder"] * len(second)
-    if not second:
-        kinds = [config.kind] * len(first)
+    first, second = config.mechanisms
+    kinds = ["encoder" if second else config.kind] * len(first) + ["decoder"] * len(second)
     chosen = by_layer(swaps, kinds)
     after = [chosen.get(n, choice) for n, choice in enumerate([*first, *second])]
     result = config.with_(attention=tuple(after[: len(first)]))
     return result.with_(decoder_attention=tuple(after[len(first) :])) if second else result
-
-
-def mechanisms_of(config: ModelConfig) -> tuple[list[Attention], list[Attention]]:
-    """Return the mechanisms layer by layer: of one stack and [], or of encoder and decoder."""
-    first = _each(config.attention, config.num_layers)
-    if config.kind != "encoder-decoder":
-        return first, []
-    count = config.num_decoder_layers or config.num_layers
-    return first, _each(config.decoder_attention or config.attention, count)
-
-
-def _each(attention: Sequence[Attention], layers: int) -> list[Attention]:
-    """Return one mechanism for each layer; the last is that of all further layers."""
-    return [attention[min(n, len(attention) - 1)] for n in range(layers)]

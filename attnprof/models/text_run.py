@@ -180,7 +180,9 @@ class TextRun:
         named = self.modules.items()
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
-        inputs = getattr(self.model, "get_input_embeddings", lambda: None)()
+        inputs = None
+        with suppress(AttributeError, NotImplementedError):  # of models of two parts
+            inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
 
 
@@ -193,12 +195,11 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
 
     rows, active = defaultdict[str, Fraction](Fraction), set[str]()
 
-    def note(name: str, module: Any, inputs: Any, _result: Any) -> None:
+    def note(name: str, module: Any, _inputs: Any, result: Any) -> None:
         active.add(name)
-        first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
-        width = getattr(module, "in_features", None) or getattr(module, "nx", None)
-        if first is not None and width:
-            rows[name] += Fraction(first.numel(), width * TOKENS)
+        width = getattr(module, "out_features", None) or getattr(module, "nf", None)
+        if isinstance(result, torch.Tensor) and width:  # of groups, each has its part of the rows
+            rows[name] += Fraction(result.numel(), width * TOKENS)
 
     def hooked(model: Any) -> None:
         rows.clear()

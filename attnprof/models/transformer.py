@@ -85,15 +85,11 @@ class BareAttention(nn.Module):
         super().__init__()
         self.spec, self.core, self.sizes = spec, core, sizes
 
-    def heads(self, letter: str, x: Tensor, *, decoding: bool = False, state: Any = None) -> Tensor:
-        """Return columns of the rows as heads."""
-        heads: Tensor = split_heads(x, self.sizes.num_heads, in_rows=self.spec.flat)
-        return heads
-
     def forward(self, x: Tensor, causal: bool = False, context: Tensor | None = None) -> Tensor:
         """Return (b, n, d_model) → the same shape."""
-        source = self.heads("k", x if context is None else context)
-        merged: Tensor = merge_heads(self.core(self.heads("q", x), source, source, causal))
+        rows = (x, x if context is None else context)
+        q, kv = (split_heads(y, self.sizes.num_heads, in_rows=self.spec.flat) for y in rows)
+        merged: Tensor = merge_heads(self.core(q, kv, kv, causal))
         return merged
 
 
@@ -138,6 +134,7 @@ class TransformerLayer(nn.Module):
     """
 
     attention: Any
+    cross: Any
 
     def __init__(
         self, config: ModelConfig, attention: nn.Module, cross: nn.Module | None, *, causal: bool
@@ -153,8 +150,7 @@ class TransformerLayer(nn.Module):
         """Return (b, n, d_model), and an encoder's (b, m, d_model) → (b, n, d_model)."""
         x = self._around("attention", x, lambda y: self.attention(y, causal=self.causal))
         if self.cross is not None:
-            cross = self.cross
-            x = self._around("cross", x, lambda y: cross(y, context=memory))
+            x = self._around("cross", x, lambda y: self.cross(y, context=memory))
         return self._around("mlp", x, self.mlp)
 
     def _around(self, name: str, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -192,8 +188,7 @@ class TransformerLayer(nn.Module):
 
         x = self._around("attention", x, attended)
         if self.cross is not None:
-            cross = self.cross
-            x = self._around("cross", x, lambda y: attended_memory(cross, y, state[1]))
+            x = self._around("cross", x, lambda y: attended_memory(self.cross, y, state[1]))
         return self._around("mlp", x, self.mlp)
 
 
@@ -229,22 +224,21 @@ class DecodingState:
 class Stack(nn.Module):
     """An embedding, layers, and perhaps a last normalisation.
 
-    ``attention`` names mechanisms as :class:`ModelConfig` does. ``shared``, if given, has attention
-    modules by their mechanism: layers take their module from it, and add missing ones.
+    ``attention`` has a mechanism for each layer. ``shared``, if given, has attention modules by
+    their mechanism: layers take their module from it, and add missing ones.
     """
 
     layers: Any  #: a ModuleList of :class:`TransformerLayer`
 
     def __init__(
-        self, config: ModelConfig, layers: int, attention: Sequence[Attention], *,
-        causal: bool = False, cross: bool = False, shared: dict[Any, nn.Module] | None = None,
+        self, config: ModelConfig, attention: Sequence[Attention], *, causal: bool = False,
+        cross: bool = False, shared: dict[Any, nn.Module] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         modules = {} if shared is None else shared
         self.embedding = InputRows(config)
         self.layers = nn.ModuleList()
-        for number in range(layers):
-            choice = attention[min(number, len(attention) - 1)]
+        for choice in attention:
             if shared is None or choice not in modules:
                 modules[choice] = attention_layer(choice, config, causal=causal)
             across = attention_layer(config.cross_attention, config, cross=True) if cross else None
@@ -304,7 +298,20 @@ def vocabulary_head(config: ModelConfig, embedding: InputRows) -> nn.Linear:
     return head
 
 
-class Transformer(nn.Module):
+class _Decoder(nn.Module):
+    """A model that decodes token by token: the step of a stack, then a head."""
+
+    head: Any
+
+    def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """Compute a token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), the new state."""
+        alone = x_t.dim() == (1 if state.stack.embedding.takes_tokens else 2)  # no axis of tokens
+        rows, state = state.stack.step(x_t.unsqueeze(1) if alone else x_t, state)
+        numbers: Tensor = self.head(rows)
+        return numbers.squeeze(1) if alone else numbers, state
+
+
+class Transformer(_Decoder):
     """An encoder, or a decoder of one input.
 
     ``forward`` takes tokens (b, n), images (b, channels, side, side) or rows (b, n, d_model), and
@@ -313,14 +320,12 @@ class Transformer(nn.Module):
     vocabulary) or (b, 1, vocabulary), and the new state.
     """
 
-    head: nn.Module | None
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         decodes = config.kind == "decoder"
         self.body = Stack(
-            config, config.num_layers, config.attention, causal=decodes and config.causal,
+            config, config.mechanisms[0], causal=decodes and config.causal,
             shared={} if config.shared_attention else None,
         )  # fmt: skip
         if decodes:
@@ -337,12 +342,8 @@ class Transformer(nn.Module):
         """Return the state before the first token."""
         return self.body.init_state(batch_size)
 
-    def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Compute one token; see the class."""
-        return _step_with_head(self.body, self.head, x_t, state)
 
-
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(_Decoder):
     """An encoder, and a decoder whose layers attend to the encoder's rows.
 
     ``forward(source, target)`` gives (b, n, vocabulary) for a target (b, n).
@@ -352,11 +353,11 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         shared: dict[Any, nn.Module] | None = {} if config.shared_attention else None
-        self.encoder = Stack(config, config.num_layers, config.attention, shared=shared)
+        first, second = config.mechanisms
+        self.encoder = Stack(config, first, shared=shared)
         self.decoder = Stack(
-            config.with_(embedding="tokens"), config.num_decoder_layers or config.num_layers,
-            config.decoder_attention or config.attention,
-            causal=config.causal, cross=True, shared=shared,
+            config.with_(embedding="tokens"), second, causal=config.causal, cross=True,
+            shared=shared,
         )  # fmt: skip
         self.head = vocabulary_head(config, self.decoder.embedding)
 
@@ -368,17 +369,3 @@ class EncoderDecoder(nn.Module):
     def init_state(self, source: Tensor) -> DecodingState:
         """Return the state before the target's first token: the encoder has run."""
         return self.decoder.init_state(source.shape[0], self.encoder(source))
-
-    def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Compute a token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), the new state."""
-        return _step_with_head(self.decoder, self.head, x_t, state)
-
-
-def _step_with_head(
-    body: Stack, head: Any, x_t: Tensor, state: DecodingState
-) -> tuple[Tensor, DecodingState]:
-    """Return a head's numbers for one token, with an axis of tokens if it came with one."""
-    alone = x_t.dim() == (1 if body.embedding.takes_tokens else 2)  # no axis of one token
-    rows, state = body.step(x_t.unsqueeze(1) if alone else x_t, state)
-    numbers: Tensor = head(rows)
-    return numbers.squeeze(1) if alone else numbers, state

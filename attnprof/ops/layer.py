@@ -362,7 +362,7 @@ def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> 
     """Return queries, keys and values for a core; for a layer its input, and that of its keys."""
     b, h, g = w.batch_size, w.num_heads, w.kv_heads
     if scope == "layer":
-        lengths = [n] if w.kv_seq_len is None or w.phase == "decode" else [n, m]
+        lengths = [n] if w.kv_seq_len is None else [n, m]
         return [Tensor.leaf(counter, b, length, w.d_model) for length in lengths]
     shapes = (b, h, n, w.head_dim), (b, g, m, w.head_dim), (b, g, m, w.value_width)
     return [Tensor.leaf(counter, *shape) for shape in shapes]

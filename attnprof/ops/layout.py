@@ -151,6 +151,7 @@ class Layout:
 
     cases: tuple[tuple[Case, Shape], ...]
     cut: Number = 0  #: 1 if the tensor is a part of longer rows, or does not lie in rows
+    whole: "Layout | None" = None  #: the layout where a part is all, if ``cut`` may be 0 there
 
     @classmethod
     def rows(cls, shape: Shape) -> "Layout":
@@ -163,7 +164,8 @@ class Layout:
 
     def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
         """Return the layout with other strides in each case."""
-        return replace(self, cases=tuple((case, change(strides)) for case, strides in self.cases))
+        cases = tuple((case, change(strides)) for case, strides in self.cases)
+        return replace(self, cases=cases, whole=self.whole and self.whole.with_strides(change))
 
     def stretched(self, shape: Shape, new: Shape) -> "Layout":
         """Return the layout expanded: dimensions added in front, those of one entry repeated."""
@@ -204,7 +206,9 @@ class Layout:
             return flag, tuple(_where(flag, a, b) for a, b in zip(fresh, viewed, strict=True))
 
         flag, layout = self._by_case(outcome)
-        return flag if is_literally(self.cut, 0) else flag * self.cut, layout
+        if self.whole is not None:
+            flag = flag * self.cut + (1 - self.cut) * self.whole.reshaped(shape, new)[0]
+        return flag, layout
 
     def dense(self, shape: Shape) -> "Layout":
         """Return the order of these strides without gaps or repetition: how torch lays a result.

@@ -134,7 +134,7 @@ class Shaped(Base):
     def split(self, lengths: Any, dim: int = 0) -> tuple[Self, ...]:
         """Return parts of a dimension of these lengths; their gradients are joined."""
         dim, whole = dim % self.dim(), self.shape
-        layout = replace(self.layout, cut=1)
+        layout = replace(self.layout, cut=1, whole=None)
         parts = [self.alias((*whole[:dim], n, *whole[dim + 1 :]), layout) for n in lengths]
         if self.counter.grad and self.requires_grad:
             parts[0].attach(

@@ -105,7 +105,8 @@ def cut_at(x: T, place: int, part: Any) -> T:
         if costs.same_size(length, old[place]):
             return x
         shape, cut = (*before, length, *after), costs.at_least_one(old[place] - length)
-        layout = replace(x.layout, cut=cut if costs.same_size(x.layout.differs(old), 0) else 1)
+        rows = Layout.rows(shape) if costs.same_size(x.layout.differs(old), 0) else None
+        layout = replace(x.layout, cut=1 if rows is None else cut, whole=rows)
         if part.step is not None:
             layout = layout.with_strides(
                 lambda strides: (

@@ -315,18 +315,28 @@ def varying(records: Sequence[Any]) -> list[str]:
 
 
 def names_of(records: Sequence[Any]) -> list[str]:
-    """Return a name for each record: its mechanism, and its values of parameters that vary."""
+    """Return a name for each record: its mechanism, and its values of parameters that vary.
+
+    Numbers of threads that vary are named, too: a file of a sweep may have several.
+    """
+    settings = [{**r.params, **_threads(r)} for r in records]
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for record in records:
-        for name, value in record.params.items():
+    for record, of_record in zip(records, settings, strict=True):
+        for name, value in of_record.items():
             values[record.mechanism, name].add(setting_text(value))
     return [
         " ".join([record.mechanism, *(
-            f"{name}={setting_text(value)}" for name, value in record.params.items()
+            f"{name}={setting_text(value)}" for name, value in of_record.items()
             if len(values[record.mechanism, name]) > 1
         )])
-        for record in records
+        for record, of_record in zip(records, settings, strict=True)
     ]  # fmt: skip
+
+
+def _threads(record: Any) -> dict[str, Any]:
+    """Return the number of threads that a record was measured with, by its name, or nothing."""
+    threads = getattr(record, "conditions", {}).get("threads")
+    return {} if threads is None else {"threads": threads}
 
 
 def named_results(records: Sequence[Any]) -> list[Any]:

@@ -207,6 +207,37 @@ def test_the_width_shown_is_the_module_s(attnprof, odd):
     assert "standard 8 512 8 " in rows
 
 
+READS_POLICY = """
+import os
+from pathlib import Path
+Path(__file__).with_suffix(".txt").write_text(os.environ.get("OMP_WAIT_POLICY", "default"))
+from torch import nn
+
+class Same(nn.Module):
+    def forward(self, x):
+        return x * 2.0
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "profile -a {}:Same --seq 8 --predict-only",
+        "crossover {}:Same standard --metric time --kind predicted",
+    ],
+)
+def test_a_wait_policy_is_set_before_the_users_module_imports_torch(
+    attnprof, tmp_path, monkeypatch, command
+):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = tmp_path / f"{command[:5]}.py"
+    module.write_text(READS_POLICY)
+    done = attnprof(f"{command.format(module)} --wait-policy active")
+    assert "attnprof calibrate" in done.err
+    assert module.with_suffix(".txt").read_text() == "ACTIVE"
+
+
 # -- mechanisms ------------------------------------------------------------------------
 def test_lists_give_a_record_for_each_mechanism_at_each_length(attnprof):
     report = attnprof("profile -a standard,sdpa --seq 32:64:x2 --d-model 64 --heads 4", QUICK).json

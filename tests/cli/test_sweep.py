@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from attnprof.cli.plot import _ceilings
+from attnprof.device import calibration
+from attnprof.device.calibration import Calibration
+from attnprof.device.ceilings import Ceilings
+from attnprof.record import Report
+
 QUICK = "--samples 3 --min-time 0 --max-time 0.1 --threads 1 --in-process --format json"
 
 
@@ -19,6 +25,8 @@ def test_a_sweep_from_flags_and_again_and_drawn(attnprof, tmp_path):
     again = attnprof(line)
     assert "0 measured now, 8 there before" in again.err
     assert again.json["records"] == first.json["records"]
+    assert "without" not in again.err
+    assert "measured without --counts and --error, and" in attnprof(f"{line} --counts --error").err
     assert attnprof("plot r.jsonl -o r.svg").code == 0
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
 
@@ -35,7 +43,9 @@ def test_a_grid_file(attnprof, tmp_path):
     assert points == {(w, n, c) for w in (4, 8) for n in (16, 32) for c in (False, True)}
 
 
-def test_a_table_beside_the_journal(attnprof, tmp_path):
+def test_a_table_beside_the_journal(attnprof, tmp_path, monkeypatch):
+    ceilings = Ceilings("this", {"float32": 1e9}, 1e9, "a test")
+    monkeypatch.setattr("attnprof.device.calibration.ceilings_of", lambda *_: ceilings)
     done = attnprof(f"sweep --attention standard --seq 8,16 --d-model 16 --heads 2 "
                     f"-o {tmp_path}/r.csv {QUICK}")  # fmt: skip
     assert done.code == 0
@@ -44,6 +54,17 @@ def test_a_table_beside_the_journal(attnprof, tmp_path):
     lines = (tmp_path / "r.jsonl").read_text().splitlines()
     assert [int(row["seq_len"]) for row in rows] == [8, 16]
     assert [json.loads(line)["record"]["seq_len"] for line in lines] == [8, 16]
+    shares = [record["roofline_fraction"] for record in done.json["records"]]
+    assert [float(row["roofline_fraction"]) for row in rows] == shares
+
+
+def test_a_roofline_is_that_of_the_file_that_is_typed(tmp_path):
+    calibration.save(Calibration(Ceilings("this", {"float32": 2e9}, 2e9, "a test"), "cpu", 1),
+                     tmp_path / "c.json")  # fmt: skip
+    stated = {"device": "this", "flops_per_s": {"float32": 1e9}, "bytes_per_s": 1e9, "source": ""}
+    report = Report("profile", [], {"roofline": stated}, {"device_name": "this", "threads": 1})
+    rates = [_ceilings([report], path)[0]["bytes_per_s"] for path in (None, tmp_path / "c.json")]
+    assert rates == [1e9, 2e9]
 
 
 def test_a_part_of_a_sweep_is_drawn(attnprof, tmp_path):

@@ -104,6 +104,15 @@ def test_times_are_measured_in_turns_and_a_figure_is_drawn(attnprof, tmp_path):
     assert "<svg" in (tmp_path / "pareto.svg").read_text(encoding="utf-8")
 
 
+def test_a_mechanism_that_the_first_input_does_not_allow_is_timed_on_the_next(attnprof):
+    for name, tokens in (("long.pt", 12), ("short.pt", 6)):
+        torch.save(tensors(**dict.fromkeys("qkv", (1, 2, tokens, 4))), name)
+    words = "tradeoff -a linformer --set proj_len=2 --built-for 8 --input long.pt,short.pt"
+    first, second = attnprof(f"{words} --samples 3 --max-time 0.01 -f json").json["records"]
+    assert "at most 8 tokens" in first["skipped"]
+    assert second["median_s"] > 0
+
+
 def test_the_experiment_runs_and_says_what_it_answers(attnprof, tmp_path, monkeypatch):
     tiny = {"tokens": 8, "width": 8, "steps": 2, "printed_steps": 2, "tested": 2}
     monkeypatch.setattr(distillation, "QUICK", dataclasses.replace(distillation.QUICK, **tiny))

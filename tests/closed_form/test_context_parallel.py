@@ -1,8 +1,10 @@
 """What ranks send each other: by formula, by count of real sends, by published numbers."""
 
 import json
+import random
 import subprocess
 import sys
+from itertools import permutations
 from math import ceil
 from pathlib import Path
 
@@ -86,6 +88,64 @@ def test_a_window_sends_what_later_ranks_see(run):
         most = sent("sliding-window", narrow, ranks, RING, window=window, first_tokens=first)
         assert max(cases[name]["sent"]) == most
         assert cases[name]["sent"][-1] == 0
+
+
+def rows_needed(tokens, ranks, reach, first, causal):
+    """By pair of ranks: the rows of the one that the other sees, token by token."""
+    needed = {}
+    for source, rank in permutations(range(ranks), 2):
+        seen = {
+            at for at in range(source * tokens, (source + 1) * tokens)
+            for token in range(rank * tokens, (rank + 1) * tokens)
+            if (abs(token - at) <= reach or at < first or (token < first and not causal))
+            and (at <= token or not causal)
+        }  # fmt: skip
+        needed[source, rank] = len(seen)
+    return needed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_sends_the_rows_that_others_see_and_gradients_of_what_it_received(causal):
+    draw = random.Random(0)
+    for _ in range(300):
+        ranks, share, first = draw.randint(1, 7), draw.randint(1, 6), draw.choice((0, 1, 2, 5, 9))
+        window = draw.randint(1, 2 * share * ranks if draw.random() < 0.3 else 2 * share)
+        tokens = draw.randint(ranks * share - ranks + 1, ranks * share)
+        needed = rows_needed(share, ranks, window - 1, first, causal)
+        sent, received = (
+            [sum(n for pair, n in needed.items() if pair[side] == rank) for rank in range(ranks)]
+            for side in (0, 1)
+        )
+        work = Workload(tokens, 2, 3, causal=causal)
+        for name, more in (
+            ("sliding-window", {"window": window, "first_tokens": first}),
+            ("longformer", {"window": max(1, window - 1), "global_tokens": first}),
+        ):
+            if name == "longformer" and window == 1:
+                continue
+            row = by_method((name, more), work, ranks)[RING]
+            both = map(sum, zip(sent, received, strict=True))
+            rows = [count // (2 * 2 * 3 * 4) for count in (row.forward, row.backward)]
+            assert rows == [max(sent), max(both)], (name, more, work, ranks)
+
+
+@pytest.mark.parametrize("name", ["moba", "nsa", "topk", "dsa"])
+def test_a_rank_sends_a_sum_of_every_block_that_its_tokens_lie_in(name):
+    draw = random.Random(0)
+    for _ in range(50):
+        ranks, share, stride = draw.randint(1, 6), draw.randint(1, 9), draw.randint(1, 5)
+        work = Workload(ranks * share - draw.randrange(min(ranks, share)), 2, 3, causal=True)
+        more = {
+            "moba": {"block": stride},
+            "nsa": {"block": 4 * stride, "pool": 2 * stride, "stride": stride},
+        }.get(name, {"index_block": stride, "index_dim": 4})
+        row, sums = {"moba": (12, 6), "nsa": (12, 12), "topk": (12, 4), "dsa": (76, 4)}[name]
+        if stride == 1 and name in ("topk", "dsa"):  # a key a token
+            row, sums = row + sums, 0
+        shares = (range(rank * share, (rank + 1) * share) for rank in range(ranks))
+        blocks = max(len({token // stride for token in tokens}) for tokens in shares)
+        rows = share * row + blocks * sums
+        assert sent(name, work, ranks, RING, **more) == (ranks - 1) * rows * 4, (work, ranks, more)
 
 
 def test_sums_of_blocks_go_around_beside_the_rows_that_are_picked_by_them(run):

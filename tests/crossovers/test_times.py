@@ -16,8 +16,11 @@ from attnprof.crossovers.timed import TimedPair, TimeTerms
 from attnprof.device import calibration, calibration_run
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings
+from attnprof.device.checked_layers import CheckedLayer, SelfCheck
+from attnprof.device.prediction import predict_points
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import device_name
+from attnprof.measure.request import PointRequest
 from attnprof.processes.progress import Progress, Step, waiting
 from attnprof.workload import Workload
 from tests.device.test_prediction import made_up
@@ -419,6 +422,54 @@ def test_one_journal_keeps_two_axes_apart(monkeypatch, tmp_path):
                 journal=journal,
             ).records  # fmt: skip
             assert row.crossover_value == pytest.approx(crossing, rel=0.05)
+
+
+def test_one_journal_keeps_times_of_other_conditions_apart(monkeypatch, tmp_path):
+    crossings = {(False, "ACTIVE"): 30, (True, "ACTIVE"): 90, (False, "PASSIVE"): 200}
+    for (kept, policy), crossing in crossings.items():
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+        (row,) = raced(
+            monkeypatch, ["standard", "linear"], CrossoverAxis("batch"),
+            lambda side, value, at=crossing: 1e-4 if side else 1e-4 * value / at,
+            journal=tmp_path / "times.jsonl", kept=kept,
+        ).records  # fmt: skip
+        assert row.crossover_value == pytest.approx(crossing, rel=0.05)
+
+
+@pytest.mark.parametrize(("axis", "size", "said"), [
+    (SEQ, {"value_head_dim": 32}, "--value-dim 32"), (SEQ, {"width": 64}, "--width 64"),
+    (CrossoverAxis("kv_heads"), {}, "kv_heads 1"),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["predicted", "measured"])
+def test_sizes_that_only_closed_forms_have_are_refused_for_times(axis, size, said, kind):
+    names = ["gqa", "standard"] if axis.name == "kv_heads" else ["gated-deltanet", "mamba2"]
+    meeting = Meeting(
+        *registry.configured(names, {}), Workload(64, 4, 16, **size), "layer", axis=axis
+    )
+    with pytest.raises(RequestError, match=said):
+        crossover_report(meeting, [16], [kind], ["time"], terms=TimeTerms("cpu", 1), environment={})
+
+
+def test_measured_memory_of_other_key_heads_is_refused():
+    pair = registry.configured(["gqa", "gated-deltanet"], {})
+    meeting = Meeting(*pair, Workload(64, 4, 16), axis=CrossoverAxis("kv_heads"))
+    with pytest.raises(CannotRunError, match="kv_heads 1 is a size of closed forms"):
+        crossover_report(meeting, [64], ["measured"], ["memory"], environment={})
+
+
+def test_predicted_curves_are_the_predictions_of_each_length(tmp_path):
+    layer = CheckedLayer("standard", "forward", 64, 1, 16, 1e-3, 2e-3)  # twice as long as predicted
+    rates, path = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test"), tmp_path / "c"
+    check = {"float32": SelfCheck((layer, layer))}
+    calibration.save(Calibration(rates, "cpu", 1, {"float32": made_up()}, checks=check), path)
+    curves = timed("predicted", calibration=path, curves=True).summary["curves"]
+    assert len(curves) == 2
+    for curve in curves:
+        lengths = curve["seq_len"]
+        points = [PointRequest(curve["mechanism"], n, 1, 16, scope="core", threads=1)
+                  for n in lengths[:3]]  # fmt: skip
+        times = [record.time_s for record in predict_points(points, path=path).records]
+        assert curve["value"][:3] == times
 
 
 def test_curves_are_over_the_values(monkeypatch):

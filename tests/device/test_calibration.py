@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnprof.cli.app import main
 from attnprof.device import calibration, calibration_run
 from attnprof.device.benchmarks import Benchmark, benchmarks
 from attnprof.device.calibration import Calibration
@@ -20,6 +21,7 @@ from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock
+from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget, PointRequest
 from tests.device.test_prediction import SOME, made_up
 
@@ -160,6 +162,22 @@ def test_formats_are_added_whatever_their_order_and_one_again_is_replaced(tmp_pa
     assert kept == pytest.approx({"float32": 4.0, "bfloat16": 2.0, "float64": 3.0})
     assert set(loaded.ceilings.flops_per_s) == set(kept)
     assert loaded.fault_s == 0.4  # of the device, as it was seen last
+
+
+def test_formats_that_were_measured_under_other_conditions_are_not_mixed(
+    tmp_path, monkeypatch, capsys
+):
+    path, name, threads = tmp_path / "c.json", device_name("cpu"), torch.get_num_threads()
+    for dtype, version in (("float32", "2.12"), ("float64", "2.12"), ("bfloat16", "2.13")):
+        ceilings = Ceilings(name, {dtype: 1e11}, 1e10, "a test")
+        now = replace(calibrated(dtype, conditions={"torch": version}), threads=threads)
+        now = replace(now, ceilings=ceilings)
+        monkeypatch.setattr(calibration_run, "calibrate", lambda *_, now=now, **__: now)
+        with pytest.raises(SystemExit, match="0"):
+            main(["calibrate", "--dtype", dtype, "--calibration", str(path)])
+        told = capsys.readouterr().err
+        assert ("--dtype float32,float64, too" in told) is (dtype == "bfloat16")
+    assert list(calibration.load(name, threads, path).tables) == ["bfloat16"]
 
 
 def named(path, *devices):

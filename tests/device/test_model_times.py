@@ -10,11 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 pytest.importorskip("transformers")
 
 from attnprof.cli.app import main
-from attnprof.device import model_times
-from attnprof.device.calibration import load_by_words
+from attnprof.device import calibration, calibration_run, model_times
+from attnprof.device.calibration import Calibration, load_by_words
+from attnprof.device.ceilings import Ceilings
 from attnprof.device.model_times import PHASES, measured_time, phase_demand, phase_subject
+from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
 from attnprof.models.sources import hub_subject
+from tests.device.test_prediction import made_up
 
 CALIBRATION = Path(__file__).parents[2] / "reports" / "times" / "devices" / "cpu.json"
 TEXT = {
@@ -103,6 +106,21 @@ def test_fit_tells_calibrated_times_with_an_interval(capsys, tmp_path):
         assert 0 < figure["low"] < figure["value"] < figure["high"]
     each, together = figures["request_tokens_per_s"], figures["all_tokens_per_s"]
     assert together["value"] == pytest.approx(3 * each["value"])
+
+
+def test_fit_says_that_this_machine_is_slower_than_it_was(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (3e-6, 1.0, 0.9))
+    rates, path = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test"), tmp_path / "c"
+    tables = {"float32": made_up()}
+    calibration.save(
+        Calibration(rates, "cpu", torch.get_num_threads(), tables, reference_s=1e-6), path
+    )
+    speed = fitted(
+        capsys, tmp_path, "--on", "cpu", "--calibration", str(path), "--dtype", "float32"
+    )
+    assert "3.0 times slower now" in " ".join(speed["notes"])
+    first = next(one for one in speed["figures"] if one["quantity"] == "first_token_s")
+    assert first["high"] / first["value"] == pytest.approx(3 * first["value"] / first["low"])
 
 
 def test_fit_tells_measured_times_of_random_weights(capsys, tmp_path, monkeypatch):

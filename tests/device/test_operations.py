@@ -1,5 +1,6 @@
 """What a call asks of a device, seen without running it."""
 
+import sys
 from collections import Counter
 from itertools import pairwise
 from math import prod
@@ -98,7 +99,7 @@ def test_what_is_computed_once_and_kept_is_no_part_of_a_call():
     """Where TaylorShift's forms take turns is found in Python, the first time it is asked for."""
     request = PointRequest("taylorshift", 136, 3, 24, phase="decode")
     first, again = operations_of(request), operations_of(request)
-    assert first.functions == pytest.approx(again.functions, abs=20)
+    assert first.functions == again.functions
 
 
 #: A mechanism whose first call imports a module, which calls functions of its own.
@@ -136,6 +137,50 @@ def test_what_a_first_call_imports_is_no_part_of_a_call(tmp_path, monkeypatch):
     first, again = operations_of(request), operations_of(request)
     assert len(first.operations) >= 60
     assert first.functions == again.functions
+
+
+#: A layer that looks up what few functions find once; another one refuses lengths in training.
+KEEPS = """
+import functools
+
+from torch import nn
+
+
+@functools.cache
+def factor():
+    return sum(map(lambda n: n, (1, 2, 3)))
+
+
+class Keeps(nn.Module):
+    def forward(self, x):
+        for _ in range(20):
+            x = x * factor()
+        return x
+
+
+class Refuses(nn.Module):
+    def forward(self, x):
+        y = x * 2.0
+        if x.shape[1] % 64:
+            raise ValueError("no block")
+        return y
+"""
+
+
+def test_a_time_is_the_same_whatever_was_predicted_before(tmp_path):
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    requests = [PointRequest(f"{tmp_path}/keeps.py:Keeps", n, 2, 8) for n in (16, 32, 16)]
+    first, second, again = (operations_of(request).functions for request in requests)
+    assert first == second == again
+
+
+def test_a_refusal_leaves_no_hook_in_the_interpreter_which_slows_what_is_timed_next(tmp_path):
+    (tmp_path / "refuses.py").write_text(KEEPS)
+    request = PointRequest(f"{tmp_path}/refuses.py:Refuses", 100, 2, 8, phase="train")
+    hook = sys.getprofile()
+    with pytest.raises(ValueError, match="no block"):
+        operations_of(request)
+    assert sys.getprofile() is hook
 
 
 @pytest.mark.parametrize(("dtype", "factor", "copies"), [

@@ -17,7 +17,7 @@ from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated_ceilings
 from attnprof.device.operation_forms import OUTER, KernelCall
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.prediction import Predictor, predict_points
+from attnprof.device.prediction import Predictor, predict_points, record_with_peak
 from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
@@ -242,6 +242,7 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
     rate = stated_ceilings("H100").flops_per_s["bfloat16"]
     assert record.time_s >= 2 * 2 * 8 * 4096**2 * 64 / rate
     assert (record.ci_low_s, record.ci_high_s) == (record.time_s, None)
+    assert record.device == "cuda"
     with pytest.raises(RequestError, match=r"possible: .*H200"):
         predict_points([request], on="a toaster")
 
@@ -369,6 +370,26 @@ def test_two_whose_intervals_overlap_are_both_named(ranking):
     assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
 
 
+def test_the_fastest_at_other_lengths_may_be_one_whose_operations_are_not_all_listed():
+    def predict(request, _):
+        """Return a time; linear takes multiples of 32, of which 1,500 tokens can be listed."""
+        n = request.seq_len
+        if request.mechanism == "linear" and n % 32:
+            raise RequestError(f"not {n}")
+        if request.mechanism == "linear" and n > 1500:
+            raise CannotRunError("too many operations")
+        return replace(
+            record_with_peak(request), time_s=n if request.mechanism == "linear" else n**2
+        )
+
+    points = [PointRequest(name, 2048, 1, 8) for name in ("standard", "linear")]
+    (stretch,) = recommendation._stretches(points, predict, None)
+    assert (stretch["exact"], stretch["fastest"]) == ("standard", "linear")
+    odd = replace(points[1], seq_len=2080)  # a sixteenth of it is refused, and so are both others
+    with pytest.raises(CannotRunError, match="too many operations"):
+        recommendation._predict(odd, predict)
+
+
 def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
     rows = ranked(known, Workload(64, 2, 16, causal=True), memory=100_000).records
     left = [row for row in rows if row.rank is None]
@@ -383,6 +404,12 @@ def test_where_nothing_fits_that_is_said(known, monkeypatch):
     monkeypatch.setattr(registry, "names", lambda: ["standard", "linear"])
     with pytest.raises(CannotRunError, match="no mechanism can do what is asked here"):
         ranked(known, Workload(256, 2, 16), memory=1000)
+
+
+def test_compiled_code_is_not_predicted(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["profile", "-a", "linear", "--seq", "64", "--predict-only", "--compile"])
+    assert "--compile --predict-only: code is predicted as it is written" in capsys.readouterr().err
 
 
 def test_what_is_given_up_is_told_of_all_that_are_not_exact():

@@ -129,6 +129,28 @@ def test_a_point_in_a_process_of_its_own_gives_the_same_counts_and_peak():
         assert getattr(apart, name) == getattr(here, name)
 
 
+def test_a_point_leaves_random_numbers_as_they_were_and_has_the_threads_set_here():
+    state, usual = torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        records = [measure(request(seq_len=16)) for measure in (point.measure_point, measure_apart)]
+    finally:
+        torch.set_num_threads(usual)
+    assert [record.conditions["threads"] for record in records] == [3, 3]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_onednn_that_a_module_switches_off_is_on_for_the_next_point(tmp_path):
+    (path := tmp_path / "off.py").write_text(
+        "import torch\n\ndef off(x):\n    if type(x) is torch.Tensor:\n"
+        "        torch.backends.mkldnn.enabled = False\n    return x * 2\n"
+    )
+    before = torch.backends.mkldnn.enabled
+    record = point.measure_point(request(f"{path}:off", seq_len=8, counts=False))
+    assert record.median_s > 0
+    assert torch.backends.mkldnn.enabled == before
+
+
 BUILDS = """
 from pathlib import Path
 

@@ -6,19 +6,24 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 import attnprof
 from attnprof.cli.app import main
+from attnprof.device import calibration
+from attnprof.device.calibration import Calibration, with_roofline
+from attnprof.device.ceilings import Ceilings
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.environment import command_line
+from attnprof.measure.environment import command_line, device_name
 from attnprof.measure.journal import Journal, read
 from attnprof.measure.request import Budget
 from attnprof.measure.sweep import (
     Grid,
     SweepOptions,
+    joined,
     key_of,
     load_results,
     on_workers,
@@ -27,6 +32,7 @@ from attnprof.measure.sweep import (
     sweep,
     tasks_of,
 )
+from attnprof.record import ProfileRecord
 
 QUICK = Budget(samples=3, min_time_s=0.0, max_time_s=0.05, warmup_s=0.0)
 #: A mechanism whose forward pass never ends, and one that takes memory without saying so.
@@ -100,6 +106,27 @@ def test_processes_take_turns_and_are_joined(tmp_path):
     assert [record.mechanism for record in report.records] == ["standard", "linear"]
     assert all(len(record.times_s) >= 9 for record in report.records)
     assert all(r.ci_low_s < r.median_s < r.ci_high_s for r in report.records)
+
+
+def test_one_file_tells_threads_apart_and_each_has_its_own_roofline(tmp_path):
+    path, rates = tmp_path / "r.jsonl", {1: 1e9, 2: 3e9}
+    for count, rate in rates.items():
+        points = points_of([Grid(["standard"], [64], [16], [2])], QUICK, threads=count)
+        sweep(tasks_of(points), path, SweepOptions(apart=False))
+        ceilings = Ceilings(device_name("cpu"), {"float32": rate}, 1e15, "a test")
+        calibration.save(Calibration(ceilings, "cpu", count), tmp_path / "c.json")
+    report = with_roofline(load_results(path), tmp_path / "c.json")
+    times = [record.roofline_time_s for record in report.records]
+    assert times == [report.records[0].flops_formula / rate for rate in rates.values()]
+    answer = report.summary["answer"]
+    assert "standard threads=2" in answer
+    assert "standard threads=1" in answer
+
+
+def test_processes_of_a_contradicted_point_give_no_rate():
+    record = ProfileRecord(mechanism="standard", times_s=[1.0, 1.1, 1.2], flops_formula=8)
+    assert joined([record, record]).flops_per_s == pytest.approx(8 / 1.1)
+    assert joined([replace(record, contradicted="a difference")] * 2).flops_per_s is None
 
 
 def test_what_hangs_dies_or_does_not_fit_is_a_row_with_its_reason(tmp_path):

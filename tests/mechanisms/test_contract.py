@@ -151,6 +151,21 @@ def test_symbols_hold_where_no_head_of_keys_is_repeated(name, more):
             assert (phase, heads, [value(x) for x in table]) == (phase, heads, expected)
 
 
+@pytest.mark.parametrize("name", ["nsa", "dsa", "topk"])
+@pytest.mark.parametrize("tokens", [8, 9])
+def test_symbols_hold_where_blocks_divide_the_tokens_and_where_they_do_not(name, tokens):
+    more = {"block": 4} if name == "nsa" else {"index_block": 4}
+    spec = registry.get(name, **{**params(name), **more}, impl="dense-mask")
+    for causal, phase, scope in telling_requests(name):
+        table = numbers(spec.cost(Workload(**SYMBOLS, causal=causal, phase=phase), scope))
+        for heads, batch in ((4, 1), (1, 3)):
+            sizes = dict(zip(SIZES, (tokens, heads, 6, batch), strict=True))
+            value = Evaluator({SYMBOLS[size]: number for size, number in sizes.items()})
+            expected = numbers(spec.cost(Workload(**sizes, causal=causal, phase=phase), scope))
+            got = [value(x) for x in table]
+            assert (causal, phase, scope, heads, got) == (causal, phase, scope, heads, expected)
+
+
 @pytest.mark.parametrize("name", names(grouped_kv=True))
 def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
     kv_heads = sympy.Symbol("g", positive=True)
@@ -247,6 +262,11 @@ def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
     for name in names(**{ability: False}):
         with pytest.raises(RequestError, match=name):
             attnprof.cost(name, workload((1, 5, 4, 4), **ask), **params(name))
+
+
+def test_a_decoding_step_has_no_key_length_of_its_own():
+    with pytest.raises(RequestError, match="leave kv_seq_len out"):
+        Workload(10, 8, 64, kv_seq_len=100, phase="decode")
 
 
 # -- token by token ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from functools import wraps
 
 from attnprof.models import fit, fit_layout, mfu_sizes, phases
 from attnprof.models.names import released
+from tests.cli.conftest import attnprof  # noqa: F401 - a fixture
 
 
 def once(read):

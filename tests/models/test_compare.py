@@ -5,18 +5,15 @@ import re
 
 import pytest
 
-from attnprof.cli.app import main
 from attnprof.models.comparison import PHASES, comparison
 from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
 from attnprof.record import ComparedRecord, Report
 from attnprof.render.formats import print_tables, render
 from attnprof.render.plots import plot_report
+from tests.models.tiny import SIZES
 
-_SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 48, "vocab_size": 96, "tie_word_embeddings": False,
-}  # fmt: skip
+_SIZES = {**SIZES, "tie_word_embeddings": False}
 PLAIN = {"model_type": "llama", **_SIZES}
 #: Two of three layers see 8 tokens.
 WINDOWED = {**_SIZES, "sliding_window": 8, "full_attention_layers": 1}
@@ -96,24 +93,20 @@ def test_models_without_formulas_are_compared_without_growth_and_not_drawn(files
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--compare", "lama-3.1-8b"], "did you mean llama-3.1-8b"),
-        (["--compare", "gpt2", "--phase", "train"], "--phase is for one model"),
-        (["--compare", "gpt2", "--memory", "8GB"], "--memory is for one model"),
+        ("--compare lama-3.1-8b", "did you mean llama-3.1-8b"),
+        ("--compare gpt2 --phase train", "--phase is for one model"),
+        ("--compare gpt2 --memory 8GB", "--memory is for one model"),
     ],
 )
-def test_wrong_requests_are_refused_before_anything_runs(files, capsys, arguments, message):
-    with pytest.raises(SystemExit) as ended:
-        main(["model", str(files / "plain.json"), *arguments])
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_requests_are_refused_before_anything_runs(files, attnprof, arguments, message):
+    ended = attnprof(f"model {files}/plain.json {arguments}")
+    assert ended.code == 2
+    assert message in ended.err
 
 
-def test_the_command_compares_and_names_each_model_in_json(files, capsys):
-    both = [str(files / f"{name}.json") for name in ("plain", "windowed")]
-    rest = ["--compare", both[1], "--seq", "12", "--limit", "0", "--format", "json"]
-    with pytest.raises(SystemExit) as ended:
-        main(["model", both[0], *rest])
-    assert not ended.value.code
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["command"] == "model --compare"
-    assert {row["model"] for row in answer["records"]} == {"plain", "windowed"}
+def test_the_command_compares_and_names_each_model_in_json(files, attnprof):
+    compared = f"--compare {files}/windowed.json --seq 12 --limit 0 --format json"
+    ended = attnprof(f"model {files}/plain.json {compared}")
+    assert not ended.code
+    assert ended.json["command"] == "model --compare"
+    assert {row["model"] for row in ended.json["records"]} == {"plain", "windowed"}

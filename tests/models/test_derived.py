@@ -1,7 +1,5 @@
 """Whole models have closed forms, with their number of layers as a size; caches of long prompts."""
 
-from functools import partial
-
 import pytest
 import sympy
 import torch
@@ -26,7 +24,7 @@ from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import Place
-from tests.models.tiny import check_formulas, dispatched
+from tests.models.tiny import check_formulas, dispatched, in_layers
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -56,14 +54,10 @@ def test_what_a_layer_does_in_its_step_is_the_layers():
 
 def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_do():
     config = ModelConfig(num_layers=5, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    subject = _model(config)
-    report = model_report(subject, ["train"], {"B": 2, "N": 12})
+    report = model_report(config_subject("ours", config), ["train"], {"B": 2, "N": 12})
     assert report.summary["at"]["L"] == 5
-    check_formulas(report, _model(config.with_(num_layers=9)), {"B": 2, "N": 33}, "train", L=9)
-
-
-def _model(config):
-    return WholeModel("ours", partial(build, config), input_texts(config))
+    longer = config_subject("longer", config.with_(num_layers=9))
+    check_formulas(report, longer, {"B": 2, "N": 33}, "train", L=9)
 
 
 def test_formulas_reach_the_longest_text_that_a_model_takes():
@@ -79,7 +73,7 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
 def test_numbers_are_there_where_formulas_would_take_too_long(monkeypatch):
     """No second for formulas, or none that numbers leave: no formula is looked for."""
     config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    asked = _model(config), ["forward", "train"], {"B": 2, "N": 12}
+    asked = config_subject("ours", config), ["forward", "train"], {"B": 2, "N": 12}
     with_formulas = model_report(*asked, limit_s=60.0)
     assert any(row.expression for row in with_formulas.records)
     for search in ("derived_near", "run_symbolically", "derived"):
@@ -115,12 +109,8 @@ def test_numbers_of_blocks_are_some_at_the_next_length_too():
     blocks, window = -sympy.floor(-n / 64), sympy.floor(n / 1024)
     assert _counts_blocks(sympy.Eq(blocks, 16))
     assert _counts_blocks(sympy.Eq(sympy.floor(n / 8), 3))
-    for other in (
-        sympy.Eq(n, 1024),
-        sympy.Eq(window, 1),
-        sympy.Eq(n - 64 * sympy.floor(n / 64), 9),
-    ):
-        assert not _counts_blocks(other)
+    for rounded, number in ((n, 1024), (window, 1), (n - 64 * sympy.floor(n / 64), 9)):
+        assert not _counts_blocks(sympy.Eq(rounded, number))
 
 
 def test_code_that_is_long_at_small_sizes_runs_there(monkeypatch):
@@ -153,14 +143,11 @@ def test_what_a_token_meets_and_does_in_a_mixture_are_formulas_in_layers():
     met = [row for row in report.records if row.quantity == "active_parameters"]
     names = {"L": sympy.Symbol("L")}
     for layers in (5, 7):
-        experts = {
-            name: weights.numel()
-            for name, weights in hub_subject({**fields, "num_hidden_layers": layers}, "other")
-            .build().named_parameters()
-        }  # fmt: skip
-        resting = sum(size for name, size in experts.items() if ".experts." in name) * 4 // 6
+        model = hub_subject({**fields, "num_hidden_layers": layers}, "other").build()
+        sizes = {name: weights.numel() for name, weights in model.named_parameters()}
+        resting = sum(size for name, size in sizes.items() if ".experts." in name) * 4 // 6
         values = [int(sympy.sympify(row.expression, names).subs("L", layers)) for row in met]
-        assert values[-1] == sum(values[:-1]) == sum(experts.values()) - resting
+        assert values[-1] == sum(values[:-1]) == sum(sizes.values()) - resting
 
 
 class _Looping(torch.nn.Module):
@@ -179,15 +166,10 @@ class _Looping(torch.nn.Module):
         return torch.cat(out, 1)
 
 
-class _Loops(torch.nn.Module):
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(_Looping() for _ in range(layers))
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
+def _loops(layers):
+    return WholeModel(
+        "loops", lambda: in_layers(_Looping() for _ in range(layers)), {"input": "B, N, 4"}
+    )
 
 
 def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(monkeypatch):
@@ -198,16 +180,14 @@ def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(mo
         return derived(target, *rest, **how)
 
     monkeypatch.setattr(borders, "derived", once)
-    subject = WholeModel("loops", partial(_Loops, 6), {"x": "B, N, 4"})
-    report = model_report(subject, ["forward"], {"B": 2, "N": 21})
+    report = model_report(_loops(6), ["forward"], {"B": 2, "N": 21})
     forward = report.summary["phases"]["forward"]
     assert forward["method"] == "mixed"
     assert "N mod 8 != 1" in forward["domain"]  # a row alone is laid out otherwise
     assert len(searches) == 1
     for layers, batch, n in ((6, 3, 16), (9, 5, 43), (7, 2, 18)):
-        other = WholeModel("loops", partial(_Loops, layers), {"x": "B, N, 4"})
         sizes = {"B": batch, "N": n}
-        check_formulas(report, other, sizes, without=("peak_bytes",), L=layers)
+        check_formulas(report, _loops(layers), sizes, without=("peak_bytes",), L=layers)
 
 
 def test_exponents_name_a_length_that_is_a_number_of_blocks():

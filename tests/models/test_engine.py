@@ -13,12 +13,10 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject
 from attnprof.record import ModelRecord
 from attnprof.render.formats import render
-from attnprof.trace.events import Trace, totals
-from attnprof.trace.solve.count import counted
+from attnprof.trace.events import Trace, flops_of, totals
+from attnprof.trace.solve.count import count
 from tests.models.test_engine_recurrence import CASES as RECURRENT
-from tests.models.tiny import LATENT, MOE, TINY, dispatched
-
-pytest.importorskip("transformers")
+from tests.models.tiny import GROUPS, LATENT, MOE, TINY, dispatched
 
 #: Fields beside TINY by type.
 CASES = {
@@ -41,10 +39,7 @@ CASES = {
     "ministral": {"sliding_window": 5},
     "smollm3": {"no_rope_layers": [1, 0, 1]},
     **{name: {} for name in ("gemma", "glm4", "granite", "helium", "olmo2", "qwen2")},
-    "deepseek_v3": {
-        **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
-        **MOE,
-    },
+    "deepseek_v3": {**LATENT, **GROUPS},
 }  # fmt: skip
 #: Tokens of a prompt; where layers see some of them alone, also of one that they see all of.
 LENGTHS = [
@@ -98,7 +93,7 @@ def subject_of(model_type):
 def engine_run(model_type, phase, batch, tokens) -> Trace:
     subject = subject_of(model_type)
     assert subject.view == "engine"
-    return counted(subject.target(phase), {"B": batch, "N": tokens}, phase, compare_real=False)[0]
+    return count(subject.target(phase), {"B": batch, "N": tokens}, phase, compare_real=False)
 
 
 def products(calls):
@@ -146,9 +141,8 @@ def test_a_decoded_token_reads_the_cache_once_and_writes_one_row(model_type, tok
 def test_cache_bytes_are_those_of_the_cache_after_a_real_prompt(model_type, tokens):
     layers = real(model_type, 2, tokens, decodes=False)[2].layers
     held = sum(x.numel() * 4 for layer in layers for x in (layer.keys, layer.values))
-    trace = counted(
-        subject_of(model_type).cache(), {"B": 2, "N": tokens}, "forward", compare_real=False
-    )[0]
+    sizes = {"B": 2, "N": tokens}
+    trace = count(subject_of(model_type).cache(), sizes, "forward", compare_real=False)
     floats = [call.takes for call in trace.calls if call.dtype == "float32"]
     assert sum(floats) == held
 
@@ -188,7 +182,7 @@ def traced(model_type, view, phase, tokens):
     subject = subject if view == "torch" else engine_subject(subject, view)
     assert subject.view == view
     sizes = {"B": 2, "N": tokens}
-    return subject, counted(subject.target(phase), sizes, phase, compare_real=False)[0]
+    return subject, count(subject.target(phase), sizes, phase, compare_real=False)
 
 
 def compared(model_type, view, other, phase, tokens):
@@ -231,9 +225,7 @@ def test_the_definition_counts_each_pair_and_each_token_once():
     attention = [call for call in trace.calls if "fused_attention" in call.op]
     forward = heads * pairs * (4 * width + 4)
     backward = heads * pairs * (8 * width + 3) + 2 * 3 * 2 * 50 * heads * width
-    assert sum(sum(call.counts.get(kind, 0) for kind in (
-        "multiplications", "additions", "divisions", "exponentials", "other"
-    )) for call in attention) == forward + backward  # fmt: skip
+    assert flops_of(attention) == forward + backward
 
 
 def test_a_report_tells_its_view_and_how_others_differ():

@@ -15,6 +15,7 @@ from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
+from tests.models.tiny import SIZES
 
 #: Widths as released, of two layers of which the last is a mixture.
 _FEW = {"num_hidden_layers": 2, "dtype": "bfloat16", "tie_word_embeddings": False}
@@ -179,11 +180,8 @@ def test_a_decoded_token_reads_the_experts_that_it_meets_and_the_cache_each_once
 
 
 def test_weights_that_a_decoded_token_does_not_run_through_are_not_met():
-    text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
-    picture = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64,
-               "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28,
-               "patch_size": 14}  # fmt: skip
+    text = {**SIZES, "model_type": "llama"}
+    picture = {**SIZES, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14}
     whole = {"model_type": "llava", "text_config": text, "vision_config": picture,
              "image_token_index": 99}  # fmt: skip
     met = [
@@ -192,25 +190,21 @@ def test_weights_that_a_decoded_token_does_not_run_through_are_not_met():
         for config in (text, whole)
     ]  # fmt: skip
     assert met[0] == met[1]
-    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
-    assert met[0]["weights"] == 4 * (2 * layer + 64 + 64 * 100)
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32
+    assert met[0]["weights"] == 4 * (3 * layer + 32 + 32 * 96)
 
 
 def test_a_head_that_shares_the_table_of_embeddings_reads_it():
-    config = {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 100,
-              "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
-              "head_dim": 16}  # fmt: skip
+    fields = {**SIZES, "model_type": "qwen3"}
     shared, apart = (
         model_report(
-            hub_subject({**config, "tie_word_embeddings": tied}, "one"), ["decode"],
+            hub_subject({**fields, "tie_word_embeddings": tied}, "one"), ["decode"],
             {"B": 1, "N": 64}, limit_s=0.0,
         ).summary["phases"]["decode"]["least_traffic"]
         for tied in (True, False)
     )  # fmt: skip
     assert shared == apart
 
-
-pytest.importorskip("transformers")
 
 TOKENS, SIZE = 4096, 2
 #: Bytes of a cached token of each layer, written out by hand, and the window of half of them.

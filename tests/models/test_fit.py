@@ -11,6 +11,7 @@ import pytest
 import attnprof
 from attnprof import Workload, registry
 from attnprof.cli.app import main
+from attnprof.device.ceilings import Ceilings
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
@@ -22,7 +23,8 @@ from attnprof.models.fit_parts import (
     page_tokens,
     weight_bytes,
 )
-from attnprof.models.fit_speed import token_scores
+from attnprof.models.fit_speed import prompt_flops, token_scores, with_speed
+from attnprof.models.hub_config import class_of, configuration
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -173,6 +175,71 @@ def test_the_fullest_stage_has_whole_layers_and_one_table():
     assert attnprof.fit(LLAMA, memory="1GB", pipeline=2).cache_bytes_per_token == 2 * ROW
 
 
+@pytest.mark.parametrize(("tokens", "layers"), [(19, 3), (20, 1), (48, 1)])
+def test_a_token_adds_nothing_to_a_window_that_is_full(tokens, layers):
+    """GEMMA has windows of 20 tokens in two of its three layers."""
+    how = {"memory": "1GB", "seq_len": tokens, "block_size": 1}
+    before, after = (cached(GEMMA, n, block_size=1) for n in (tokens, tokens + 1))
+    added = attnprof.fit(GEMMA, **how).cache_bytes_per_token
+    assert added == layers * ROW == after - before
+    assert attnprof.fit(GEMMA, **how, uncapped=True).cache_bytes_per_token == 3 * ROW
+
+
+def test_ranks_that_share_the_tokens_share_what_one_more_adds():
+    report = attnprof.fit(LLAMA, memory="1GB", context_parallel=4)
+    assert report.cache_bytes_per_token == 3 * ROW // 4
+
+
+@pytest.mark.parametrize("stages", ["4", "16"])
+def test_a_token_that_passes_all_stages_reads_what_one_device_does(stages, capsys):
+    asked = ["llama-3.2-1b", "--on", "h100"]
+    one, more = (
+        answered(capsys, *asked, *words)[0]["speed"] for words in ((), ("--pipeline", stages))
+    )
+    assert more["request_tokens_per_s"] == pytest.approx(one["request_tokens_per_s"])
+
+
+def seconds_a_step(fields, **how):
+    """The least time of a decoding step on a device that reads a byte a second."""
+    model, options = fit_model(fields), FitOptions(memory=10**9, **how)
+    device = Ceilings("slow", {"bfloat16": math.inf}, 1.0, "none")
+    report = with_speed(fit_report(model, options), model, options, device)
+    return 1 / report.summary["speed"]["request_tokens_per_s"]
+
+
+def test_a_step_reads_the_experts_of_a_mixture_of_formats_that_its_tokens_meet():
+    """Of 8 experts a token meets 2; their last maps are finer in one of three layers."""
+    how = {"dtype": "q4_k_m", "seq_len": 1, "block_size": 1}
+    experts = 8 * 64 * 24 * (3 * 2 * Q4 + 2 * Q4 + Q6)
+    all_read = weights(QWEN, dtype="q4_k_m") - Q4 * 6400  # without the table
+    one, many = (seconds_a_step(QWEN, batch_size=n, **how) for n in (1, 2**16))
+    assert one == pytest.approx(all_read - experts * 6 / 8 + 3 * ROW, rel=1e-5)
+    assert many == pytest.approx(all_read + 2**16 * 3 * ROW)
+
+
+def test_stages_share_sequences_that_they_do_not_divide():
+    one, two = (seconds_a_step(LLAMA, batch_size=7, pipeline=n, seq_len=9000) for n in (1, 2))
+    kept = cached(LLAMA, 9000)
+    assert one - two == pytest.approx(3.5 * kept)
+
+
+def test_a_prompt_has_the_logits_of_its_last_token():
+    tokens, pairs = 50, 50 * 51 // 2
+    expected = 2 * (MATRICES * tokens + 100 * 64) + 2 * 3 * 4 * (16 + 16) * pairs
+    assert prompt_flops(fit_model(LLAMA), tokens) == expected
+
+
+def test_a_stage_may_have_all_of_what_few_layers_have():
+    """Of four layers the last has keys and values; of two layers the second has experts."""
+    assert cached(QWEN_NEXT, 64, pipeline=2, block_size=1) == 64 * 128 + 2 * STATE
+    by_role = [
+        entries_of_rank(fit_model(DEEPSEEK), FitOptions(memory=1, pipeline=stages))
+        for stages in (1, 2)
+    ]
+    assert [held["expert"] for held in by_role] == 2 * [4 * 3 * 64 * 24]
+    assert by_role[0]["attention"] == 2 * by_role[1]["attention"]
+
+
 def test_stages_do_not_hasten_a_single_request(capsys):
     one, four = (
         answered(capsys, "llama-3.2-1b", "--on", "h100", "--pipeline", stages)[0]["speed"]
@@ -262,6 +329,8 @@ FORMATS = {
     "fp8 in blocks": (grouped(num_bits=8, type="float", block_structure=[16, 16]), "fp8",
                       8 + 32 / 16**2),
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4 + 8 / 16),
+    "activations in fp8": ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "fp8", 8),
+    "mxfp8": (grouped(num_bits=8, type="float", group_size=32), "mxfp8", 8 + 8 / 32),
 }  # fmt: skip
 
 
@@ -291,6 +360,10 @@ def test_what_does_not_fit_is_an_answer():
     report = attnprof.fit(LLAMA, memory="100kB")
     assert report.fits is False
     assert "does not fit" in report.answer
+    assert "its weights leave no room" in report.answer
+    crowd = attnprof.fit(LLAMA, memory="1MB", seq_len=16, batch_size=2**20)
+    assert crowd.longest_context == 0 < crowd.largest_batch
+    assert f"at 16 tokens {crowd.largest_batch} requests would" in crowd.answer
 
 
 def test_training_in_mixed_precision_is_sixteen_bytes_a_parameter():
@@ -426,6 +499,49 @@ def test_a_decoded_token_scores_latent_rows_without_expanding_them():
     assert token_scores(fit_model(DEEPSEEK), 50) == 2 * 2 * 4 * (2 * 32 + 8) * 50
     assert token_scores(fit_model(LLAMA), 50) == 2 * 3 * 4 * 2 * 16 * 50
     assert token_scores(fit_model(MISTRAL), 50) == 2 * 3 * 4 * 2 * 16 * 32
+
+
+#: A model of images, whose text is a part of it.
+IMAGES = {
+    "model_type": "llava", "text_config": LLAMA, "vision_config": {
+        "model_type": "clip_vision_model", "hidden_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 16, "image_size": 28, "patch_size": 14,
+    },
+}  # fmt: skip
+
+
+def test_weights_of_vision_are_held_and_not_read_or_trained_by_text():
+    config = configuration(IMAGES, "tiny")
+    parameters = sum(x.numel() for x in class_of(config)(config).parameters())
+    idle = parameters - (MATRICES + TABLES + NORMS)
+    assert weights(IMAGES) == 2 * parameters
+    assert weights(IMAGES, tensor_parallel=2) - weights(LLAMA, tensor_parallel=2) == idle
+    trained = attnprof.fit(IMAGES, memory="1GB", train=True)
+    by_part = {row.part: row.bytes for row in trained.records}
+    assert by_part["weights"] == 2 * parameters
+    assert by_part["optimizer"] == 12 * (parameters - idle)
+    assert any("held, though text does not run it" in note for note in trained.notes)
+
+
+def test_latent_rows_of_the_text_of_a_model_of_images_are_latent():
+    images = {**IMAGES, "text_config": DEEPSEEK}
+    assert [one.latent for one in fit_model(images).caches] == [True]
+    assert token_scores(fit_model(images), 50) == token_scores(fit_model(DEEPSEEK), 50)
+
+
+def notes_of(fields, **how):
+    return "; ".join(attnprof.fit(fields, memory="1GB", **how).notes)
+
+
+def test_what_is_left_out_or_assumed_is_said():
+    long = {**LLAMA, "max_position_embeddings": 4096}
+    assert "at most 4,096 tokens" in notes_of(long)
+    assert "at most" not in notes_of(long, batch_size=2**20)
+    assert "2 layers for multi-token" in notes_of({**DEEPSEEK, "num_nextn_predict_layers": 2})
+    for scheme in ({"kv_cache_scheme": {"num_bits": 8}}, {"kv_cache_quant_algo": "FP8"}):
+        table = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", **scheme}}
+        assert "--cache-dtype fp8" in notes_of({**LLAMA, **table})
+        assert "--cache-dtype" not in notes_of({**LLAMA, **table}, cache_dtype="bfloat16")
 
 
 def test_rows_go_to_experts_in_layers_that_have_some():

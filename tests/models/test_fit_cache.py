@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 import attnprof
 from attnprof.errors import CannotRunError
 from attnprof.models.fit_layout import FitOptions, fit_model
-from attnprof.models.fit_parts import cache_bytes
+from attnprof.models.fit_parts import cache_bytes, entries_of_rank
 from attnprof.models.hub_config import class_of, configuration
 from tests.models.tiny import LATENT, MOE, TINY
 
@@ -69,7 +69,8 @@ def real(model_type):
 def kept(cache):
     """Bytes of a real cache as engines keep it: states in float32, the rest in half precision.
 
-    transformers keeps one row less of a window, and one more of a convolution's tail.
+    An indexer's keys are in fp8 with a scale each. transformers keeps one row less of a window, and
+    one more of a convolution's tail.
     """
     held, seen = Fraction(0), set()
     for layer in [vars(x) for x in cache.layers] + [vars(cache)]:
@@ -81,6 +82,8 @@ def kept(cache):
                 size = Fraction(
                     x.numel() * (4 if name in ("recurrent_states", "linear_cache") else 2)
                 )
+                if name == "indexer_keys":
+                    size = Fraction(x.numel() * (x.shape[-1] + 4), x.shape[-1])
                 if name == "conv_states":
                     size *= Fraction(x.shape[-1] - 1, x.shape[-1])
                 in_window = layer.get("sliding_window") and name in ("keys", "values")
@@ -97,10 +100,27 @@ def test_caches_and_parameters_are_those_of_the_real_model(model_type):
     assert sum(x.entries for x in model.sizes.weights.values()) == parameters
 
 
-@pytest.mark.parametrize(("model_type", "compresses"), [("deepseek_v4", True), ("mistral", False)])
-def test_attention_to_compressed_rows_is_said_to_be_left_out(model_type, compresses):
-    notes = fit_model({**TINY, "model_type": model_type, **CASES[model_type]}).sizes.notes
-    assert any("rows that stand for several tokens" in note for note in notes) == compresses
+@pytest.mark.parametrize("cache_dtype", ["bfloat16", "fp8", "fp8_ds_mla"])
+def test_an_indexers_key_is_in_fp8_whatever_the_rows_are_in(cache_dtype):
+    """DeepSeek-V3.2's 132 B a token: 128 numbers of a byte, and a scale."""
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}
+    model = fit_model({**TINY, "model_type": "deepseek_v32", **CASES["glm_moe_dsa"], **sizes})
+    options = FitOptions(memory=1, block_size=1, cache_dtype=cache_dtype)
+    row = 576 * 2 if cache_dtype == "bfloat16" else 656
+    assert cache_bytes(model, options, 7) == 3 * 7 * (row + 132)
+
+
+def test_ranks_divide_projections_of_groups_of_heads():
+    """The first of DeepSeek-V4's two output maps has 8 columns a group and rank of its latent."""
+    fields = {**TINY, "model_type": "deepseek_v4", **CASES["deepseek_v4"]}
+    narrow, wide = (
+        [entries_of_rank(fit_model({**fields, "o_lora_rank": rank}),
+                         FitOptions(memory=1, tensor_parallel=ranks))["attention"]
+         for ranks in (1, 2)]
+        for rank in (8, 16)
+    )  # fmt: skip
+    more = [after - before for before, after in zip(narrow, wide, strict=True)]
+    assert more == [3 * 4 * 8 * (8 + 32), 3 * 4 * 8 * (8 + 32) / 2]
 
 
 def built(fields):

@@ -75,12 +75,29 @@ TABLES = {
                   {Fraction(9, 16): ALL - 2 * ATTENTION}),
     "modules to exclude": ({**KERNELS, "exclude_modules": ["shared_experts"]},
                            {Fraction(9, 16): ALL - SHARED}),
+    "Nemotron-H's names": ({**KERNELS, "ignore": ["backbone.layers.0.self_attn"]},
+                           {Fraction(9, 16): ALL - ATTENTION}),
     "halves": ({"load_in_8bit": True, "llm_int8_skip_modules": ["self_attn.o_proj"]},
                {FP8: ALL - 2 * 4 * 16 * 64}),
     "bits of a module": (
         {"quant_method": "auto-round", "bits": 4, "group_size": 128,
-         "extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16}}},
-        {Fraction(4 * 128 + 20, 8 * 128): ALL - 64 * 96},
+         "extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16},
+                          "model.layers.0.mlp.down_proj": {"bits": 8}}},
+        {Fraction(4 * 128 + 20, 8 * 128): ALL - 2 * 64 * 96,
+         Fraction(8 * 128 + 24, 8 * 128): 64 * 96},
+    ),
+    "rules of which the first counts": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {
+            r"-:model\.layers\.0\.": {}, r"+:.*\.o_proj": {"bits": 8}, r".*o_proj": {"bits": 2}}},
+        {Fraction(4 * 32 + 20, 8 * 32): ALL - ATTENTION - DENSE - 4 * 16 * 64,
+         Fraction(8 * 32 + 24, 8 * 32): 4 * 16 * 64},
+    ),
+    "every module by its name": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            "model.layers.0.self_attn.o_proj": {"quant_algo": "FP8"},
+            **{f"model.layers.1.mlp.experts.{n}.{x}_proj": {"quant_algo": "NVFP4", "group_size": 16}
+               for n in range(4) for x in ("gate", "up", "down")}}},
+        {Fraction(9, 16): EXPERTS, FP8: 4 * 16 * 64},
     ),
 }  # fmt: skip
 

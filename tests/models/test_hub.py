@@ -1,6 +1,7 @@
 """Models of transformers by their configuration, held against the same model on real tensors."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import sympy
@@ -55,17 +56,10 @@ def tokens(subject, n):
     return {name: torch.randint(97, (2, n)) for name in subject.inputs}
 
 
-@pytest.fixture(scope="module")
-def reports():
-    """Each model's report of its forward pass at 2 and 24, made once."""
-    made = {}
-
-    def report(name):
-        if name not in made:
-            made[name] = model_report(subject(name), ["forward"], {"B": 2, "N": 24})
-        return made[name]
-
-    return report
+@cache
+def report_of(name):
+    """A model's report of its forward pass at 2 and 24, made once."""
+    return model_report(subject(name), ["forward"], {"B": 2, "N": 24})
 
 
 def total(report, quantity):
@@ -75,10 +69,6 @@ def total(report, quantity):
 
 def formula(record):
     return sympy.sympify(record.expression, {name: sympy.Symbol(name) for name in "BN"})
-
-
-def value(record, **sizes):
-    return int(formula(record).subs(sizes))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -93,9 +83,9 @@ def test_products_are_those_that_the_real_model_dispatches(name):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_formulas_are_what_is_counted_at_other_lengths(name, reports):
+def test_formulas_are_what_is_counted_at_other_lengths(name):
     for n in (19, 33):
-        check_formulas(reports(name), subject(name), {"B": 2, "N": n}, without=("peak_bytes",))
+        check_formulas(report_of(name), subject(name), {"B": 2, "N": n}, without=("peak_bytes",))
 
 
 def _of_experts(model, n):
@@ -115,26 +105,26 @@ def test_the_fused_kernel_computes_the_pairs_that_a_token_sees():
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_the_cache_is_that_of_the_models_own_after_a_prompt(name, reports):
+def test_the_cache_is_that_of_the_models_own_after_a_prompt(name):
     made = subject(name)
     model = made.build().eval()
     with torch.no_grad():
         result = model(**tokens(made, 24), use_cache=True)
     held = [sum(x.nbytes for x in layer) for layer in tensors_by_layer(cache_in(result, name)[1])]
-    rows = [row for row in reports(name).records if row.quantity == "cache_bytes"]
+    rows = [row for row in report_of(name).records if row.quantity == "cache_bytes"]
     assert sum(row.value for row in rows if row.part == "attention") == sum(held)
-    assert total(reports(name), "cache_bytes").value == sum(held)
-    assert value(total(reports(name), "cache_bytes"), B=2, N=24) == sum(held)
+    whole = total(report_of(name), "cache_bytes")
+    assert whole.value == formula(whole).subs({"B": 2, "N": 24}) == sum(held)
 
 
-def test_parts_and_kinds_of_layers_add_up_to_the_whole(reports):
+def test_parts_and_kinds_of_layers_add_up_to_the_whole():
     for quantity in ("flops", "matmul_flops", "parameters", "bytes_moved"):
-        rows = [row for row in reports("gemma3").records if row.quantity == quantity]
+        rows = [row for row in report_of("gemma3").records if row.quantity == quantity]
         whole = next(row for row in rows if row.part == "total")
         parts = [row for row in rows if row.part != "total"]
         assert sum(row.value for row in parts) == whole.value
         assert sympy.expand(sum(map(formula, parts))) == formula(whole)
-    assert reports("gemma3").summary["layers"] == {"sliding 16": 2, "full": 1}
+    assert report_of("gemma3").summary["layers"] == {"sliding 16": 2, "full": 1}
 
 
 def test_a_token_meets_two_of_four_experts():
@@ -144,8 +134,8 @@ def test_a_token_meets_two_of_four_experts():
     assert summary["parameters"] - summary["active_parameters"] == inside // 2
 
 
-def test_attention_is_half_of_the_work_from_the_length_on_that_is_said(reports):
-    report = reports("llama")
+def test_attention_is_half_of_the_work_from_the_length_on_that_is_said():
+    report = report_of("llama")
     flops = {}
     for row in report.records:
         if row.quantity == "flops":
@@ -158,14 +148,14 @@ def test_attention_is_half_of_the_work_from_the_length_on_that_is_said(reports):
     assert shares[0] < sympy.Rational(1, 2) <= shares[1]
 
 
-def test_the_formula_of_a_cache_with_windows_says_from_where_on_it_holds(reports):
-    domain = reports("gemma3").summary["cache_domain"]  # 15 tokens before the latest, of 16
+def test_the_formula_of_a_cache_with_windows_says_from_where_on_it_holds():
+    domain = report_of("gemma3").summary["cache_domain"]  # 15 tokens before the latest, of 16
     assert "15 <= N" in domain
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_curves_over_length_pass_through_what_is_counted(name, reports):
-    report = reports(name)
+def test_curves_over_length_pass_through_what_is_counted(name):
+    report = report_of(name)
     curve, cache = report.summary["curves"]["shares"]["forward"], report.summary["curves"]["cache"]
     at = curve["seq_len"].index(24)
     for part, values in curve["parts"].items():

@@ -18,7 +18,7 @@ from attnprof.models.embeddings import (
 )
 from attnprof.models.parts import ModulePlace, layer_kinds, parts, places
 from attnprof.models.transformer import FeedForward
-from tests.models.shrunken import SMALL
+from tests.models.tiny import SMALL
 
 TINY = {**SMALL, "num_heads": 2, "num_layers": 2}
 

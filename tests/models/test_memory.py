@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-import transformers as hf
 
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
@@ -19,9 +18,11 @@ from attnprof.render.formats import render
 from attnprof.trace.events import bound, peak
 from attnprof.trace.solve.count import count
 from tests.models.test_hub import subject
+from tests.models.tiny import SIZES as TINY_SIZES
 from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 3, "N": 40}
+SMALL = {**TINY_SIZES, "vocab_size": 97}
 #: Bytes of single numbers that operations wrap for themselves.
 SCALARS = 128
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
@@ -101,19 +102,15 @@ def test_a_decoded_token_frees_the_keys_and_values_that_it_replaces(name):
 
 
 def vit(patch):
-    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config = hf.ViTConfig(
-        **tiny, intermediate_size=48, image_size=6 * patch, patch_size=patch,
-        architectures=["ViTForImageClassification"],
-    )  # fmt: skip
-    return hub_subject(config.to_dict(), "vit")
+    sizes = {"num_hidden_layers": 1, "image_size": 6 * patch, "patch_size": patch}
+    return hub_subject({"model_type": "vit", **SMALL, **sizes}, "vit")
 
 
 @pytest.mark.parametrize(("patch", "known"), [(16, True), (4, False)])
 def test_a_step_on_images_holds_what_the_allocator_sees_or_is_at_least_that(patch, known):
     model, sizes = vit(patch), {"B": 3, "N": 1}
     target = model.target("train")
-    trace = count(target, {name: sizes[name] for name in target.symbols}, "train")
+    trace = count(target, sizes, "train")
     module, (_, named) = model.build().train(), target.call_inputs(sizes, "cpu")
     torch.nn.init.normal_(named["pixel_values"])
 
@@ -154,18 +151,16 @@ def test_flops_without_those_of_an_operation_are_at_least_those_without_formulas
     assert "FLOPs are at least these: not counted are aten._linalg_svd" in table
 
 
-_TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97,
-         "intermediate_size": 48}  # fmt: skip
-_SEES = {**_TEXT, "image_size": 28, "patch_size": 14}
+_SEES = {**SMALL, "image_size": 28, "patch_size": 14}
 PARTLY = {
     "llava": {
         "model_type": "llava", "image_token_index": 5,
-        "text_config": {"model_type": "llama", **_TEXT},
+        "text_config": {"model_type": "llama", **SMALL},
         "vision_config": {"model_type": "clip_vision_model", **_SEES},
     },
     "gemma3": {
         "model_type": "gemma3", "image_token_id": 5, "mm_tokens_per_image": 4,
-        "text_config": {**_TEXT, "num_key_value_heads": 2, "head_dim": 8},
+        "text_config": SMALL,
         "vision_config": {"model_type": "siglip_vision_model", **_SEES},
     },
 }  # fmt: skip

@@ -67,6 +67,7 @@ SEES = {
     "window": lambda i, j, size: i - size < j <= i,
     "chunk": lambda i, j, size: j <= i and i // size == j // size,
     "around": lambda i, j, size: abs(i - j) <= size,
+    "rows": lambda i, j, size: j < (i + 1) // size,
 }
 DENSE = {**SIZES, "model_type": "llama", "tie_word_embeddings": False}
 #: Layers, width, heads, key heads, head width, network, vocabulary of DENSE.
@@ -81,6 +82,16 @@ def test_pairs_of_a_mask_are_those_of_a_loop_over_it(kind, size):
     mask = Mask(kind, size)
     for n in (1, 2, 4, 5, 6, 9, 16, 23):
         pairs = sum(SEES[kind](i, j, size) for i in range(n) for j in range(n))
+        assert mask.pairs(n) == pairs
+        assert evaluate(mask.mean(), {"N": n}) * n == pairs
+        assert eval(mask.python(), {"n": n, "min": min}) == pairs
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 3), (4, 2), (3, 1), (2, 5)])
+def test_no_more_rows_than_an_indexer_chooses_are_seen(size, most):
+    mask = Mask("rows", size, most)
+    for n in (1, 3, 4, 7, 8, 23, 64):
+        pairs = sum(min((i + 1) // size, most) for i in range(n))
         assert mask.pairs(n) == pairs
         assert evaluate(mask.mean(), {"N": n}) * n == pairs
         assert eval(mask.python(), {"n": n, "min": min}) == pairs
@@ -151,6 +162,32 @@ def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave
     assert "routers left out" in "; ".join(dropped(sizes, "megatron"))
 
 
+EXPERTS_ELSEWHERE = {
+    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 3,
+             "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+             "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2}},
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2, 2], "head_dim": 8},
+    "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", EXPERTS_ELSEWHERE)
+def test_experts_that_a_token_meets_are_found_in_parts_and_lists(model_type):
+    weights = sizes_of(
+        {**SIZES, **TOKENS, "model_type": model_type, **EXPERTS_ELSEWHERE[model_type]}
+    ).weights["expert"]
+    assert 2 * weights.active == weights.entries > 0
+
+
+def test_experts_of_nothing_take_their_share_of_choices():
+    """Of 8 experts and 4 of nothing a token chooses 3: two of the 8 on average."""
+    fields = {**SIZES, **TOKENS, **LATENT, "model_type": "longcat_flash", "num_layers": 2,
+              "ffn_hidden_size": 48, "expert_ffn_hidden_size": 20, "n_routed_experts": 8,
+              "zero_expert_num": 4, "moe_topk": 3}  # fmt: skip
+    weights = sizes_of(fields).weights["expert"]
+    assert weights.active * 8 == weights.entries * 2 > 0
+
+
 def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file_names_them():
     fields = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
     without, named = sizes_of(fields), sizes_of({**fields, "num_nextn_predict_layers": 1})
@@ -180,6 +217,48 @@ def test_an_indexer_scores_all_pairs_and_attention_the_chosen_ones():
     counts = terms(sizes_of(fields), "executed", "forward")
     assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
     assert counts["index scores"] == {Mask("causal"): 2 * 3 * 2 * 8}
+
+
+def test_layers_that_share_the_choice_of_another_one_see_no_more_keys():
+    fields = {
+        "model_type": "glm_moe_dsa", **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6,
+        "index_n_heads": 2, "index_head_dim": 8, "indexer_types": ["full", "shared", "shared"],
+    }  # fmt: skip
+    counts = terms(sizes_of(fields), "executed", "forward")
+    assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
+    assert counts["index scores"] == {Mask("causal"): 2 * 1 * 2 * 8}
+
+
+def test_an_indexer_of_blocks_chooses_as_many_keys_as_they_have():
+    fields = {
+        "model_type": "minimax_m3_vl_text", **SIZES, **MOE, **TOKENS, "num_local_experts": 4,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        "index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 3,
+        "shared_intermediate_size": 12, "dense_intermediate_size": 48,
+    }  # fmt: skip
+    counts = terms(sizes_of(fields), "executed", "forward")
+    each = 2 * 4 * (8 + 8)
+    assert counts["scores"] == {Mask("causal"): each, Mask("window", 12): 2 * each}
+    assert counts["index scores"] == {Mask("causal"): 2 * 2 * 2 * 8}
+
+
+@pytest.mark.parametrize("tokens", [4, 23])
+def test_rows_that_stand_for_several_tokens_are_scored_as_torch_counts(tokens):
+    """Layers of DeepSeek-V4: of windows, of rows for 4 tokens and two chosen, of rows for 8."""
+    kinds = ["sliding", "compressed_sparse", "heavily_compressed"]
+    fields = {
+        **SIZES, **MOE, "model_type": "deepseek_v4", "n_routed_experts": 4, "sliding_window": 5,
+        "num_key_value_heads": 1, "q_lora_rank": 12, "o_lora_rank": 8, "o_groups": 4,
+        "layer_types": [f"{kind}_attention" for kind in kinds], "index_topk": 2,
+        "index_n_heads": 2, "index_head_dim": 8,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+    }  # fmt: skip
+    total, result = counted(fields, tokens, output_attentions=True)
+    masked = sum(int((x == 0).sum()) for x in result.attentions)
+    ahead = tokens * (tokens // 4) - sum(t // 4 for t in range(1, tokens + 1))
+    mixed = 2 * 3 * tokens * 2 * 4 * 4 * 32  # streams of the residual, without weights
+    expected = total - mixed - 2 * (8 + 8) * masked - 2 * 2 * 8 * ahead
+    assert flops_of(sizes_of(fields), [tokens], "executed", "forward") == expected
 
 
 TWELVE = [*[*CASES][:11], "deepseek_v3"]
@@ -226,6 +305,7 @@ def test_the_written_file_says_its_source_and_refuses_other_requests():
         ((DENSE, 10, "plam"), "did you mean palm"),
         ((DENSE, 10, "palm", "decode"), "possible: forward, train"),
         (({"model_type": "vit"}, 10), "models of tokens"),
+        (({"model_type": "clip"}, 10), "type attnprof model"),
         (("no-such-model", 10), "no model is called"),
         (("my.py:factory", 10), "config.json"),
     ],

@@ -10,7 +10,6 @@ from threading import Thread
 
 import pytest
 
-from attnprof.cli.app import main
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import names
 from attnprof.models.names import config_of, named, released
@@ -195,29 +194,20 @@ def test_a_type_that_transformers_lacks_is_that_of_the_class_that_it_names(tmp_p
         subject_of(str(file))
 
 
-def test_released_models_are_listed_with_their_parameters(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["list", "--models", "--format", "json"])
-    assert not ended.value.code
-    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)["records"]}
+def test_released_models_are_listed_with_their_parameters(attnprof):
+    rows = {row["model"]: row for row in attnprof("list --models --format json").json["records"]}
     assert set(rows) == set(released())
     assert rows["llama-3.1-8b"]["parameters"] == rows["llama-3.1-8b"]["published"] == 8_030_261_248
     assert rows["gemma-3-4b"]["beyond"] == "its vision tower"
 
 
-def test_a_format_that_is_asked_for_is_the_configuration_s_own(tmp_path, capsys):
+def test_a_format_that_is_asked_for_is_the_configuration_s_own(tmp_path, attnprof):
     fields = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 50}
-    asked = ["--phase", "decode", "--seq", "16", "--limit", "0", "--format", "json"]
     rows = []
-    for name, more, flags in (
-        ("a", {}, ["--dtype", "bfloat16"]), ("b", {"dtype": "bfloat16"}, []), ("c", {}, []),
-    ):  # fmt: skip
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(fields | more), encoding="utf-8")
-        with pytest.raises(SystemExit) as ended:
-            main(["model", str(path), *flags, *asked])
-        assert not ended.value.code
-        records = json.loads(capsys.readouterr().out)["records"]
+    for more, flags in (({}, "--dtype bfloat16"), ({"dtype": "bfloat16"}, ""), ({}, "")):
+        (tmp_path / "a.json").write_text(json.dumps(fields | more), encoding="utf-8")
+        command = f"model a.json {flags} --phase decode --seq 16 --limit 0 --format json"
+        records = attnprof(command).json["records"]
         rows.append({row["quantity"]: row["value"] for row in records if row["part"] == "total"})
     assert rows[0] == rows[1]
     assert rows[2]["cache_bytes"] == 2 * rows[0]["cache_bytes"]

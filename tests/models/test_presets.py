@@ -1,19 +1,17 @@
 """The documents' models: their sizes to the unit, and that every one of them runs."""
 
-import re
 import tomllib
 
 import pytest
 import torch
 
-from attnprof.errors import NotFoundError
 from attnprof.mechanisms.neural import Neural
 from attnprof.models import ModelConfig, build, load, preset, presets
 from attnprof.models.embeddings import example_inputs
 from attnprof.models.parts import layer_kinds, parts
 from attnprof.papers.better_attention import checks_parameters as values
 from attnprof.papers.documents import document, number
-from tests.models.shrunken import built
+from tests.models.tiny import built
 
 NAMES = list(presets())
 CLASSES = {"001-cifar10": 10, "001-cifar100": 100}
@@ -202,14 +200,7 @@ def test_tokens_of_004_are_those_its_tables_count():
     assert preset("004-imagenet-ti-standard").config.tokens == 197
 
 
-# -- names and files -----------------------------------------------------------------------
-def test_an_unknown_preset_is_answered_with_those_that_come_near():
-    with pytest.raises(NotFoundError, match="001-lm-neural-2"):
-        preset("001-lm-neural2")
-    with pytest.raises(NotFoundError, match=re.escape("000-mnist-{standard, optimised")):
-        load("?")
-
-
+# -- files ---------------------------------------------------------------------------------
 def test_a_file_may_change_a_preset(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text('preset = "001-lm-dot"\nattention = "sdpa"\nnum_layers = 3\n')

@@ -14,8 +14,6 @@ from attnprof.models.mfu_sizes import sizes_of
 from attnprof.verify.model_formula import model_formula_report
 from attnprof.verify.printed import read_formula
 
-pytest.importorskip("transformers")
-
 REPORTS = Path(__file__).parents[2] / "reports"
 
 

@@ -1,4 +1,4 @@
-"""Layers that repeat: sums over the first few, against sums over all; names of their kinds."""
+"""Layers that repeat: the first few stand for all, in sums and in runs; names of their kinds."""
 
 from collections import Counter
 
@@ -6,13 +6,20 @@ import pytest
 import torch
 
 from attnprof.algebra.expressions import symbol
-from attnprof.models.costs import half_length
+from attnprof.errors import CannotRunError
+from attnprof.models import ModelConfig, phases
+from attnprof.models.costs import by_kind, by_part, half_length
+from attnprof.models.few_layers import run_by_few
 from attnprof.models.forms import at_layers
 from attnprof.models.parts import distinct_names, layer_names, layers_of, places
+from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
-from attnprof.models.sources import hub_subject
+from attnprof.models.sources import config_subject, hub_subject
 from attnprof.models.stacks import LayerStack, sample_of
-from tests.models.tiny import LATENT, MOE, TINY
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import totals
+from attnprof.trace.solve.count import counted
+from tests.models.tiny import GROUPS, LATENT, SIZES, TINY, in_layers
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
 STACKS = {
@@ -76,20 +83,18 @@ def test_what_runs_between_two_layers_runs_once_less_than_there_are_layers():
     assert sample.in_layers(kinds) == symbol("L") / 4
 
 
+N = symbol("N")
+
+
 @pytest.mark.parametrize(
-    ("holds", "length"),
-    [(lambda _: True, 100), (lambda n: n >= 2048, None), (lambda n: n <= 50, None),
-     (lambda n: n % 32 == 0, 100), (lambda n: n < 2048, 100), (lambda n: n >= 100, None)],
+    ("rest", "holds", "length"),
+    [(100 * N, lambda _: True, 100), (100 * N, lambda n: n >= 2048, None),
+     (100 * N, lambda n: n <= 50, None), (100 * N, lambda n: n % 32 == 0, 100),
+     (100 * N, lambda n: n < 2048, 100), (100 * N, lambda n: n >= 100, None),
+     (1, lambda _: True, 1), (1, lambda n: n >= 2048, None)],
 )  # fmt: skip
-def test_half_of_the_work_is_told_where_formulas_hold_on_both_sides(holds, length):
-    n = symbol("N")
-    assert half_length(n**2, n**2 + 100 * n, holds) == length
-
-
-@pytest.mark.parametrize(("holds", "length"), [(lambda _: True, 1), (lambda n: n >= 2048, None)])
-def test_attention_is_half_from_one_token_on_only_where_formulas_hold_there(holds, length):
-    n = symbol("N")
-    assert half_length(n**2, n**2 + 1, holds) == length
+def test_half_of_the_work_is_told_where_formulas_hold_on_both_sides(rest, holds, length):
+    assert half_length(N**2, N**2 + rest, holds) == length
 
 
 def test_layers_of_a_type_that_cost_nearly_the_same_are_one_kind():
@@ -121,10 +126,7 @@ def test_layers_of_a_type_that_cost_otherwise_are_kinds_of_their_own():
     assert sorted(report.summary["layers"].values()) == [1, 3]
 
 
-pytest.importorskip("transformers")
-
 FOUR_LAYERS = {**TINY, "num_hidden_layers": 4}
-EXPERTS = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, **MOE}
 NAMES = [
     ("llama", {}, {"full": 4}),
     ("mistral", {"sliding_window": 5}, {"sliding 5": 4}),
@@ -136,7 +138,7 @@ NAMES = [
     ("llama4_text", {"attention_chunk_size": 16, "num_local_experts": 4, "num_experts_per_tok": 1,
                      "interleave_moe_layer_step": 2},
      {"chunked 16": 2, "chunked 16 · moe 4/1": 1, "full · moe 4/1": 1}),
-    ("deepseek_v3", {**LATENT, **EXPERTS}, {"latent": 1, "latent · moe 8/2": 3}),
+    ("deepseek_v3", {**LATENT, **GROUPS}, {"latent": 1, "latent · moe 8/2": 3}),
     ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2, "layer_types":
                     ["linear_attention"] * 3 + ["full_attention"]},
      {"gated delta · moe 4/2": 3, "full · moe 4/2": 1}),
@@ -163,9 +165,7 @@ def test_layers_are_named_by_what_their_modules_do(model_type, fields, expected)
     subject = subject_of(model_type, fields)
     model = subject.on_meta()
     where = places(model)
-    layers = layers_of(where)
-    types = subject.layer_types if len(subject.layer_types) == len(layers) else ()
-    assert Counter(layer_names(model, layers, where, types)) == expected
+    assert Counter(layer_names(model, layers_of(where), where, subject.layer_types)) == expected
 
 
 def test_windows_of_a_model_of_images_are_named_by_their_width():
@@ -201,3 +201,101 @@ def test_three_kinds_of_one_name_have_three_names():
     modules = {f"layers.{n}": _layer(8) for n in range(3)}
     names = distinct_names(modules, "full", [[path] for path in modules])
     assert names == ["full", "full · at 1", "full · at 2"]
+
+
+# -- runs of all layers that are made of runs of a few -----------------------------------------
+_FIVE = {**SIZES, "num_hidden_layers": 5}
+MODELS = {
+    "llama": {"model_type": "llama", **_FIVE},
+    "gemma3": {"model_type": "gemma3_text", **SIZES, "num_hidden_layers": 8,
+               "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 4},
+    "mamba": {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 5, "state_size": 4,
+              "vocab_size": 97},
+    "t5": {"model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 5,
+           "num_heads": 4, "vocab_size": 97},
+    "llava": {"model_type": "llava", "image_token_index": 5,
+              "text_config": {"model_type": "llama", **_FIVE},
+              "vision_config": {"model_type": "clip_vision_model", **_FIVE, "image_size": 28,
+                                "patch_size": 14}},
+}  # fmt: skip
+AT = {"B": 2, "N": 24}
+
+
+def by_parts(subject, trace, phase):
+    model = subject.on_meta()
+    where = places(model)
+    kinds = by_kind(model, where, [trace], subject.layer_types)
+    return by_part(trace, phase, where, kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [*((name, "train") for name in MODELS), *((name, "decode") for name in MODELS),
+     ("gemma3", "forward"), ("llava", "forward")],
+)  # fmt: skip
+def test_a_few_layers_stand_for_all_in_every_call(name, phase):
+    subject = hub_subject(MODELS[name], name)
+    whole, _ = counted(subject.target(phase), AT, phase, compare_real=False)
+    few, _ = run_by_few(subject, phase, AT)
+    assert totals(few, phase) == totals(whole, phase)
+    assert by_parts(subject, few, phase) == by_parts(subject, whole, phase)
+    assert few.ungraded == whole.ungraded
+
+
+def test_a_few_layers_of_our_own_models_stand_for_all():
+    config = ModelConfig(
+        d_model=8, num_heads=2, num_layers=7, vocab_size=11, seq_len=40,
+        attention=("linear", "standard"),
+    )  # fmt: skip
+    subject = config_subject("small", config)
+    whole, _ = counted(subject.target("train"), AT, "train", compare_real=False)
+    few, _ = run_by_few(subject, "train", AT)
+    assert totals(few, "train") == totals(whole, "train")
+
+
+def test_layers_that_are_built_alike_and_cost_ever_more_are_all_run():
+    class Growing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(12))
+
+        def forward(self, x):
+            rows = [x]
+            for layer in self.layers:
+                rows.append(layer(torch.cat(rows)))
+            return rows[-1]
+
+    subject = WholeModel("growing", Growing, {"x": "B, N, 4"})
+    assert run_by_few(subject, "forward", AT) is None
+
+
+def test_a_run_that_takes_long_is_made_of_a_few_layers(monkeypatch):
+    subject = hub_subject(MODELS["llama"], "llama")
+    report = model_report(subject, ["forward", "train"], AT, limit_s=0.0)
+    monkeypatch.setattr(phases, "_LONG_S", 0.0)
+    short = model_report(subject, ["forward", "train"], AT, limit_s=0.0)
+    assert [r.value for r in short.records] == [r.value for r in report.records]
+    assert short.summary["memory"] == report.summary["memory"]
+    monkeypatch.setattr(phases, "_LONGEST_S", 0.0)
+    with pytest.raises(CannotRunError, match="--seq"):
+        model_report(subject, ["forward"], AT, limit_s=0.0)
+
+
+def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_differ():
+    """The fifth layer of eight does more, which neither its weights nor its settings tell."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self, number):
+            super().__init__()
+            self.layer_idx, self.map = number, torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.map(x).relu() if self.layer_idx == 5 else self.map(x)
+
+    sizes = {"B": 2, "N": 4}
+    subject = WholeModel("uneven", lambda: in_layers(map(Layer, range(12))), {"input": "B, N, 8"})
+    forward = run_of(subject, "forward", sizes)
+    assert run_by_few(subject, "train", sizes) is not None
+    assert run_by_few(subject, "train", sizes, forward.trace) is None
+    train = run_of(subject, "train", sizes, other_phase=forward.trace)
+    assert sum(call.op == "relu" for call in train.trace.calls) == 1

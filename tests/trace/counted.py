@@ -1,7 +1,5 @@
 """What a call counts, on fake tensors: at concrete sizes, and at symbolic ones put in again."""
 
-from math import prod
-
 import torch
 
 from attnprof.algebra.values import evaluate
@@ -42,12 +40,8 @@ def counted_by_symbols(run, *shapes, dtype=torch.float32):
     symbolic = [shape and tuple(of.get(size, size) for size in shape) for shape in shapes]
     with user_symbols(names), fake_world(environment):
         counts = totals(_trace(run, symbolic, dtype, backward=False), "forward")
-    values = {letter: evaluate_at(counts[kind], hints) for letter, kind in LETTERS.items()}
+    values = {letter: evaluate(counts[kind], hints) for letter, kind in LETTERS.items()}
     return {letter: value for letter, value in values.items() if value}
-
-
-def evaluate_at(expression, sizes):
-    return evaluate(expression, sizes) if not isinstance(expression, int) else expression
 
 
 def _trace(run, shapes, dtype, backward):
@@ -88,7 +82,3 @@ def plus(*parts):
 def products(macs):
     """A matrix product of so many multiply-adds."""
     return {"M": macs, "A": macs, "P": 2 * macs}
-
-
-def size(*shape):
-    return prod(shape)

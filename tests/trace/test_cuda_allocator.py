@@ -10,19 +10,9 @@ from hypothesis import strategies as st
 
 from attnprof import registry
 from attnprof.trace.events import Call, Trace, peak
-from attnprof.trace.report.cuda_allocator import (
-    MIB,
-    CachingAllocator,
-    CudaPeaks,
-    cublas_workspace,
-    predict_cuda,
-)
+from attnprof.trace.report.cuda_allocator import MIB, CachingAllocator, CudaPeaks, predict_cuda
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import record
-
-
-def peaks(allocator):
-    return allocator.requested.peak, allocator.allocated.peak, allocator.reserved.peak
 
 
 def after(*sizes):
@@ -33,6 +23,7 @@ def after(*sizes):
 @pytest.mark.parametrize(
     ("size", "allocated", "reserved"),
     [
+        (0, 0, 0),
         (1, 512, 2 * MIB),
         (513, 1024, 2 * MIB),
         (MIB, MIB, 2 * MIB),
@@ -46,13 +37,8 @@ def after(*sizes):
 )
 def test_one_request(size, allocated, reserved):
     allocator, _ = after(size)
-    assert peaks(allocator) == (size, allocated, reserved)
-
-
-def test_no_bytes_are_no_block():
-    allocator, blocks = after(0)
-    assert blocks == [None]
-    assert peaks(allocator) == (0, 0, 0)
+    levels = allocator.requested, allocator.allocated, allocator.reserved
+    assert tuple(level.peak for level in levels) == (size, allocated, reserved)
 
 
 def test_small_requests_share_a_segment_until_it_is_full():
@@ -140,8 +126,3 @@ def test_requested_bytes_are_the_derived_peak_without_kernels_own_memory(name, t
     assert all(call.workspace == 0 for call in trace.calls)
     assert prediction.requested == peak(trace, "train")
     assert prediction.requested <= prediction.allocated <= prediction.reserved
-
-
-def test_workspaces_of_products_by_device():
-    assert cublas_workspace((8, 0)) == 8.125 * MIB
-    assert cublas_workspace((9, 0)) == 32 * MIB

@@ -230,28 +230,19 @@ def test_files_import_their_neighbours(tmp_path, monkeypatch):
         (("Empty",), "has no forward pass"),
         (("NoModule",), "is a class, but no nn.Module"),
         (("number",), "is 3: point at"),
-    ],
-)
-def test_wrong_requests_are_told(request_, words):
-    with pytest.raises(RequestError) as refused:
-        here(*request_)
-    assert words in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
         ("nowhere.py:X", "there is no file nowhere.py"),
         ("torch.nope:X", "there is no module 'torch.nope'"),
         ("no such thing", "is no mechanism"),
         ("standrad", "did you mean standard"),
         ("a b:X", "type path/to/file.py:Name"),
         ("torch.nn:MultiHeadAttention", "did you mean MultiheadAttention"),
+        (str(FILE), f"{FILE}:MyAttention or "),
     ],
 )
-def test_places_that_do_not_exist_are_told(text, words):
+def test_wrong_requests_and_places_are_told(request_, words):
+    look = target_of if isinstance(request_, str) else lambda request: here(*request)
     with pytest.raises(RequestError) as refused:
-        target_of(text)
+        look(request_)
     assert words in str(refused.value)
 
 
@@ -274,12 +265,6 @@ def test_a_file_that_does_not_import_is_told_with_its_line(tmp_path, code, words
         "def f(x):\n    return x  # of another length: no old bytecode\n"
     )
     target_of(f"{tmp_path}/broken.py:f")
-
-
-def test_a_file_without_a_name_lists_what_it_has():
-    with pytest.raises(RequestError) as refused:
-        target_of(str(FILE))
-    assert f"{FILE}:MyAttention or " in str(refused.value)
 
 
 def test_arguments_are_for_own_modules():

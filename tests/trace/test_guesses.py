@@ -281,6 +281,58 @@ class Latents(Layer):
         return (self.map(latents) @ x.mT).softmax(-1) @ x
 
 
+class Scales(Layer):
+    """A picture's channels in parts; a map runs on all of them but the last."""
+
+    def __init__(self, dim, scales=1):
+        super().__init__(dim)
+        self.cross = nn.Conv2d(dim // scales, dim // scales, 3, padding=1)
+
+    def forward(self, x):
+        first, second = x.chunk(2, 1)
+        x = torch.cat([self.cross(first), second], 1)
+        return self.map(x.movedim(1, 3))
+
+
+class Windows(Layer):
+    """Sides of windows and of their shift, as lists alone."""
+
+    def __init__(self, dim, window_size, shift_size):
+        super().__init__(dim)
+        self.window, self.shift = window_size.copy(), shift_size.copy()
+
+    def forward(self, x):
+        _, height, width, _ = x.shape
+        rolled = x.roll((self.shift[0], self.shift[1]), (1, 2))
+        return self.map(rolled[:, : height // self.window[0], : width // self.window[1]])
+
+
+class Placed(Layer):
+    """A table for a picture whose sides a constructor insists on."""
+
+    def __init__(self, dim, feat_size=None):
+        super().__init__(dim)
+        assert feat_size is not None
+        self.table = nn.Parameter(torch.zeros(dim, *feat_size))
+
+    def forward(self, x):
+        _, _, _height, _width = x.shape
+        return self.map((x + self.table).movedim(1, 3))
+
+
+class Sided(Layer):
+    """Tokens of a picture, and one more; the sides are said twice."""
+
+    def __init__(self, dim, feat_size):
+        super().__init__(dim)
+        self.table = nn.Parameter(torch.zeros(*feat_size, dim))
+
+    def forward(self, x, feat_size):
+        height, width = feat_size
+        tokens = x[:, 1:].unflatten(1, (height, width))
+        return self.map(tokens + self.table[torch.arange(height)])
+
+
 WORKING = {
     Either: "x: B, N, h*d",
     Beside: "others: B, N, h*d",
@@ -309,7 +361,16 @@ WORKING = {
     Latents: "latents: B, N, h*d",
     Scaled: "x: B, h*d, 14, 14",
     Haloed: "x: B, h*d, H, W",
+    Scales: "x: B, h*d, H, W",
+    Windows: "x: B, H, W, h*d",
+    Placed: "x: B, h*d, 14, 14",
+    Sided: "x: B, 14*14 + 1, h*d",
 }
+#: Arguments that pictures need by what their code says.
+ARGUMENTS = {
+    Scales: "scales=2", Windows: "window_size=[7, 7], shift_size=[1, 1]",
+    Placed: "feat_size=(14, 14)",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", WORKING)
@@ -318,6 +379,7 @@ def test_what_runs_is_found_and_told(layer):
     assert WORKING[layer] in target.spelled_inputs
     notes = " ".join(target.notes)
     assert WORKING[layer] in notes
+    assert ARGUMENTS.get(layer, "") in target.notes[0]
     assert ("tried first: " in notes) == (layer not in (Anything, Looked, Pooled, Stage))
     runnable(target, {})
 
@@ -518,9 +580,9 @@ class Grid(Layer):
 def test_sizes_are_values_of_a_call():
     inputs = ["x: B, H*W, h*d", "size.0: =H", "size.1: =W"]
     assert target_of(Grid).spelled_inputs == inputs
-    assert target_of(Grid, inputs=["size: =(H, W)"]).spelled_inputs == [
-        "x: B, N, h*d", *inputs[1:]
-    ]  # fmt: skip
+    for size in ("=(H, W)", "=H, W"):
+        typed = target_of(Grid, inputs=[f"size: {size}"])
+        assert typed.spelled_inputs == ["x: B, N, h*d", *inputs[1:]]
     derivation = derived(target_of(Grid, inputs=inputs), ("forward",))
     assert str(derivation.expression("matmul_flops", "forward")) == "2*B*H*W*d**2*h**2"
 
@@ -549,74 +611,6 @@ class Handed(Layer):
 def test_numpy_on_a_tensor_is_refused_with_its_line():
     with pytest.raises(CannotRunError, match=r"to numpy.* \(test_guesses.py:\d+\); write"):
         runnable(target_of(Handed), {})
-
-
-class Scales(Layer):
-    """A picture's channels in parts; a map runs on all of them but the last."""
-
-    def __init__(self, dim, scales=1):
-        super().__init__(dim)
-        self.cross = nn.Conv2d(dim // scales, dim // scales, 3, padding=1)
-
-    def forward(self, x):
-        first, second = x.chunk(2, 1)
-        x = torch.cat([self.cross(first), second], 1)
-        return self.map(x.movedim(1, 3))
-
-
-class Windows(Layer):
-    """Sides of windows and of their shift, as lists alone."""
-
-    def __init__(self, dim, window_size, shift_size):
-        super().__init__(dim)
-        self.window, self.shift = window_size.copy(), shift_size.copy()
-
-    def forward(self, x):
-        _, height, width, _ = x.shape
-        rolled = x.roll((self.shift[0], self.shift[1]), (1, 2))
-        return self.map(rolled[:, : height // self.window[0], : width // self.window[1]])
-
-
-class Placed(Layer):
-    """A table for a picture whose sides a constructor insists on."""
-
-    def __init__(self, dim, feat_size=None):
-        super().__init__(dim)
-        assert feat_size is not None
-        self.table = nn.Parameter(torch.zeros(dim, *feat_size))
-
-    def forward(self, x):
-        _, _, _height, _width = x.shape
-        return self.map((x + self.table).movedim(1, 3))
-
-
-class Sided(Layer):
-    """Tokens of a picture, and one more; the sides are said twice."""
-
-    def __init__(self, dim, feat_size):
-        super().__init__(dim)
-        self.table = nn.Parameter(torch.zeros(*feat_size, dim))
-
-    def forward(self, x, feat_size):
-        height, width = feat_size
-        tokens = x[:, 1:].unflatten(1, (height, width))
-        return self.map(tokens + self.table[torch.arange(height)])
-
-
-@pytest.mark.parametrize(
-    ("layer", "arguments", "inputs"),
-    [
-        (Scales, "scales=2", ["x: B, h*d, H, W"]),
-        (Windows, "window_size=[7, 7], shift_size=[1, 1]", ["x: B, H, W, h*d"]),
-        (Placed, "feat_size=(14, 14)", ["x: B, h*d, 14, 14"]),
-        (Sided, "", ["x: B, 14*14 + 1, h*d", "feat_size.0: =14", "feat_size.1: =14"]),
-    ],
-)
-def test_pictures_are_guessed_by_what_their_code_says(layer, arguments, inputs):
-    target = target_of(layer)
-    assert target.spelled_inputs == inputs
-    assert arguments in target.notes[0]
-    assert runnable(target, {})
 
 
 def test_guessed_lists_give_formulas_that_torch_counts():

@@ -1,5 +1,7 @@
 """Peaks of what torch does in place as long as nobody watches are those of the allocator."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -134,59 +136,44 @@ FORWARDS = {
 }
 
 
-class Function(nn.Module):
-    def __init__(self, name):
+class Layer(nn.Module):
+    """A function of the input, and what a module makes of that."""
+
+    def __init__(self, function, inner=None):
         super().__init__()
-        self.function = {**FUNCTIONS, **FORWARDS}[name]
+        self.function, self.inner = function, inner or nn.Identity()
 
     def forward(self, x):
-        return self.function(x)
+        return self.inner(self.function(x))
 
 
-class Strided(nn.Module):
-    """A linear map to four times the width, of a transposed input."""
-
-    def __init__(self, _name):
-        super().__init__()
-        self.linear = nn.Linear(40, 160)
-
+class Recurrent(nn.GRU):
     def forward(self, x):
-        return self.linear(x.transpose(1, 2))
+        return super().forward(x)[0]
 
 
-class Heads(Strided):
-    def __init__(self, _name):
-        super().__init__(_name)
-        self.linear = nn.Linear(8, 64)
-
-    def forward(self, x):
-        return self.linear(heads(x))
-
-
-class Recurrent(nn.Module):
-    def __init__(self, _name):
-        super().__init__()
-        self.inner = nn.GRU(16, 16, batch_first=True)
-
-    def forward(self, x):
-        return self.inner(x)[0]
+#: Makers of layers: of linear maps of a transposed input, and of heads, to many times the width.
+TRAINED = {name: partial(Layer, function) for name, function in FUNCTIONS.items()} | {
+    "strided": lambda: Layer(lambda x: x.transpose(1, 2), nn.Linear(40, 160)),
+    "heads": lambda: Layer(heads, nn.Linear(8, 64)),
+    "recurrent": lambda: Recurrent(16, 16, batch_first=True),
+}
+MAKERS = TRAINED | {name: partial(Layer, function) for name, function in FORWARDS.items()}
 
 
-LAYERS = {**dict.fromkeys(FUNCTIONS, Function), "strided": Strided, "heads": Heads}
-BUILT = {**LAYERS, **dict.fromkeys(FORWARDS, Function)}
+def instance(name):
+    """A factory's target: what is built has no sizes of its own."""
+
+    def build():
+        return MAKERS[name]()
+
+    return target_of(build, inputs=["x: B, N, 16"])
 
 
-def made(name):
-    torch.manual_seed(0)
-    layer = BUILT.get(name, Recurrent)
-    return layer, layer(name), torch.randn(2, 40, 16)
-
-
-@pytest.mark.parametrize("name", [*LAYERS, "recurrent"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_the_peak_of_training_is_the_unwatched_allocators(name):
-    layer, module, x = made(name)
-    seen = held(module, x, "train")
-    trace = record(instance(layer, name), SIZES, training=True)
+    seen = held(MAKERS[name](), torch.randn(2, 40, 16), "train")
+    trace = record(instance(name), SIZES, training=True)
     rows = 4 * 32 * torch.get_num_threads()
     assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + rows, rel=0)
 
@@ -196,9 +183,8 @@ def test_the_peak_of_training_is_the_unwatched_allocators(name):
     "entropy with positive weights", "smooth", "squares", "median", "median of all", *FORWARDS,
 ])  # fmt: skip
 def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
-    layer, module, x = made(name)
-    seen = held(module, x)
-    trace = record(instance(layer, name), SIZES, training=False, real="mask" in name)
+    seen = held(MAKERS[name](), torch.randn(2, 40, 16))
+    trace = record(instance(name), SIZES, training=False, real="mask" in name)
     assert peak(trace, "forward") == pytest.approx(seen, abs=SCALARS, rel=0)
 
 
@@ -224,15 +210,6 @@ def test_singular_values_are_found_without_singular_vectors():
         assert next(call.takes for call in calls if call.op == "_linalg_svd") == 4 * entries
 
 
-def instance(layer, name):
-    """A factory's target: what is built has no sizes of its own."""
-
-    def build():
-        return layer(name)
-
-    return target_of(build, inputs=["x: B, N, 16"])
-
-
 def test_linear_maps_inside_vmap_add_out_of_place():
     class Mapped(nn.Module):
         def __init__(self):
@@ -247,7 +224,7 @@ def test_linear_maps_inside_vmap_add_out_of_place():
 
 
 def test_symbolic_runs_do_the_same_in_place():
-    target = instance(Function, "residual")
+    target = instance("residual")
     numbers = record(target, SIZES, training=True)
     environment, sizes, _ = symbolic_sizes(SIZES)
     symbols = record(target, sizes, training=True, environment=environment)

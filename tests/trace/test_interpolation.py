@@ -15,7 +15,7 @@ from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.lattice import coefficients, degree, lower_set
+from attnprof.trace.solve.lattice import Lattice, SampledSizes, degree, lower_set
 from attnprof.trace.solve.mixed import Mixed, narrow_to_corners
 from attnprof.trace.solve.verification import NoFormulaError
 from tests.trace import hazards
@@ -36,18 +36,27 @@ def test_degrees_need_two_more_points_than_they_say():
     assert degree([1, 2, 4, 8, 16], [0, 1, 2, 3, 4]) is None
 
 
+def factors_of(value, axes, boxes):
+    """Factors by index of a polynomial's values, at the points of a lower set and two more."""
+    indices = lower_set(boxes)
+    points = [tuple(x.nodes[i] for x, i in zip(axes, index, strict=True)) for index in indices]
+    points += [tuple(x.xs[-1] + more for x in axes) for more in (1, 4)]
+    row = tuple(value(*point) for point in points)
+    return Lattice(axes, indices, points).fit({row}).get(row)
+
+
 def test_a_lower_set_of_points_fixes_exactly_its_monomials():
-    nodes = [[3, 5, 11], [4, 7, 9], [2, 6]]
-    indices = lower_set([(2, 1, 0), (0, 2, 1)])
-    assert len(indices) == 10
+    axes = [SampledSizes(xs) for xs in ((3, 5, 11), (4, 7, 9), (2, 6))]
+    boxes = [(2, 1, 0), (0, 2, 1)]
+    assert len(lower_set(boxes)) == 10
 
     def value(x, y, z):
         return 7 * x**2 * y - x * y + y**2 * z * 3 - 12 + x * (x + 1) // 2
 
-    values = {i: [value(nodes[0][i[0]], nodes[1][i[1]], nodes[2][i[2]])] for i in indices}
-    table = coefficients(nodes, values)
-    total = sum(sympy.Rational(x[0]) * B**i * N**j * h**k for (i, j, k), x in table.items())
+    factors = factors_of(value, axes, boxes)
+    total = sum(sympy.Rational(x) * B**i * N**j * h**k for (i, j, k), x in factors.items())
     assert sympy.expand(total - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
+    assert factors_of(lambda x, y, z: value(x, y, z) + x * z, axes, boxes) is None
 
 
 def numbers(fits):
@@ -84,17 +93,14 @@ def test_formulas_that_hold_at_no_corner_are_refused():
 
 
 def test_along_a_period_factors_count_numbers_of_each_kind():
-    nodes = [[5, 6, 7, 8], [2, 7]]
-    indices = lower_set([(3, 1)])
+    axes = [SampledSizes((5, 6, 7, 8), (1, 2, 0)), SampledSizes((2, 7))]
 
     def value(layers, width):
         return 11 + sum((3, 50, 7 * width)[i % 3] for i in range(layers))
 
-    values = {(i, j): [value(nodes[0][i], nodes[1][j])] for i, j in indices}
-    table = coefficients(nodes, values, [(1, 2, 0), (0,)])
-    terms = {index: row[0] for index, row in table.items() if row[0]}
     # place 1 is for layers like number 5, place 2 for those like 6, place 3 for those like 7
-    assert terms == {(0, 0): 11, (1, 1): 7, (2, 0): 3, (3, 0): 50}
+    expected = {(0, 0): 11, (1, 1): 7, (2, 0): 3, (3, 0): 50}
+    assert factors_of(value, axes, [(3, 1)]) == expected
 
 
 class Padded(nn.Module):

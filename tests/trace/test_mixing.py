@@ -11,18 +11,17 @@ from torch import nn
 from torch.utils._sympy import functions as torch_sizes
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.events import Trace
-from attnprof.trace.report.derivation import PhaseForms
+from attnprof.trace.events import Call, Trace
+from attnprof.trace.report.derivation import Formula, PhaseForms
 from attnprof.trace.report.records import answer, disjoint_lengths, ends_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import families
-from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.mixed import Mixed, trimmed
 from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
 from reports.derive.cases.loops import HEADS, blockwise, chunked, recurrence
 from tests.oracles.memory import allocator_peak
 from tests.trace.checks import check, shown
@@ -435,22 +434,27 @@ def test_a_size_that_makes_a_class_of_two_is_no_class_of_sixteen():
         assert derivation.at("flops", B=2, N=n, d=5) == 4 * 2 * (n // 2) ** 2 * 5
 
 
-def formulas(flops, peak_bytes):
+def formulas(flops, peak_bytes, *domain, **fields):
     expressions = {"flops": flops, "peak_bytes": peak_bytes}
-    made = {name: SimpleNamespace(expression=formula) for name, formula in expressions.items()}
-    return SimpleNamespace(formulas=made)
+    made = {name: Formula("train", name, formula) for name, formula in expressions.items()}
+    return PhaseForms("train", "symbolic", made, domain, **fields)
+
+
+#: A run of an operation without a rule, so that FLOPs are "at least".
+FLOOR = Trace([Call("op", {}, 0, "forward", "", uncounted="op")])
 
 
 def test_a_headline_ends_where_its_formulas_do_and_says_at_least():
-    forms = formulas(4 * N**2 * d + 3 * N * d, sympy.Max(N**2, 1000 * N, evaluate=False))
-    headline = answer(forms, ("N, d >= 2", "N <= 128"), ["flops"], {"d": 8})
+    forms = 4 * N**2 * d + 3 * N * d, sympy.Max(N**2, 1000 * N, evaluate=False)
+    bounded = formulas(*forms, "N, d >= 2", "N <= 128", verified_at=({"d": 8},), trace=FLOOR)
+    headline = answer(bounded)
     assert headline == (
         "Where N <= 128, FLOPs grow at least with N**2, at least about 4*N**2*d at N = 128; "
         "peak memory grows with N, about 1000*N bytes at N = 128"
     )
-    assert "for long inputs" in answer(forms, ("N >= 15", "17 <= N"))
-    assert answer(forms, ("d >= 2", "N = 256")) == ""  # there N is a number: nothing grows
-    constant = answer(formulas(7 * d, 7 * d), (), ["flops"])
+    assert "for long inputs" in answer(formulas(*forms, "N >= 15", "17 <= N"))
+    assert answer(formulas(*forms, "d >= 2", "N = 256")) == ""  # there N is a number: none grows
+    constant = answer(formulas(7 * d, 7 * d, trace=FLOOR))
     assert constant.startswith("FLOPs are at least an amount that does not")
     peak = sympy.Piecewise((7 * d, N <= 2 * B), (N**2 + 8 * N * d, True), evaluate=False)
     said = "peak memory grows with N**2, about N**2 bytes for long inputs"

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import attnprof
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals
-from attnprof.trace.report.curves import curves_of
+from attnprof.trace.report.derivation import curves_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from tests.trace.samples import MyAttention

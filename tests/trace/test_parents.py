@@ -11,6 +11,15 @@ from attnprof.trace.solve.derive import derived
 from tests.trace.checks import torchs_products
 
 
+class Mixer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return self.map(x)
+
+
 class Relative(nn.Module):
     """Takes positions of twice as many tokens, in a tuple, with something that may be None."""
 
@@ -54,11 +63,7 @@ def test_inputs_are_those_of_a_model_beside_it():
         assert derivation.at("matmul_flops", B=b, N=n, h=h, d=d) == theirs
 
 
-class Rows(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.map = nn.Linear(dim, dim)
-
+class Rows(Mixer):
     def forward(self, x, rows):
         return self.map(x.flatten(0, 1)) * rows.mean()
 
@@ -123,11 +128,7 @@ def test_arguments_are_those_of_a_model_beside_it():
     assert derivation.phases["forward"].method == "symbolic"
 
 
-class Odd(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.map = nn.Linear(dim, dim)
-
+class Odd(Mixer):
     def forward(self, x, rows):
         return self.map(x) + rows[0]
 
@@ -142,15 +143,6 @@ def test_what_is_given_is_kept(given):
     target = target_of(Odd, inputs=given)
     assert set(given) <= {item.name for item in target.inputs}
     assert "x: B, N, h*d" in target.spelled_inputs
-
-
-class Mixer(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.map = nn.Linear(dim, dim)
-
-    def forward(self, x):
-        return self.map(x)
 
 
 class Shared(Mixer):

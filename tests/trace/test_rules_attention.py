@@ -1,5 +1,7 @@
 """torch's own attention: fused kernels, ``nn.MultiheadAttention``, encoder layers, flex."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -25,14 +27,6 @@ def test_pairs_below_the_diagonal(n, m):
     assert triangle(n, m, BOTTOM_RIGHT) == seen.tril(m - n).sum()
 
 
-def _sdpa(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def _sdpa_causal(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 def fused(pairs, width, value_width):
     return plus(each("M O 2A E D", pairs), products(pairs * (width + value_width)))
 
@@ -50,7 +44,7 @@ def fused_backward(pairs, width, value_width, entries):
 def test_fused_attention_on_a_cpu(keys, causal):
     shapes = [(B, H, N, W), (B, H, keys, W), (B, H, keys, W)]
     pairs = B * H * (triangle(N, keys) if causal else N * keys)
-    run = _sdpa_causal if causal else _sdpa
+    run = partial(F.scaled_dot_product_attention, is_causal=causal)
     assert counted(run, *shapes) == fused(pairs, W, W)
     assert counted(run, *shapes, backward=True) == fused_backward(pairs, W, W, B * H * N * W)
     assert counted_by_symbols(run, *shapes) == fused(pairs, W, W)
@@ -64,17 +58,15 @@ def test_a_mask_is_added():
 
 
 def test_grouped_heads_count_every_head_of_queries():
-    got = counted(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-        (B, 4, N, W), (B, 2, N, W), (B, 2, N, W),
-    )  # fmt: skip
-    assert got == fused(B * 4 * N * N, W, W)
+    run = partial(F.scaled_dot_product_attention, enable_gqa=True)
+    assert counted(run, (B, 4, N, W), (B, 2, N, W), (B, 2, N, W)) == fused(B * 4 * N * N, W, W)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_that_is_not_fused_is_dense(causal):
     """Values wider than keys: queries and keys are scaled by the fourth root, rows checked."""
-    got = counted(_sdpa_causal if causal else _sdpa, (B, H, N, W), (B, H, N, W), (B, H, N, 6))
+    run = partial(F.scaled_dot_product_attention, is_causal=causal)
+    got = counted(run, (B, H, N, W), (B, H, N, W), (B, H, N, 6))
     pairs = B * H * N * N
     softmax = each("2O 2A E D", pairs)
     mask = {"A": pairs} if causal else {}
@@ -254,38 +246,33 @@ def left(mask, n, size):
 def test_flex_attention_counts_the_blocks_that_its_mask_leaves(mask):
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     n, size, (entries, blocks) = 130, 16, left(mask, 130, 16)
-    made = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
-    given = made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum()
-    assert given == blocks
 
-    def attend(q, k, v):
-        return flex.flex_attention(q, k, v, block_mask=made)
+    def make():
+        return flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
 
-    def attend_and_make(q, k, v):
-        pairs = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
-        return flex.flex_attention(q, k, v, block_mask=pairs)
-
+    made = make()
+    assert made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum() == blocks
+    attend = partial(flex.flex_attention, block_mask=made)
     shapes = [(B, H, n, W), (B, H, n, W), (B, H, n, 2 * W)]
     if mask in BY_NUMBERS:
         entries = blocks * size * size
     got = counted(attend, *shapes)
     assert got == plus(products(B * H * entries * 3 * W), each("M O 2A E D", B * H * entries))
     if mask not in BY_NUMBERS:
-        assert counted(attend_and_make, *shapes)["P"] == got["P"]
-        symbolic = counted_by_symbols(attend, *shapes)
-        assert symbolic == got
+        made_inside = counted(lambda *qkv: flex.flex_attention(*qkv, block_mask=make()), *shapes)
+        assert made_inside["P"] == got["P"]
+        assert counted_by_symbols(attend, *shapes) == got
 
 
 def test_a_change_of_scores_counts_for_each_of_them():
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     mask = flex.create_block_mask(MASKS["causal"], None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
 
-    def attend(q, k, v, change=None):
-        return flex.flex_attention(q, k, v, score_mod=change, block_mask=mask)
+    def change(score, _b, _h, q, k):
+        return score.tanh() * 2 + (q - k)
 
-    plain = counted(attend, *[(B, H, 64, W)] * 3)
-    changed = counted(
-        lambda *qkv: attend(*qkv, lambda s, _b, _h, q, k: s.tanh() * 2 + (q - k)),
-        *[(B, H, 64, W)] * 3,
+    plain, changed = (
+        counted(partial(flex.flex_attention, **how, block_mask=mask), *[(B, H, 64, W)] * 3)
+        for how in ({}, {"score_mod": change})
     )
     assert changed == plus(plain, each("O M A", B * H * left("causal", 64, 16)[0]))

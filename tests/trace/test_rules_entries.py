@@ -132,7 +132,7 @@ INTEGERS = [
     lambda x: x + x, lambda x: x * 2, lambda x: x // 2, lambda x: x % 2, lambda x: x > 0,
     lambda x: x.clamp(0, 1), lambda x: x.sum(), lambda x: x.cumsum(0), lambda x: x.max(),
     lambda x: x.abs(), lambda x: x.sort(), lambda x: x & x, lambda x: x**2, lambda x: x.prod(),
-    lambda x: torch.bmm(x, x.mT), lambda x: x.unique_consecutive, lambda x: x.bool().any(),
+    lambda x: torch.bmm(x, x.mT), lambda x: x.bool().any(),
 ]  # fmt: skip
 
 

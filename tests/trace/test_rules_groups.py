@@ -58,13 +58,11 @@ def test_layer_norm_with_weights_and_backward():
     def run(x, weight, bias):
         return F.layer_norm(x, (7,), weight, bias)
 
-    affine = each("M A", N)
-    assert counted(run, SHAPE, (7,), (7,)) == plus(each("4A 2M", N), each("3D A O", ROWS) | {
-        "D": 2 * ROWS + ROWS}, affine)  # fmt: skip
+    shapes, affine = (SHAPE, (7,), (7,)), each("M A", N)
+    assert counted(run, *shapes) == plus(each("4A 2M", N), each("3D A O", ROWS), affine)
     to_input = plus(each("6M 4A", N), each("8M 2A", ROWS))
     to_weights = plus(each("2M 3A", N), each("M", ROWS))
-    got = counted(run, SHAPE, (7,), (7,), backward=True)
-    assert got == plus(to_input, to_weights)
+    assert counted(run, *shapes, backward=True) == plus(to_input, to_weights)
 
 
 def test_batch_norm_in_training_and_after():
@@ -87,23 +85,18 @@ PLACED = {
     "index add scaled": (lambda x, y: x.index_add(0, INDEX, y, alpha=2), "A M"),
     "index put": (lambda x, y: x.index_put((INDEX,), y), ""),
     "index put accumulated": (lambda x, y: x.index_put((INDEX,), y, accumulate=True), "A"),
-    "one value everywhere": (
-        lambda x, y: x.index_put((INDEX,), y[0, 0], accumulate=True), "A"),
+    "one value everywhere": (lambda x, y: x.index_put((INDEX,), y[0, 0], accumulate=True), "A"),
     "scatter": (lambda x, y: x.scatter(0, INDICES, y), ""),
     "scatter add": (lambda x, y: x.scatter_add(0, INDICES, y), "A"),
-    "scatter with sum": (
-        lambda x, y: x.scatter_reduce(0, INDICES, y, "sum"), "A"),
-    "scatter with maximum": (
-        lambda x, y: x.scatter_reduce(0, INDICES, y, "amax"), "O"),
-    "scatter by product": (
-        lambda x, y: x.scatter(0, INDICES, y, reduce="multiply"), "M"),
+    "scatter with sum": (lambda x, y: x.scatter_reduce(0, INDICES, y, "sum"), "A"),
+    "scatter with maximum": (lambda x, y: x.scatter_reduce(0, INDICES, y, "amax"), "O"),
+    "scatter by product": (lambda x, y: x.scatter(0, INDICES, y, reduce="multiply"), "M"),
     "index copy": (lambda x, y: x.index_copy(0, INDEX, y), ""),
     "index select": (lambda x, _: x.index_select(0, INDEX), ""),
     "gather": (lambda x, _: x.gather(0, INDICES), ""),
     "embedding": (lambda x, _: F.embedding(INDEX, x), ""),
-    "embedding, backward": (
-        lambda _, y: aten.embedding_dense_backward(y, INDEX, 5, -1, False), "A"),
-}  # fmt: skip
+    "embedding backward": (lambda _, y: aten.embedding_dense_backward(y, INDEX, 5, -1, False), "A"),
+}
 
 
 @pytest.mark.parametrize("call", PLACED)

@@ -27,6 +27,12 @@ def cached(length, _device):
     return triangle(length)
 
 
+def kept(made, length):
+    if length not in made:
+        made[length] = triangle(length)
+    return made[length]
+
+
 def in_table(length):
     if length not in TABLES:
         TABLES[length] = triangle(length), None
@@ -47,9 +53,7 @@ def in_list(length):
 
 
 def in_default(length, made={}):  # noqa: B006 - as people write it
-    if length not in made:
-        made[length] = triangle(length)
-    return made[length]
+    return kept(made, length)
 
 
 class Masked(nn.Module):
@@ -63,9 +67,7 @@ class OnClass(Masked):
     made = {}  # noqa: RUF012 - as people write it
 
     def mask(self, length):
-        if length not in self.made:
-            self.made[length] = triangle(length)
-        return self.made[length]
+        return kept(self.made, length)
 
 
 class OnMethod(Masked):
@@ -95,13 +97,7 @@ def of(mask):
 
 def in_closure():
     made = {}
-
-    def mask(length):
-        if length not in made:
-            made[length] = triangle(length)
-        return made[length]
-
-    return mask
+    return lambda length: kept(made, length)
 
 
 KEEPING = {

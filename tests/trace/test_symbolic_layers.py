@@ -11,8 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 
 import attnprof
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
+from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import DEFAULT, Input, Target, parsed
+from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from tests.oracles.memory import held
@@ -286,3 +289,37 @@ def test_the_fast_path_with_a_mask_is_symbolic_and_its_peak_the_allocators():
     assert derivation.at("matmul_flops", **sizes) == products
     peak = held(Causal(32, 4).eval(), torch.randn(3, 100, 32))
     assert derivation.at("peak_bytes", **sizes) == peak
+
+
+FIXED_BY_TORCH = {
+    "softshrink": lambda x: F.softshrink(x, 0.1),
+    "hardshrink": lambda x: F.hardshrink(x, 0.2),
+    "linspace": lambda x: x * torch.linspace(0, 1, x.shape[1])[:, None],
+    "logspace": lambda x: x * torch.logspace(0, 1, x.shape[2], dtype=torch.float32),
+    "max_pool1d": lambda x: F.max_pool1d(x.mT, 3, 2, padding=1),
+    "instance_norm": lambda x: F.instance_norm(x, eps=1e-3),
+    "fold": lambda x: F.fold(F.unfold(x[None], 3, padding=1), x.shape[1:], 3, padding=1),
+}
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("name", FIXED_BY_TORCH)
+def test_functions_that_torch_decomposes_or_fixes_under_symbols_cost_what_real_tensors_cost(
+    name, phase
+):
+    target, shape = (
+        target_of(FIXED_BY_TORCH[name], None, ["x: B, N, d"]),
+        {"B": 3, "N": 12, "d": 10},
+    )
+    run = run_symbolically(target, {"B": 5, "N": 14, "d": 18}, [phase])
+    assert run.holds(shape)
+    real = totals(record(target, shape, training=phase == "train", real=True), phase)
+    assert {kind: evaluate(form, shape) for kind, form in run.forms[phase].items()} == real
+
+
+def test_an_image_folded_of_columns_keeps_their_storage_as_the_allocator_sees():
+    layer, columns = nn.Fold((6, 7), 3, padding=1), torch.randn(2, 4 * 9, 6 * 7)
+    counted = totals(
+        record(target_of(layer, None, ["input: B, 36, 42"]), {"B": 2}, training=False), "forward"
+    )
+    assert counted["peak_bytes"] == held(layer, columns)

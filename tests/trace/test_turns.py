@@ -17,12 +17,11 @@ from attnprof.trace.run.remainders import SizeClasses
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import PeakMoments
-from attnprof.trace.solve.blocks import Blocks
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.mixed import LONG, Mixed, check_large_corner
 from attnprof.trace.solve.plan import _refined, plan_for
-from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.symbolic import Blocks, run_symbolically
 from attnprof.trace.solve.turns import holds_at_asked
 from tests.oracles.memory import allocator_peak
 from tests.trace.checks import check, shown, torchs_products

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 from itertools import product
+from operator import itemgetter
 
 import pytest
 import torch
@@ -21,25 +21,16 @@ SLACK = 64
 
 def seen(calls):
     """Bytes each call holds beyond its results, from one profile of them all."""
-    silent, quiet = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 2)
     kept = []
-    try:
-        with (
-            torch.no_grad(),
-            profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded,
-        ):
-            for i, (op, args, kwargs) in enumerate(calls):
-                with record_function(f"call.{i}"):
-                    kept.append(op(*args, **kwargs))
-    finally:
-        os.dup2(silent, 2)
+    profiled = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with torch.no_grad(), profiled as recorded:
+        for i, (op, args, kwargs) in enumerate(calls):
+            with record_function(f"call.{i}"):
+                kept.append(op(*args, **kwargs))
     events = recorded.profiler.kineto_results.events()
     ends = {e.name(): (e.start_ns(), e.start_ns() + e.duration_ns()) for e in events}
-    memory = sorted(
-        ((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"),
-        key=lambda event: event[0],
-    )
+    times = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    memory = sorted(times, key=itemgetter(0))
     return [_workspace(memory, *ends[f"call.{i}"]) for i in range(len(calls))]
 
 
@@ -241,6 +232,15 @@ def transforms(b, n, d):
             yield aten._fft_c2r.default, (z, dims, 0, 2 * z.shape[dims[-1]] - 2)
 
 
+#: Masks of asked gradients: all, all but the bias', the input's alone.
+ALL, BOTH, INPUT = [True, True, True], [True, True, False], [True, False, False]
+
+
+def gradients(grad, x, weight, settings, *masks):
+    for mask in masks:
+        yield aten.convolution_backward.default, (grad, x, weight, [grad.shape[1]], *settings, mask)
+
+
 def convolutions(b, n, d):
     def convolved(x, weight, bias, groups, settings=(1, 1, 1)):
         places = x.dim() - 2
@@ -266,24 +266,19 @@ def convolutions(b, n, d):
                 for kind in (torch.float32, torch.float64):
                     with_groups = convolved(x.to(kind), weight.to(kind), None, 2, pad)
                     yield with_groups
+                    image, kernel, _, *settings = with_groups[1]
                     grad = with_groups[0](*with_groups[1])
-                    for mask in ([True] * 3, [True, True, False], [True, False, False]):
-                        rest = (grad, *with_groups[1][:2], [6], *with_groups[1][3:], mask)
-                        yield aten.convolution_backward.default, rest
+                    yield from gradients(grad, image, kernel, settings, ALL, BOTH, INPUT)
             for weight in (single, dense, torch.randn(channels, 1, 5)):
                 pad = weight.shape[2] // 2
                 _, args = convolved(x, weight, bias, channels // weight.shape[1], (1, pad, 1))
-                for mask in ([True] * 3, [True, True, False], [True, False, False]):
-                    rest = (x, *args[:2], [channels], *args[3:], mask)
-                    yield aten.convolution_backward.default, rest
+                yield from gradients(x, *args[:2], args[3:], ALL, BOTH, INPUT)
         image = torch.randn(samples, 4, n, d)
         yield convolved(image, torch.randn(4, 1, 5, 5), None, 4, (1, 2, 1))
         yield convolved(image, torch.randn(8, 4, 3, 3), None, 1)
         yield (patches := convolved(image, torch.randn(20, 4, 4, 4), None, 1, (4, 0, 1)))
         grad = patches[0](*patches[1])
-        for mask in ([True] * 3, [True, False, False]):
-            rest = (grad, *patches[1][:2], [20], *patches[1][3:], mask)
-            yield aten.convolution_backward.default, rest
+        yield from gradients(grad, *patches[1][:2], patches[1][3:], ALL, INPUT)
 
 
 def transposed(b, n, d):
@@ -300,10 +295,8 @@ def transposed(b, n, d):
         double = x.double(), weight.double(), None, *more
         yield aten.convolution.default, double
         grad = aten.convolution.default(x, weight, None, *more)
-        for mask in ([True, True, False], [True, False, False]):
-            yield aten.convolution_backward.default, (grad, x, weight, [0], *more, mask)
-            apart = (*double[:2], [0], *more, mask)
-            yield aten.convolution_backward.default, (grad.double(), *apart)
+        yield from gradients(grad, x, weight, more, BOTH, INPUT)
+        yield from gradients(grad.double(), *double[:2], more, BOTH, INPUT)
 
 
 def by_channel(b, n, d):
@@ -314,8 +307,7 @@ def by_channel(b, n, d):
         more = (*([size] for size in rest), False, [0], d)
         yield aten.convolution.default, (x, weight, torch.randn(d), *more)
         grad = aten.convolution.default(x, weight, None, *more)
-        for mask in ([True, True, False], [True, False, False]):
-            yield aten.convolution_backward.default, (grad, x, weight, [0], *more, mask)
+        yield from gradients(grad, x, weight, more, BOTH, INPUT)
 
 
 def tall_kernels(b, n, d):
@@ -324,22 +316,21 @@ def tall_kernels(b, n, d):
         rest = [1, 1], [beyond, 0], [1, 1], False, [0, 0], 4
         args = torch.randn(samples, 4, n, d), torch.randn(4, 1, rows, 1)
         grad = aten.convolution.default(*args, None, *rest)
-        yield aten.convolution_backward.default, (grad, *args, [0], *rest, [True, True, False])
+        yield from gradients(grad, *args, rest, BOTH)
 
 
 def wide_kernels(b, n, d):
     """Patches with and without overlap, of images and lists; an image as small as its kernel."""
     for samples, (side, step) in product((1, b), ((15, 15), (16, 8), (20, 1))):
-        weight, bias = torch.randn(8 + n % 5, 1 + d % 4, side, side), [8 + n % 5]
+        weight = torch.randn(8 + n % 5, 1 + d % 4, side, side)
         for pixels in (side, 2 * side, 2 * side + 3):
             x = torch.randn(samples, weight.shape[1], pixels, pixels)
             for image, kernel in ((x, weight), (x[..., 0, :], weight[..., 0, :].contiguous())):
                 places = image.dim() - 2
                 rest = [step] * places, [0] * places, [1] * places, False, [0] * places, 1
                 grad = aten.convolution.default(image, kernel, None, *rest)
-                for mask in ([False, True, True], [False, True, False]):
-                    more = (grad, image, kernel, bias, *rest, mask)
-                    yield aten.convolution_backward.default, more
+                masks = [False, True, True], [False, True, False]
+                yield from gradients(grad, image, kernel, rest, *masks)
 
 
 def images_by_pixel(b, n, d):
@@ -352,12 +343,10 @@ def images_by_pixel(b, n, d):
         grad = aten.convolution.default(x, weight, None, *rest)
         apart = grad.contiguous(memory_format=torch.channels_last)
         for lain, image in ((grad, x), (grad.contiguous(), x), (apart, x.contiguous())):
-            more = (lain, image, weight, [len(weight)], *rest, [True] * 3)
-            yield aten.convolution_backward.default, more
+            yield from gradients(lain, image, weight, rest, ALL)
         low = x[:, :, :2].contiguous(memory_format=torch.channels_last)
         for image in (low, low.contiguous()) if weight.shape[3] == 3 else ():
-            more = (image, image, weight, [len(weight)], *rest, [True] * 3)
-            yield aten.convolution_backward.default, more
+            yield from gradients(image, image, weight, rest, ALL)
 
 
 def pools(b, n, d):

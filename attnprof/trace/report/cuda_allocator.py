@@ -21,6 +21,10 @@ _SMALL, _SMALL_SEGMENT = MIB, 2 * MIB
 #: Below ``_LARGE`` a request shares a segment of ``_LARGE_SEGMENT``; above, it has its own,
 #: a multiple of ``_LARGE_ROUND``.
 _LARGE, _LARGE_SEGMENT, _LARGE_ROUND = 10 * MIB, 20 * MIB, 2 * MIB
+#: Bytes that the first product on a stream takes from the allocator, and keeps; on Hopper and
+#: Blackwell. From ``parseChosenWorkspaceSize`` in torch's ``CublasHandlePool.cpp``; cuBLASLt shares
+#: them by default.
+CUBLAS_WORKSPACE, HOPPER_WORKSPACE = 8 * MIB + 128 * 1024, 32 * MIB
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def predict_cuda(
 
     ``sizes`` are needed for a symbolic run. ``backward`` counts from the end of the forward pass
     on. The scratch memory of kernels is left out, as a trace has that of the CPU's; for products
-    see :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
+    see :data:`CUBLAS_WORKSPACE`. A trace of fused attention has the tensors of the CPU's kernel.
     """
     allocator = CachingAllocator()
     blocks: dict[int, SegmentPart | None] = {}
@@ -130,12 +134,3 @@ def predict_cuda(
         for number, size in call.born:
             blocks[number] = allocator.take(int(evaluate(size, sizes or {})))
     return CudaPeaks(allocator.requested.peak, allocator.allocated.peak, allocator.reserved.peak)
-
-
-def cublas_workspace(capability: tuple[int, int]) -> int:
-    """Return the bytes that the first product on a stream takes from the allocator, and keeps.
-
-    By compute capability; from ``parseChosenWorkspaceSize`` in torch's ``CublasHandlePool.cpp`` (32
-    MiB on Hopper and Blackwell, else 8.125 MiB). cuBLASLt shares it by default.
-    """
-    return 32 * MIB if capability[0] in {9, 10, 12} else 8 * MIB + 128 * 1024

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 from attnprof.algebra.maxima import running_maximum
@@ -10,7 +10,7 @@ from attnprof.algebra.values import Value, evaluate
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import Size, Trace, added, bound, flops_of
-from attnprof.trace.request.target import Sizes
+from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.units import grouped
 
 
@@ -203,8 +203,7 @@ def submodules(trace: Trace, phase: str) -> list[Submodule]:
 
 def _path(name: str) -> list[str]:
     """Return a name after the names it is inside of: ``["", "layers", "layers.0"]``."""
-    parts = name.split(".") if name else []
-    return [".".join(parts[:end]) for end in range(len(parts) + 1)]
+    return ["", *accumulate(name.split("."), "{}.{}".format)] if name else [""]
 
 
 def _equal_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Submodule]:
@@ -222,7 +221,7 @@ def _equal_as_one(parts: list[Submodule], shown: dict[str, str]) -> Iterator[Sub
             for name, now in shown.items():
                 if f"{now}.".startswith(f"{part.name}."):
                     shown[name] = together + now.removeprefix(part.name)
-        yield _merged(same, together)
+        yield _repeated(same[0], len(same), together)
 
 
 def _cost(part: Submodule) -> tuple[Any, ...]:
@@ -230,14 +229,14 @@ def _cost(part: Submodule) -> tuple[Any, ...]:
     return part.flops, part.flops_itself, part.parameters, part.times, inside
 
 
-def _merged(same: list[Submodule], name: str) -> Submodule:
-    inside = zip(*(part.inside for part in same), strict=True)
+def _repeated(part: Submodule, times: int, name: str) -> Submodule:
+    """Return so many equal submodules as one of this name."""
     sums = ("times", "flops", "flops_itself", "parameters")
     return replace(
-        same[0],
+        part,
         name=name,
-        inside=tuple(_merged(list(one), f"{name}.{one[0].last}") for one in inside),
-        **{name: added([getattr(part, name) for part in same]) for name in sums},
+        inside=tuple(_repeated(one, times, f"{name}.{one.last}") for one in part.inside),
+        **{field: added([getattr(part, field)] * times) for field in sums},
     )
 
 
@@ -251,15 +250,59 @@ def _peaks(trace: Trace, phase: str, shown: dict[str, str]) -> dict[str, Any]:
     storages: dict[int, tuple[list[str], Size]] = {}
     for call in trace.calls:
         names, before = _path(shown[call.module]), phase == "backward" and call.part == "forward"
-        freed = [(name, -size) for owners, size in map(storages.__getitem__, call.died)
-                 for name in owners]  # fmt: skip
+        changes = [(owners, -size, 0) for owners, size in map(storages.__getitem__, call.died)]
         storages |= {number: (names, size) for number, size in call.born}
-        for name, size in [*freed, *((name, call.takes) for name in names if before)]:
-            if before:
-                start[name].append(size)
-            else:
-                steps[name].append((size, 0, 0))
-        for name in names if not before else ():
-            steps[name].append((call.takes, call.workspace, 0))
+        for owners, size, workspace in [*changes, (names, call.takes, call.workspace)]:
+            for name in owners:
+                if before:
+                    start[name].append(size)
+                else:
+                    steps[name].append((size, workspace, 0))
     active = [name for name in start if storages and steps[name]]
     return {name: running_maximum(added(start[name]), steps[name]) for name in active}
+
+
+# -- curves over the length, for the figure of a page ----------------------------------------
+#: Quantities that are drawn, in this order.
+DRAWN = ("flops", "bytes_moved", "peak_bytes")
+#: The length in the middle if none is asked for, and how often it is halved and doubled: a block
+#: length that divides it divides most of these.
+MIDDLE, DOUBLINGS = 4096, 6
+#: How far below a length one is tried: formulas of a shorter last block hold at no whole blocks.
+BELOW = 8
+
+
+def curves_of(derivation: Derivation) -> list[dict[str, Any]]:
+    """Return a curve over N for each phase and drawn quantity that has a formula."""
+    curves = []
+    for phase, forms in derivation.phases.items() if "N" in derivation.symbols else ():
+        sizes, lengths = _lengths_inside(derivation, forms)
+        for quantity in DRAWN if len(lengths) > 1 else ():
+            expression = forms.formulas[quantity].expression
+            if expression is not None:
+                values = [float(evaluate(expression, {**sizes, "N": n})) for n in lengths]
+                curve = {"phase": phase, "quantity": quantity, "sizes": sizes}
+                curves.append({**curve, "seq_len": lengths, "value": values})
+    return curves
+
+
+def _lengths_inside(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str, int], list[int]]:
+    """Return sizes for the symbols other than N, and lengths at which the formulas hold with them.
+
+    The sizes are the asked ones, else usual ones, else the sizes of a run that agreed.
+    """
+    names = [name for name in derivation.symbols if name != "N"]
+    middle = derivation.asked.get("N", MIDDLE)
+    lengths = [int(middle * 2.0**n) for n in range(-DOUBLINGS, DOUBLINGS + 1)]
+    verified = forms.verified_at[-1] if forms.verified_at else {}
+    usual = {**verified, **LARGE}
+    for choice in ({**usual, **derivation.asked}, usual, verified):
+        sizes = {name: choice[name] for name in names if name in choice}
+        if len(sizes) < len(names):
+            continue
+        near = (range(n, max(0, n - BELOW), -1) for n in lengths)
+        inside = (next((m for m in some if forms.holds({**sizes, "N": m})), 0) for some in near)
+        distinct = list(dict.fromkeys(filter(None, inside)))
+        if len(distinct) > 1:
+            return sizes, distinct
+    return {}, []

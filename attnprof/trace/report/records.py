@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from operator import itemgetter
@@ -12,9 +12,8 @@ from attnprof.algebra.orders import leading_terms, total
 from attnprof.algebra.values import evaluate
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, times_of
-from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
-from attnprof.trace.report.curves import curves_of
-from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, submodules
+from attnprof.trace.report.cuda_allocator import CUBLAS_WORKSPACE, HOPPER_WORKSPACE, predict_cuda
+from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms, curves_of, submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import live_bytes
 from attnprof.units import grouped
@@ -44,7 +43,7 @@ def report_of(
     for phase, forms in derivation.phases.items():
         how = (forms.trace, phase, at)
         phases[phase] = {
-            "answer": _headline(forms) if "N" in derivation.symbols else "",
+            "answer": answer(forms) if "N" in derivation.symbols else "",
             **_method_fields(derivation, forms),
             "notes": [*forms.notes, *disjoint_lengths(forms, derivation.phases.values())],
             "peak": {
@@ -68,12 +67,6 @@ def report_of(
         **({"curves": curves_of(derivation)} if with_curves else {}),
     }
     return Report("derive", records, summary, environment or {})
-
-
-def _headline(forms: PhaseForms) -> str:
-    """Return :func:`answer` for a phase, at the last shape that its formulas were verified at."""
-    floors = [name for name in QUANTITIES if forms.bound(name) == "at least"]
-    return answer(forms, forms.domain, floors, (forms.verified_at or ({},))[-1])
 
 
 def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:
@@ -134,8 +127,8 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, An
     # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
     cuda = {
         **{f"{kind}_bytes": size for kind, size in asdict(predict_cuda(trace, phase, at)).items()},
-        "cublas_workspace_bytes": cublas_workspace((8, 0)),
-        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
+        "cublas_workspace_bytes": CUBLAS_WORKSPACE,
+        "cublas_workspace_bytes_hopper": HOPPER_WORKSPACE,
     }
     return {**fields, **moment, "cuda": cuda}
 
@@ -246,41 +239,35 @@ LONG = 300
 _ENDS = re.compile(r"N (<=|<|=) (.+)|(.+) (>=|>) N")
 _BEGINS = re.compile(r"(?:\w+, )*N(?:, \w+)* (>=|>|=) (\d+)|(\d+) (<=|<) N")
 #: A quantity's name, its verbs, and its unit, for sentences.
-_FLOPS = "FLOPs", "grow", "do", "are", ""
-_MEMORY = "peak memory", "grows", "does", "is", " bytes"
+_WORDS = {
+    "flops": ("FLOPs", "grow", "do", "are", ""),
+    "peak_bytes": ("peak memory", "grows", "does", "is", " bytes"),
+}
 
 
-def answer(
-    forms: PhaseForms, domain: Sequence[str] = (), floors: Container[str] = (),
-    shape: Mapping[str, int] | None = None,
-) -> str:  # fmt: skip
+def answer(forms: PhaseForms) -> str:
     """Return how FLOPs and peak memory grow with the length N; empty if unknown.
 
-    ``domain`` is where the formulas hold, ``floors`` are quantities that leave something out;
-    ``shape`` has the other sizes at which sides of a maximum are compared.
+    In a bounded domain, sides of a maximum are compared at its longest N and the last shape that
+    the formulas were verified at.
     """
-    ends = ends_of(domain)
+    ends = ends_of(forms.domain)
     if any(condition.startswith("N = ") for condition in ends):
         return ""
-    longest = lengths_of(domain)[1]
-    sizes = defaultdict(lambda: 100, {**LARGE, **(shape or {}), "N": longest}) if ends else None
-    quantities = {"flops": _FLOPS, "peak_bytes": _MEMORY}
-    sentences = [
-        _growth(forms.formulas[name].expression, words, sizes, floor=name in floors)
-        for name, words in quantities.items()
-    ]
-    sentence = "; ".join(filter(None, sentences))
+    shape = (forms.verified_at or ({},))[-1]
+    longest = lengths_of(forms.domain)[1]
+    sizes = defaultdict(lambda: 100, {**LARGE, **shape, "N": longest}) if ends else None
+    sentence = "; ".join(filter(None, [_growth(forms, name, sizes) for name in _WORDS]))
     return f"Where {' and '.join(ends)}, {sentence}" if ends and sentence else sentence
 
 
-def _growth(
-    expression: Any, words: tuple[str, ...], sizes: Mapping[str, Any] | None, *, floor: bool
-) -> str:
+def _growth(forms: PhaseForms, quantity: str, sizes: Mapping[str, Any] | None) -> str:
     """Return how one quantity grows, for all long inputs or up to the N of ``sizes``."""
     import sympy
 
-    what, grows, does, are, unit = words
-    expression = _side(expression, sizes)
+    what, grows, does, are, unit = _WORDS[quantity]
+    floor = forms.bound(quantity) == "at least"
+    expression = _side(forms.formulas[quantity].expression, sizes)
     if expression is None or sympy.count_ops(expression) > LONG:
         return ""
     terms = leading_terms(expression, ["N"])

@@ -181,11 +181,12 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     ``(B, N, d), (B, N, d)`` for cosines and sines of whole heads. The class is run at two head
     widths, which show the share of a head that it turns, and whether its numbers are complex.
     """
+    import sympy
     import torch
 
+    pair = f"(B, N, {head}), (B, N, {head})"
     kinds = [v for n, v in names_around(owner).items() if n.endswith("RotaryEmbedding")]
     config = next((v for v in arguments.values() if isinstance(v, Configuration)), None)
-    pair = f"(B, N, {head}), (B, N, {head})"
     if not kinds or config is None:
         return pair
     widths = []
@@ -204,8 +205,7 @@ def rotary_input(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
         head = str(short)
     elif share != 1 and share == Fraction(long, other):
         part = head if head.isidentifier() else f"({head})"
-        head = part if share.numerator == 1 else f"{share.numerator}*{part}"
-        head += f"/{share.denominator}" * (share.denominator != 1)
+        head = str(share * sympy.Symbol(part))  # as 3*d/4
     if turns.is_complex():
         return f"B, N, {head} complex64"
     return f"(B, N, {head}), (B, N, {head})"

@@ -36,13 +36,10 @@ def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
     if not name:
         return _with_own_step(target, kind)
     flags = {"use_cache": True} if "use_cache" in forward else {}
-    states = "get_conv_state(" in source_of(sys.modules.get(kind.__module__))
-    return _with_cache(target, name, flags, names_around(kind), states=states)
+    return _with_cache(target, name, flags, kind)
 
 
-def _with_cache(
-    target: Target, name: str, flags: Mapping[str, Any], scope: Mapping[str, Any], *, states: bool
-) -> Target:
+def _with_cache(target: Target, name: str, flags: Mapping[str, Any], kind: Any) -> Target:
     """Return the target with a step on the last token, whose argument ``name`` is the cache.
 
     The cache of earlier tokens is extrapolated from the caches after two and three tokens: a size
@@ -54,7 +51,7 @@ def _with_cache(
     def cache_after(module: Any, sizes: Sizes) -> Any:
         import torch
 
-        cache = _empty_cache(module, scope, states=states)
+        cache = _empty_cache(module, kind)
         before, others = source.call_inputs(sizes, _device(module))
         with torch.no_grad():
             result = module(*before, **{**others, **flags, name: cache})
@@ -158,17 +155,18 @@ def extrapolated(
     return result
 
 
-def _empty_cache(module: Any, scope: Mapping[str, Any], *, states: bool) -> Any:
-    """Return an empty cache of transformers if the code imports that class, else None.
+def _empty_cache(module: Any, kind: Any) -> Any:
+    """Return an empty cache of transformers if the code of ``kind`` imports that class, else None.
 
-    It is of the class that the code defines, if it defines one. With ``states``, layers keep states
-    besides keys and values; the layers of a whole model are those of its configuration.
+    It is of the class that the code defines, if it defines one. Layers that read states have room
+    for these besides keys and values; those of a whole model are those of its configuration.
     """
+    scope = names_around(kind)
     if not {"Cache", "DynamicCache"} & set(scope):
         return None
     from transformers import cache_utils
 
-    if not states:
+    if "get_conv_state(" not in source_of(sys.modules.get(kind.__module__)):
         usual = cache_utils.DynamicCache
         classes = [kind for kind in scope.values() if isinstance(kind, type)]
         return next((x for x in classes if issubclass(x, usual) and x is not usual), usual)()

@@ -138,11 +138,10 @@ def ranks(text: str, now: int) -> list[int]:
     more = "index out of range|Dimension out of range|dimension specified as|number of dimensions"
     if re.search(more, text):
         candidates += [now + 1]
-    return [rank for rank in dict.fromkeys(candidates) if rank != now] + (
-        [now, 4][: 1 + ("channels" in text and now == 3)]
-        if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE)
-        else []
-    )
+    others = [rank for rank in dict.fromkeys(candidates) if rank != now]
+    if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE):
+        others += [now, 4] if "channels" in text and now == 3 else [now]
+    return others
 
 
 def in_widths(number: int, text: str, width: int) -> list[str]:

@@ -53,6 +53,7 @@ from attnprof.trace.request.target import (
     hints_for,
 )
 from attnprof.trace.request.texts import as_size, symbols_in
+from attnprof.units import grouped, joined
 from attnprof.user_code import contained, error_text
 
 _CAUSAL = ("causal", "is_causal")
@@ -62,7 +63,7 @@ class UnguessedError(RequestError):
     """Raised for required arguments or inputs (``names``) for which there is no guess."""
 
     def __init__(self, what: str, how: str, names: Sequence[str]) -> None:
-        listed = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
+        listed = joined(map(repr, names))
         super().__init__(f"{what} needs {listed}, which cannot be guessed: {how}")
 
 
@@ -91,13 +92,14 @@ class Request:
         inputs = [f'"{item.spelled}"' for item in self.guessed_inputs.values()]
         return {flag: every for flag, every in (("--arg", args), ("--input", inputs)) if every}
 
-    def with_guesses(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
+    def with_guesses(self, args: Mapping[str, Any], input_texts: Mapping[str, str]) -> "Request":
         """Return the request with these arguments and inputs added as guesses."""
+        inputs = texts.parse_inputs(input_texts)
         bases = {base_of(name) for name in inputs}
         kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
         return replace(
             self, args={**self.args, **args}, inputs={**kept, **inputs}, notes=[],
-            guessed_args=dict(args), guessed_inputs=dict(inputs),
+            guessed_args=dict(args), guessed_inputs=inputs,
         )  # fmt: skip
 
     def target(
@@ -186,22 +188,22 @@ class Request:
         """
         if not signatures.takes_any(parameters):
             signatures.checked_names(self.inputs, parameters, "--input", what)
-        by_argument: dict[str, dict[str, Input]] = {}
-        for name, tensor in self.inputs.items():
-            by_argument.setdefault(base_of(name), {})[name] = tensor
+        typed = grouped(self.inputs, base_of)
         needed = {name for name, item in parameters.items() if signatures.is_required(item)} or {
-            *[name for name in FIRST if name in parameters and not by_argument][:1]
+            *[name for name in FIRST if name in parameters and not typed][:1]
         }
-        guessed = needed - {*by_argument}
+        guessed = needed - {*typed}
         if sizes and any(input_text(name, "", "").startswith("=") for name in guessed):
             sizes = {"tokens": "H*W", **sizes}
         inputs: dict[str, Input] = {}
         unknown = []
         for name, item in parameters.items():
-            if name in by_argument or name in needed or name in NEEDED:
-                by_name = by_argument.get(name) or self._guessed_input(item, sizes)
-                inputs |= by_name
-                unknown += [] if by_name else [name]
+            if name in typed:
+                inputs |= {part: self.inputs[part] for part in typed[name]}
+            elif name in needed or name in NEEDED:
+                guess = self._guessed_input(item, sizes)
+                inputs |= guess
+                unknown += [] if guess else [name]
         if unknown:
             first, tokens = unknown[0], f"B, N, {sizes.get('width', 'h*d')}"
             how = f'add sizes, like --input "{first}: {tokens}" or --input "{first}: N, N bool", or'

@@ -40,12 +40,13 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.run.worlds import UnsupportedTensorError
 from attnprof.user_code import error_text, is_place, loaded
 
-#: Repairs tried at most, and seconds of processor time for all of them.
-_TRIES, _SECONDS = 64, 8.0
+#: Repairs tried at most.
+_TRIES = 64
 #: Operations of each run.
 _OPERATIONS = 3000
 #: Tokens at which a guess is tried, in turn: the code's tables may be shorter than the first.
-_LENGTHS, _LONGER = (256, 64, 12), (1024,)
+_LENGTHS = (256, 64, 12)
+_MORE_LENGTHS = (*_LENGTHS, 1024)
 #: Whether only first guesses are tried: :func:`first_guesses_alone`.
 _ALONE = ContextVar("alone", default=False)
 #: The end of an error message where other guesses might have run.
@@ -187,27 +188,32 @@ def target_that_runs(build: Build, request: Request, subject: Any) -> Target:
 
     If it fails with all of them, the target has the first ones, and ``advice`` on what to type.
     """
-    if _ALONE.get():
-        return _with_first_guesses(build, request)
-    try:
-        return _repaired(build, request, subject)
-    except UnguessedError:
-        if target := _as_model_calls_it(build, request, subject, set(), have_all=True):
-            return target
-        raise
-
-
-def _with_first_guesses(build: Build, request: Request) -> Target:
-    """Return the target of the first guesses; RequestError with its error if it does not run."""
+    alone = _ALONE.get()
     try:
         target = build(request)
     except UnguessedError as unknown:
-        raise RequestError(f"{unknown}; {UNTRIED}") from unknown
-    if error := failure(target) if request.guessed else None:
-        inputs = "; ".join(target.spelled_inputs) or "no input"
-        raised = f"{error_text(error)}: {target.name} does not run with {inputs}"
+        if alone:
+            raise RequestError(f"{unknown}; {UNTRIED}") from unknown
+        if used := _as_model_calls_it(build, request, subject, set(), have_all=True):
+            return used
+        raise
+    error = failure(target) if request.guessed else None
+    if error is None:
+        return target
+    first = "; ".join(target.spelled_inputs) or "no input"
+    if alone:
+        raised = f"{error_text(error)}: {target.name} does not run with {first}"
         raise RequestError(f"{raised}; {UNTRIED}") from error
-    return target
+    symbols = {*target.symbols}
+    if used := _as_model_calls_it(build, request, subject, symbols, have_all=True):
+        return used
+    tries = Tries(build, request, subject, failure, _TRIES)
+    if repaired := tries.until_one_runs(target, error):
+        note = f"tried first: {first}: {error_text(error)}"
+        return replace(repaired, notes=(*repaired.notes, note))
+    if used := _as_model_calls_it(build, request, subject, symbols, have_all=False):
+        return used
+    return replace(target, advice=advice(subject, request, target, tries.changes, error))
 
 
 def _as_model_calls_it(
@@ -221,46 +227,22 @@ def _as_model_calls_it(
     if not isinstance(subject, type):
         return None
     for model, repair in uses(subject, request, symbols, have_all=have_all):
-        changed = request.with_guesses(repair.args, parse_inputs(repair.inputs))
         with suppress(AttnprofError):
-            target = build(changed)
-            if failure(target, longer=True):
-                continue
-            note = f"what it is called with is what {model} calls it with"
-            return replace(target, notes=(*target.notes, note))
+            target = build(request.with_guesses(repair.args, repair.inputs))
+            if not failure(target, _MORE_LENGTHS):
+                note = f"what it is called with is what {model} calls it with"
+                return replace(target, notes=(*target.notes, note))
     return None
 
 
-def _repaired(build: Build, request: Request, subject: Any) -> Target:
-    """Return the target of the first guesses, or of other guesses if the first ones fail."""
-    target = build(request)
-    error = failure(target) if request.guessed else None
-    if error is None:
-        return target
-    symbols = {*target.symbols}
-    if used := _as_model_calls_it(build, request, subject, symbols, have_all=True):
-        return used
-    tries = Tries(build, request, subject, failure, _TRIES, _SECONDS)
-    if repaired := tries.until_one_runs(target, error):
-        first = "; ".join(target.spelled_inputs) or "no input"
-        note = f"tried first: {first}: {error_text(error)}"
-        return replace(repaired, notes=(*repaired.notes, note))
-    if used := _as_model_calls_it(build, request, subject, symbols, have_all=False):
-        return used
-    return replace(target, advice=advice(subject, request, target, tries.changes, error))
+def failure(target: Target, lengths: Sequence[int] = _LENGTHS) -> Exception | None:
+    """Return the first error of a forward pass, or None if it runs at one of the lengths.
 
-
-def failure(target: Target, *, longer: bool = False) -> Exception | None:
-    """Return the first error of a forward pass, or None if it runs at one of a few lengths.
-
-    An operation that needs values of tensors is no failure: the code runs. With ``longer``, 1,024
-    tokens are tried, too.
+    An operation that needs values of tensors is no failure: the code runs.
     """
     sizes = {name: {**EVEN, "B": 3}.get(name, 16) for name in target.symbols}
     first_error: Exception | None = None
-    lengths = (*_LENGTHS, *_LONGER) if longer else _LENGTHS
-    for length in lengths if "N" in sizes else (0,):
-        shape = {**sizes, "N": length} if length else sizes
+    for shape in [{**sizes, "N": length} for length in lengths] if "N" in sizes else [sizes]:
         failed = outcome(target, shape, training=False, most=_OPERATIONS)
         needs_values = type(failed).__module__.startswith("torch.")
         refused = isinstance(failed, TooLongError | UnsupportedTensorError)

@@ -7,10 +7,9 @@ passes there, at several sizes, becomes expressions (:func:`_fitted`): 256 at N 
 
 import ast
 import inspect
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -30,7 +29,7 @@ from attnprof.trace.request.configurations import (
 from attnprof.trace.request.failures import Repair
 from attnprof.trace.request.guesses import Request, of_class
 from attnprof.trace.request.repairs import Tries
-from attnprof.trace.request.target import DEFAULT, Expression, Target, base_of, folded
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Target, base_of, folded
 from attnprof.trace.request.texts import Named
 from attnprof.trace.run.runs import outcome
 
@@ -81,20 +80,15 @@ def uses(
     end = time.process_time() + _SECONDS
     for model in _models(owner):
         with suppress(AttnprofError):
-            of_model = _request_for(model, request)
+            takes = signatures.parameters_of_class(model, model.__name__)
+            args = {name: x for name, x in request.args.items() if base_of(name) in takes}
+            of_model = Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
             target = of_class(model, of_model)
             if (symbols <= {*target.symbols}) == have_all:
                 for call in _calls_at_lengths(owner, _reach_module(owner, model, of_model, target)):
                     yield model.__name__, _repair(owner, request, call)
         if time.process_time() > end:
             return
-
-
-def _request_for(model: Any, request: Request) -> Request:
-    """Return the request for a model, with the typed arguments that it takes, too."""
-    parameters = signatures.parameters_of_class(model, model.__name__)
-    args = {n: x for n, x in request.args.items() if re.split(r"[.\[]", n)[0] in parameters}
-    return Request(model.__name__, args, {}, causal=False, dtype=request.dtype)
 
 
 def _models(owner: Any) -> list[Any]:
@@ -129,14 +123,13 @@ def _calls_at_lengths(owner: Any, target: Target) -> Iterator[Use]:
     distinct = list[Use]()
     for length in _LENGTHS if "N" in target.symbols else _LENGTHS[:1]:
         base = _base(target, length)
-        others = [{**base, name: 2 * size} for name, size in base.items()]
-        others += [{name: 3 * size for name, size in base.items()}]
+        doubled = [{**base, name: 2 * size} for name, size in base.items()]
+        runs = [base, *doubled, {name: 3 * size for name, size in base.items()}]
         with suppress(_UnlikeCallsError):
-            first = _first_call(owner, target, base)
-            calls = [_first_call(owner, target, sizes) for sizes in others]
+            first, *others = [_first_call(owner, target, sizes) for sizes in runs]
             use = Use(
-                _fitted_each(base, first.arguments, [call.arguments for call in calls]),
-                _fitted_each(base, first.inputs, [call.inputs for call in calls]),
+                _fitted_each(base, first.arguments, [call.arguments for call in others]),
+                _fitted_each(base, first.inputs, [call.inputs for call in others]),
             )
             if use not in distinct:
                 distinct.append(use)
@@ -153,7 +146,7 @@ def _reach_module(owner: Any, model: Any, request: Request, target: Target) -> T
     error = fails(target)
     if error is None:
         return target
-    tries = Tries(partial(of_class, model), request, model, fails, _REPAIRS, _SECONDS)
+    tries = Tries(partial(of_class, model), request, model, fails, _REPAIRS)
     return tries.until_one_runs(target, error) or target
 
 
@@ -163,8 +156,7 @@ def _base(target: Target, length: int) -> dict[str, int]:
 
 def _run(owner: Any, target: Target, sizes: Mapping[str, int]) -> Any:
     """Run a model up to its call of the owner: return that, or an error, or another end."""
-    calls = list[Use]()
-    with _watched(owner, calls.append):
+    with _watched(owner) as calls:
         ended = outcome(target, sizes, training=False, most=_OPERATIONS)
     return calls[0] if calls else ended
 
@@ -181,19 +173,19 @@ def _first_call(owner: Any, target: Target, sizes: Mapping[str, int]) -> Use:
 
 
 @contextmanager
-def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
-    """Report a call of an ``owner`` module inside to ``see``, and end the run there.
+def _watched(owner: Any) -> Iterator[list[Use]]:
+    """Yield a list that gets the call of an ``owner`` module, which ends the run.
 
     Modules of the owner's file keep the arguments that they are built with.
     """
-    call = owner.forward
+    calls, call = list[Use](), owner.forward
 
     @wraps(call)
     def called(self: Any, *args: Any, **named: Any) -> Any:
         if type(self) is not owner:
             return call(self, *args, **named)
         inputs = _arguments_by_name(call, self, args, named)
-        see(Use(_leaves(self.__dict__.get(_ARGUMENTS, {})), _leaves(inputs)))
+        calls.append(Use(_leaves(self.__dict__.get(_ARGUMENTS, {})), _leaves(inputs)))
         raise _CalledError
 
     kinds = [kind for kind in names_around(owner).values() if _is_module(kind)]
@@ -202,7 +194,7 @@ def _watched(owner: Any, see: Callable[[Use], None]) -> Iterator[None]:
             if kind.__module__ == owner.__module__ and "__init__" in vars(kind):
                 stack.enter_context(patch.object(kind, "__init__", _storing_init(kind.__init__)))
         stack.enter_context(patch.object(owner, "forward", called))
-        yield
+        yield calls
 
 
 def _storing_init(build: Any) -> Any:
@@ -323,25 +315,19 @@ def _product(base: Mapping[str, int], first: int, others: list[int]) -> str:
 
 
 def _text(share: Fraction, lines: list[tuple[str, Fraction]]) -> str:
-    if len(lines) == 1:  # a line is shown as one
-        name, offset = lines[0]
-        constant = share * offset
-        if constant.denominator != 1:
-            raise _UnlikeCallsError
-        return _times(share, [name]) + _signed(constant)
-    if any(offset.denominator != 1 for _, offset in lines):
+    """Return a share of a product of lines; one line has no brackets: ``2*N - 1``."""
+    import sympy
+
+    constants = [share * lines[0][1]] if len(lines) == 1 else [offset for _, offset in lines]
+    if any(constant.denominator != 1 for constant in constants):
         raise _UnlikeCallsError
     order = sorted(lines, key=lambda x: DEFAULT.index(x[0]) if x[0] in DEFAULT else 9)
-    return _times(share, [f"({n}{_signed(o)})" if o else n for n, o in order])
-
-
-def _signed(number: Fraction) -> str:
-    return f" {'+' if number > 0 else '-'} {abs(number)}" if number else ""
-
-
-def _times(share: Fraction, factors: list[str]) -> str:
-    number = [str(share.numerator)] if share.numerator != 1 else []
-    return "*".join(number + factors) + (f"/{share.denominator}" if share.denominator != 1 else "")
+    factors = [sympy.Symbol(name) + offset for name, offset in order]
+    if len(factors) == 1:
+        return str(sympy.expand(share * factors[0]))
+    texts = [f"({factor})" if factor.args else str(factor) for factor in factors]
+    # symbols that do not commute stay in this order
+    return str(sympy.Mul(share, *(sympy.Symbol(text, commutative=False) for text in texts)))
 
 
 def _repair(owner: Any, request: Request, use: Use) -> Repair:
@@ -365,12 +351,9 @@ def _as_argument(value: Any) -> Any:
     return value
 
 
-def _as_input(value: Any) -> Any:
+def _as_input(value: Any) -> str:
     """Return a value as ``--input`` takes it; "" for an object that nobody can type."""
     if isinstance(value, Shape):
-        dims = ", ".join(value.sizes) + ("," if len(value.sizes) == 1 else "")
-        return f"{dims or '()'} {value.dtype}".strip()
-    if isinstance(value, Expression):
-        return f"={value.text}"
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return repr(value) if plain else ""
+        return Input("", tuple(map(Expression, value.sizes)), value.dtype).text
+    plain = value is None or isinstance(value, bool | int | float | str | Expression)
+    return Input("", value=value, literal=True).text if plain else ""

@@ -27,7 +27,7 @@ from attnprof.trace.request.signatures import (
     plain_value,
 )
 from attnprof.trace.request.target import EVEN, Target, at, base_of
-from attnprof.trace.request.texts import Named, as_size, parse_inputs
+from attnprof.trace.request.texts import Named, as_size
 
 #: Messages about one number where a pair is needed.
 _NO_PAIR = r"'int' object (is not|has no)|object of type 'int'|iterable|unpack"
@@ -40,6 +40,8 @@ _MASKS_OF = {name for name, usual in INPUTS.items()
              if usual == "None" and not re.search("past|cache|state", name)}  # fmt: skip
 #: Guesses changed at once, at most.
 _MOST_CHANGES = 5
+#: Processor seconds for all tries.
+_SECONDS = 8.0
 #: A request made ready to run.
 Build = Callable[[Request], Target]
 
@@ -181,10 +183,9 @@ def _wider(failed: Failed) -> Iterator[Repair]:
     for times in (2, 3):
         if re.search(rf"\b{wide}\b.*\b{times * wide}\b", failed.text):
             for item in failed.guessed_inputs.values():
-                dims = [dim.text for dim in item.dims]
-                if dims[-1:] == [failed.width]:
-                    dims[-1] = f"{times}*{failed.width}"
-                    yield Repair(inputs={item.name: ", ".join(dims)})
+                if item.text.endswith(f", {failed.width}"):
+                    start = item.text.removesuffix(failed.width)
+                    yield Repair(inputs={item.name: f"{start}{times}*{failed.width}"})
 
 
 def _of_another_width(failed: Failed, name: str, usual: str) -> str:
@@ -263,14 +264,14 @@ def _heads(failed: Failed) -> Iterator[Repair]:
 def _with_class(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with one token more than an image has: that of the class."""
     for item in failed.guessed_inputs.values():
-        if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
+        if tokens := re.search(r"B, (\w+\*\w+), ", item.text):
             yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {failed.width}"})
 
 
 def _numbers_said(failed: Failed) -> Iterator[Repair]:
     """Yield inputs with a number of the message for the length or the width."""
-    bodies = {name: item.spelled.partition(": ")[2]
-              for name, item in failed.guessed_inputs.items() if not item.literal}  # fmt: skip
+    inputs = failed.guessed_inputs.items()
+    bodies = {name: item.text for name, item in inputs if not item.literal}
     width, input_sizes = at(as_size(failed.width), failed.sizes), failed.input_sizes
     numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
     for number in [n for n in numbers if 4 < n < 5000 and n not in input_sizes][:4]:
@@ -325,8 +326,7 @@ def repairs_of(failed: Failed) -> Iterator[Repair]:
 class Tries:
     """Changes of a request's guesses, tried until one target does not fail; ``changes`` has them.
 
-    ``fails`` returns what a target raises, or None. There are at most ``most`` tries, in
-    ``seconds`` of processor time.
+    ``fails`` returns what a target raises, or None. There are at most ``most`` tries.
     """
 
     build: Build
@@ -334,7 +334,6 @@ class Tries:
     subject: Any
     fails: Callable[[Target], Exception | None]
     most: int
-    seconds: float
     changes: list[Repair] = field(default_factory=list)
 
     def until_one_runs(self, first: Target, error: Exception) -> Target | None:
@@ -346,7 +345,7 @@ class Tries:
         """
         root = Failed(self.subject, self.request, first, error, first)
         waiting = [(root, repairs_of(root))]
-        end = time.process_time() + self.seconds
+        end = time.process_time() + _SECONDS
         while waiting and len(self.changes) < self.most and time.process_time() < end:
             failed, repairs = waiting[0]
             repair = next(repairs, None)
@@ -365,7 +364,7 @@ class Tries:
     def _run(self, change: Repair, first: Target) -> Target | Failed | None:
         """Return a change's target, or its failure if it does not run; None if none is built."""
         try:
-            target = self.build(self.request.with_guesses(change.args, parse_inputs(change.inputs)))
+            target = self.build(self.request.with_guesses(change.args, change.inputs))
         except AttnprofError:
             return None
         error = self.fails(target)

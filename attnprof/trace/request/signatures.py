@@ -54,37 +54,28 @@ _ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_hea
 #: The number of experts that is guessed if the default is larger.
 FEW = "16"
 #: Values for required arguments that are no sizes, with patterns of their names.
-_VALUES: dict[str, tuple[Any, str]] = {
-    "place": (0, r"(layer|block)_?(idx|index|id|number|num|i)|idx|layer_n|layer"),
-    "share": (0.0, r".*drop(out)?(_?(rate|prob|p|path))?|.*_pdrop|p"),
-    "epsilon": (1e-5, r".*eps(ilon)?"),
-    "bias": (True, r".*bias|batch_first"),
-    "flag": (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
-    "ratio": (4, r"(mlp|ffn|attention|attn|squeeze)_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
-    "reduction": (2, r"((\w+_)?(sr|reduction)_(ratio|factor)|reduction)"),
-    "image": (224, r"(img|image)_size|input_resolution"),
-    "patch": (16, r"patch_size|patch_len"),
-    "window": (7, r"(window|partition)(_size)?|win_size"),
-    "grid": (
-        (14, 14),
-        r"(feat|feature|fmap|map|grid|token)_(size|shape)|((in|out)put_)?resolution",
-    ),
-    "kernel": (
-        3,
-        r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel",
-    ),
-    "stride": (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
-    "classes": (10, r"num_(classes|labels)|n_classes|nb_classes"),
-    "block": (
-        16,
-        r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features|num_pixel",
-    ),
-    "frequencies": (64, r"(num_)?freq_bands|max_freq"),
-    "attention": ("global", r"attention_type"),
-    "norm": (Named("torch.nn:LayerNorm"), r"norm_(layer|cls|class)"),
-    "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
-    "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
-}
+_VALUES: tuple[tuple[Any, str], ...] = (
+    (0, r"(layer|block)_?(idx|index|id|number|num|i)|idx|layer_n|layer"),
+    (0.0, r".*drop(out)?(_?(rate|prob|p|path))?|.*_pdrop|p"),
+    (1e-5, r".*eps(ilon)?"),
+    (True, r".*bias|batch_first"),
+    (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
+    (4, r"(mlp|ffn|attention|attn|squeeze)_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
+    (2, r"((\w+_)?(sr|reduction)_(ratio|factor)|reduction)"),
+    (224, r"(img|image)_size|input_resolution"),
+    (16, r"patch_size|patch_len"),
+    (7, r"(window|partition)(_size)?|win_size"),
+    ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|((in|out)put_)?resolution"),
+    (3, r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
+    (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
+    (10, r"num_(classes|labels)|n_classes|nb_classes"),
+    (16, r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features|num_pixel"),
+    (64, r"(num_)?freq_bands|max_freq"),
+    ("global", r"attention_type"),
+    (Named("torch.nn:LayerNorm"), r"norm_(layer|cls|class)"),
+    (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
+    ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
+)
 #: An annotation of a list.
 _LISTED = re.compile(r"(typing\.)?(list|sequence)\[", re.IGNORECASE)
 #: Arguments for the number of a layer in its model.
@@ -170,7 +161,7 @@ def context_widths(arguments: Mapping[str, Any]) -> list[int]:
 def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
     """Return a value for a required argument that is no size, in a tuple; () for none."""
     kind = str(getattr(item.annotation, "__name__", item.annotation))
-    for value, pattern in _VALUES.values():
+    for value, pattern in _VALUES:
         if re.fullmatch(pattern, name.lower()) and not (kind == "int" and type(value) is bool):
             return (_as_annotated(value, item),)
     if "None" in kind or "Optional" in kind:

@@ -169,15 +169,18 @@ class Input:
     literal: bool = False
 
     @property
-    def spelled(self) -> str:
-        """The input as typed: ``x: B, N, h*d``, ``mask: N, N bool``, ``causal: True``."""
+    def text(self) -> str:
+        """The value as typed: ``B, N, h*d``, ``N, N bool``, ``True``, ``=H``."""
         if self.literal:
-            size = isinstance(self.value, Expression)
-            value = f"={self.value.text}" if size else repr(self.value)
-            return f"{self.name}: {value}"
+            return f"={self.value}" if isinstance(self.value, Expression) else repr(self.value)
         dims = ", ".join(dim.text for dim in self.dims)
         body = f"{dims}," if len(self.dims) == 1 else dims or "()"
-        return f"{self.name}: {body} {self.dtype}".rstrip()
+        return f"{body} {self.dtype}".rstrip()
+
+    @property
+    def spelled(self) -> str:
+        """The input as ``--input`` takes it: ``x: B, N, h*d``."""
+        return f"{self.name}: {self.text}"
 
     def make(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
         """Return the tensor (zeros: values do not matter) or the plain value."""

@@ -26,7 +26,6 @@ DTYPES = {
     **{name: name for name in ("int64", "int32", "int16", "int8", "uint8", "bool")},
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "int": "int32",
 }  # fmt: skip
-_FORMAT = re.compile(rf" +({'|'.join(DTYPES)})$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INPUT_HOW = (
     '--input "{}": type a name, a colon and sizes, like --input "x: B, N, h*d", with a number '
@@ -132,39 +131,38 @@ def parse_inputs(texts: Texts) -> dict[str, Input]:
     Several shapes, like ``(B, N, d), (B, M, d)``, are a tuple of tensors: ``name.0``, ``name.1``.
     Raises :class:`RequestError` for anything else.
     """
-    groups = (_inputs(name, value) for name, value in _pairs(texts, ":", INPUT_HOW))
-    return {item.name: item for several in groups for item in several}
+    pairs = _pairs(texts, ":", INPUT_HOW)
+    return {item.name: item for name, value in pairs for item in _inputs(name, value)}
 
 
 def _inputs(name: str, value: Any) -> Iterator[Input]:
-    """Yield the tensors of one argument: one, or those of a tuple, a list, a dict."""
+    """Yield the tensors or sizes of one argument: one, or those of a tuple, a list, a dict."""
+    parts = _parts(value)
+    for step, part in parts.items():
+        yield from _inputs(f"{name}{step}", part)
+    if not parts and not isinstance(value, Mapping):
+        yield _input(name, value)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return parts by their step: ``.0`` of a tuple, ``[0]`` of a list, ``.key`` of a dict."""
     if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _inputs(f"{name}.{key}", part)
-        return
+        return {f".{key}": part for key, part in value.items()}
     parts: Sequence[Any] = ()
     brackets = ""
     if isinstance(value, str):
         body, brackets = _without_brackets(value.removeprefix("="))
-        if value.startswith("="):
-            for path, piece in _by_path(name, parts_of(body), brackets):
-                yield Input(path, value=parsed(piece, f"--input {name}"), literal=True)
-            return
         pieces = [piece for piece in parts_of(body) if piece]
-        if any(map(_is_shape, pieces)) and (len(pieces) > 1 or brackets):
-            parts = pieces if len(pieces) <= MOST_SIZES else ()
+        if not brackets and len(pieces) < 2:
+            return {}
+        if value.startswith("="):
+            parts = [f"={piece}" for piece in pieces]
+        elif any(map(_is_shape, pieces)) and len(pieces) <= MOST_SIZES:
+            parts = pieces
     elif isinstance(value, tuple | list) and any(isinstance(x, tuple | list) for x in value):
         parts, brackets = value, "[" if isinstance(value, list) else "("
-    for path, part in _by_path(name, parts, brackets or "("):
-        yield from _inputs(path, part)
-    if not parts:
-        yield _input(name, value)
-
-
-def _by_path(name: str, parts: Iterable[Any], brackets: str) -> Iterator[tuple[str, Any]]:
-    """Yield parts of an argument with names: ``x[0]`` in square brackets, ``x.0`` in others."""
-    for at, part in enumerate(parts):
-        yield f"{name}[{at}]" if brackets == "[" else f"{name}.{at}" if brackets else name, part
+    step = "[{}]" if brackets == "[" else ".{}"
+    return {step.format(at): part for at, part in enumerate(parts)}
 
 
 def _without_brackets(text: str) -> tuple[str, str]:
@@ -178,7 +176,8 @@ def _without_brackets(text: str) -> tuple[str, str]:
 
 def _is_shape(piece: str) -> bool:
     """Return whether a text is sizes in brackets, perhaps with a number format."""
-    body, brackets = _without_brackets(_FORMAT.sub("", piece))
+    sizes, _, last = piece.rpartition(" ")
+    body, brackets = _without_brackets(sizes if last in DTYPES else piece)
     return bool(brackets) and len(parts_of(body)) > 1
 
 
@@ -187,6 +186,8 @@ def _input(name: str, value: Any) -> Input:
         value = ", ".join(map(str, value)) + ("," if len(value) == 1 else "")
     if not isinstance(value, str):
         return Input(name, value=value, literal=True)
+    if value.startswith("="):
+        return Input(name, value=parsed(value[1:], f"--input {name}"), literal=True)
     plain = _literal(value)
     if plain is not _NONE and not isinstance(plain, tuple):  # a shape of one size ends in ','
         return Input(name, value=plain, literal=True)

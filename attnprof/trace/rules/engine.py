@@ -18,7 +18,7 @@ from attnprof.costs import ceil_div, exact_div, floor_div, minimum
 from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 from attnprof.trace.events import KINDS, Size
-from attnprof.trace.rules.attention import backward_counts, forward_counts
+from attnprof.trace.rules.attention import backward_counts, forward_counts, triangle
 from attnprof.trace.rules.table import UNREAD, rules
 from attnprof.trace.rules.units import (
     COPIED,
@@ -61,13 +61,12 @@ def _prefix(kind: str, width: Size, tokens: Size) -> Size:
     if isinstance(tokens, int) and tokens == 0:
         return 0
     if kind == "window":
-        side = minimum(tokens, width)
-        return exact_div(side * (side + 1), 2) + (tokens - side) * width
+        return triangle(tokens, width)
     if kind == "chunk":
         whole = floor_div(tokens, width)
         rest = tokens - width * whole
         return exact_div(whole * width * (width + 1) + rest * (rest + 1), 2)
-    return exact_div(tokens * (tokens + 1), 2)
+    return triangle(tokens, tokens)
 
 
 def _sizes(call: Any) -> list[Size]:

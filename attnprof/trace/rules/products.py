@@ -103,9 +103,15 @@ def _convolved_backward(_out: Any, call: Any) -> Counts:
     return once * to_input + once * to_weight + sums(grad) * numel(grad) * to_bias
 
 
-def _averaged(a: Any, taps: Size | None) -> Counts | None:
+def _means(means: Any, kernel: Any) -> Counts:
     """Count a sum over each window and a division; windows that padding cuts count in full."""
-    return None if taps is None else sums(a) * taps + D * numel(a)
+    return (sums(means) * product(kernel) + D) * numel(means)
+
+
+def _adaptive_means(means: Any, a: Any, dims: int) -> Counts | None:
+    """Count a sum over each window of the last dimensions, and a division."""
+    taps = _adaptive_taps(a, means.shape[-dims:])
+    return None if taps is None else sums(means) * taps + D * numel(means)
 
 
 def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
@@ -185,19 +191,14 @@ rules(
         "conv_tbc": lambda out, c: (
             macs(out) * numel(out) * product(c.weight.shape[:2]) + sums(out) * numel(out)
         ),
-        "avg_pool2d avg_pool3d": lambda out, c: _averaged(out, product(c.kernel_size) * numel(out)),
-        "avg_pool2d_backward avg_pool3d_backward": lambda _, c: (
-            _averaged(c.grad_output, product(c.kernel_size) * numel(c.grad_output))
+        "avg_pool2d avg_pool3d": lambda out, c: _means(out, c.kernel_size),
+        "avg_pool2d_backward avg_pool3d_backward": (
+            lambda _, c: _means(c.grad_output, c.kernel_size)
         ),
-        "_adaptive_avg_pool2d _adaptive_avg_pool3d": lambda out, c: (
-            _averaged(out, _adaptive_taps(c.self, c.output_size))
-        ),
-        "_adaptive_avg_pool2d_backward": lambda _, c: (
-            _averaged(c.grad_output, _adaptive_taps(c.self, c.grad_output.shape[-2:]))
-        ),
-        "_adaptive_avg_pool3d_backward": lambda _, c: (
-            _averaged(c.grad_output, _adaptive_taps(c.self, c.grad_output.shape[-3:]))
-        ),
+        "_adaptive_avg_pool2d": lambda out, c: _adaptive_means(out, c.self, 2),
+        "_adaptive_avg_pool3d": lambda out, c: _adaptive_means(out, c.self, 3),
+        "_adaptive_avg_pool2d_backward": lambda _, c: _adaptive_means(c.grad_output, c.self, 2),
+        "_adaptive_avg_pool3d_backward": lambda _, c: _adaptive_means(c.grad_output, c.self, 3),
         "max_pool1d max_pool2d_with_indices max_pool3d_with_indices": lambda out, c: (
             OTHER * numel(first_of(out)) * product(several("kernel_size", c.kernel_size))
         ),

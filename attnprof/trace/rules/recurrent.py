@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._decomp import decompositions
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import rules
@@ -54,7 +53,8 @@ def forward(x: Any, *args: Any) -> tuple[Any, ...]:
 
 def backward(x: Any, *args: Any) -> tuple[Any, ...]:
     """Return shapes of gradients of the input, of weights and biases, and of the first states."""
-    likes = (x, *args[:4], args[4], args[5])
+    bias = args[0].new_empty(args[0].shape[0])  # also where there is none
+    likes = (x, *args[:2], bias, bias, args[4], args[5])
     return tuple(torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes)
 
 
@@ -123,15 +123,17 @@ def lstm_function(_input: Any, hx: Any, params: Any) -> Any:
     numbers = {x.dtype for x in (_input, *hx, *(w for group in params for w in group))}
     in_onednn = torch._C._get_mkldnn_enabled() and numbers == {torch.float32}
     whole = in_onednn and hx[0].size(2) == hx[1].size(2)
-    return _layer if whole else decompositions.one_layer_lstm
+    return _layer if whole else partial(_steps, hidden_fn=_lstm_step)
 
 
 def _layer(x: Any, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> Any:
     """Run the operation of a layer; torch's code would make a number of its symbolic width."""
-    w = params if has_biases else [*params, *(x.new_zeros(w.shape[0]) for w in params)]
+    # in place of biases torch makes zeros as large as weights, the last ones first
+    zeros = () if has_biases else [torch.zeros(w.shape, dtype=w.dtype) for w in params[::-1]]
     first = [state.contiguous() for state in hidden]
     how: Any = (reverse, [], _LSTM, 0, 1, has_biases, False, False, False)
-    y, h, c, _ = torch.ops.aten.mkldnn_rnn_layer.default(x.contiguous(), *w, *first, *how)
+    w = *params, *zeros[::-1]
+    y, h, c, _ = torch.ops.aten.mkldnn_rnn_layer.default(x, *w, *first, *how)
     return y, (h, c)
 
 
@@ -140,10 +142,18 @@ _linear, _split = torch.ops.aten.linear, torch.ops.aten.unsafe_split
 
 
 def _lstm_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
-    gates = _linear(hx[0], w_h, b_h).add_(_linear(x, w, b))
-    into, kept, new, out = _split(gates, w_h.shape[1], 1)
+    return _gated(_linear(hx[0], w_h, b_h).add_(_linear(x, w, b)), hx[1])
+
+
+def _lstm_step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any, w_out: Any = None) -> Any:
+    hidden, cell = _gated(_linear(hx[0], w_h, b_h).add_(x), hx[1])
+    return hidden if w_out is None else hidden.matmul(w_out.t()), cell
+
+
+def _gated(gates: Any, before: Any) -> Any:
+    into, kept, new, out = _split(gates, before.shape[1], 1)
     into, kept, new, out = into.sigmoid_(), kept.sigmoid_(), new.tanh_(), out.sigmoid_()
-    cell = (kept * hx[1]).add_(into * new)
+    cell = (kept * before).add_(into * new)
     return out * cell.tanh(), cell
 
 
@@ -188,25 +198,32 @@ def _steps(
     x: Any, hidden: Any, params: Any, has_biases: bool, hidden_fn: Any, reverse: bool = False,
     keepalive: Any = None,
 ) -> Any:  # fmt: skip
-    w, w_h, b, b_h = params if has_biases else (*params, None, None)
+    w, w_h, *more = params
+    b, b_h, *projection = more if has_biases else (None, None, *more)
     keepalive = {} if keepalive is None else keepalive
     keepalive["inputs"] = _linear(x, w, b).unbind(0)
     states = keepalive[reverse] = []
     for step in keepalive["inputs"][::-1] if reverse else keepalive["inputs"]:
-        hidden = hidden_fn(step, hidden, w, b, w_h, b_h)
-        states.append(hidden)
+        hidden = hidden_fn(step, hidden, w, b, w_h, b_h, *projection)
+        states.append(hidden[0] if isinstance(hidden, tuple) else hidden)
     return torch.stack(states[::-1] if reverse else states, 0), hidden
 
 
-def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> Any:
-    """Run one layer in one direction or both, whose tensors are held until they are joined."""
+def _layer_of(
+    layer_fn: Any, x: Any, hidden: Any, params: Any, has_biases: bool, kept: dict[Any, Any]
+) -> Any:
+    """Run one layer in one direction or both, whose tensors are held until they are joined.
+
+    oneDNN's are ``kept`` until the next layer has results of its own.
+    """
     if len(hidden) == 1:
-        y, end = layer_fn(x, hidden[0], params[0], *rest)
+        y, end = layer_fn(x, hidden[0], params[0], has_biases)
         return y, [end]
+    outputs = {} if isinstance(layer_fn, partial) else kept
     arguments: Any = {"keepalive": {}} if isinstance(layer_fn, partial) else {}
-    forth, end = layer_fn(x, hidden[0], params[0], *rest, **arguments)
-    back, start = layer_fn(x, hidden[1], params[1], *rest, reverse=True, **arguments)
-    return torch.cat([forth, back], -1), [end, start]
+    outputs[False], end = layer_fn(x, hidden[0], params[0], has_biases, **arguments)
+    outputs[True], start = layer_fn(x, hidden[1], params[1], has_biases, reverse=True, **arguments)
+    return torch.cat([outputs[False], outputs[True]], -1), [end, start]
 
 
 def _layers(
@@ -214,9 +231,12 @@ def _layers(
     train: bool, bidirectional: bool, batch_first: bool, layer_fn: Any,
 ) -> Any:  # fmt: skip
     x, ends, directions = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
+    kept: dict[Any, Any] = {}
+    if layer_fn is _layer:
+        kept["input"] = x = x.contiguous()
     for first in range(0, directions * num_layers, directions):
         span = slice(first, first + directions)
-        x, last = _layer_of(layer_fn, x, hidden[span], params[span], has_biases)
+        x, last = _layer_of(layer_fn, x, hidden[span], params[span], has_biases, kept)
         ends += last
         if train and dropout and span.stop < directions * num_layers:
             x = torch.dropout(x, dropout, train=True)

@@ -5,7 +5,7 @@ Mean and variance count by their definition (``moments``).
 
 from typing import Any
 
-from attnprof.costs import minimum
+from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import (
     addressed,
@@ -148,9 +148,9 @@ rules(
 
 # -- layers that normalise, as torch's CPU kernels compute them --------------------------
 def _rows(call: Any) -> tuple[Size, Size]:
-    """Return entries, and rows: entries over those of the normalised shape, exactly."""
-    n, width = numel(call.input), product(call.normalized_shape)
-    return n, n // width if isinstance(n, int) and isinstance(width, int) else n / width
+    """Return entries, and rows: entries over those of the normalised shape."""
+    n = numel(call.input)
+    return n, exact_div(n, product(call.normalized_shape))
 
 
 def _groups(call: Any) -> tuple[Size, Size, Size]:

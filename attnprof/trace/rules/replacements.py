@@ -231,6 +231,28 @@ def _as_a_product(*args: Any, **_kwargs: Any) -> Any:
     return aten.mul.Tensor(*(x for x in args if isinstance(x, torch.Tensor)))
 
 
+def _entry_by_entry(x: Any, *_args: Any) -> Any:
+    """Return a result laid out as its operand; torch's own runs others under symbolic sizes."""
+    return torch.empty_like(x)
+
+
+def _folded(columns: Any, *args: Any) -> Any:
+    """Return an image in the storage that torch takes for it: as large as its columns."""
+    image = aten.col2im.default(columns, *args)
+    if image.numel() > columns.numel():
+        return image
+    return columns.new_empty(columns.shape).as_strided(image.shape, image.stride())
+
+
+def pooled(
+    x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
+) -> Any:
+    """Return maxima of a line as those of an image of one row; torch's own fixes sizes."""
+    pairs = (1, size), (1, stride or size), (0, padding), (1, dilation)
+    rows = [[one, *([each] if isinstance(each, int) else each)] for one, each in pairs]
+    return aten.max_pool2d_with_indices.default(x.unsqueeze(-2), *rows, ceil_mode)[0].squeeze(-2)
+
+
 def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) -> Replacement:
     """Return an operation whose results lie as for contiguous operands, as CPU kernels make them.
 
@@ -241,7 +263,9 @@ def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) 
         tensors = (x if isinstance(x, torch.Tensor) else None for x in args)
         rows = (x if y is None else torch.empty_like(y, memory_format=memory_format(y))
                 for x, y in zip(args, tensors, strict=True))  # fmt: skip
-        return getattr(aten, name).default(*rows, **kwargs)
+        without_moments = name == "_native_batch_norm_legit" and isinstance(args[3], bool)
+        packet = getattr(aten, name)
+        return (packet.no_stats if without_moments else packet.default)(*rows, **kwargs)
 
     return in_rows
 
@@ -276,8 +300,15 @@ STAND_INS: dict[str, Replacement] = {
     },
     **{
         f"{name}_backward": _as_a_product
-        for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
+        for name in (
+            "softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit", "softshrink",
+            "hardshrink",
+        )
     },
+    "softshrink": _entry_by_entry,
+    "hardshrink": _entry_by_entry,
+    "col2im": _folded,
+    "max_pool1d": pooled,
     "embedding": _embedding,
     "_masked_softmax": lambda scores, *_args: scores.new_empty(scores.shape),
     "_log_softmax_backward_data": lambda _, out, *args: aten._log_softmax_backward_data.default(
@@ -318,10 +349,9 @@ def _plain_of(func: Any) -> Any:
     schema = getattr(func, "_schema", None)  # an operation of higher order has none
     if schema is None or [item.name for item in schema.arguments if item.is_out] != ["out"]:
         return None
-    packet = func.overloadpacket
+    packet, inputs = func.overloadpacket, _inputs_of(func)
     others = (getattr(packet, name) for name in packet.overloads())
-    others = (other for other in others if other is not func)
-    return next((other for other in others if _inputs_of(other) == _inputs_of(func)), None)
+    return next((x for x in others if x is not func and _inputs_of(x) == inputs), None)
 
 
 def _inputs_of(func: Any) -> list[tuple[str, str]]:

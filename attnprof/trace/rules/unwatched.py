@@ -23,6 +23,7 @@ from torch._C import _current_autograd_node
 from torch.nn import functional
 from torch.utils import _python_dispatch
 
+from attnprof.trace.rules import replacements
 from attnprof.trace.rules.table import tensors_in
 
 aten = torch.ops.aten
@@ -86,7 +87,9 @@ class Watch:
             meets = isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim()
             # the engine reuses a gradient that nobody else holds
             meets &= by_engine and _holders(args[0]) == self._engine_only
-            placed = adds or (meets and _node_name() not in _SUMMING)
+            node = _current_autograd_node()
+            sums = node is not None and node.name() in _SUMMING
+            placed = adds or (meets and not sums)
         else:
             new = by_engine and func in _PLACING and zeros == args[0].untyped_storage()._cdata
             placed = new or (by_engine and self._continues(func, args))
@@ -108,11 +111,6 @@ class Watch:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
             self._node_storages |= {x.untyped_storage()._cdata for x in tensors_in(out)}
-
-
-def _node_name() -> str:
-    node = _current_autograd_node()
-    return "" if node is None else str(node.name())
 
 
 def _trains(tensor: Any) -> bool:
@@ -198,8 +196,12 @@ def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
         mode = _python_dispatch._get_current_dispatch_mode()
         transformed = torch._C._functorch.maybe_current_level() is not None
+        symbolic = any(isinstance(size, torch.SymInt) for size in x.shape)
         if transformed or _trains(x) or not getattr(mode, "records", False):
-            return function(x, *args, **kwargs)
+            by_rows = symbolic and not transformed
+            return (
+                replacements.pooled(x, *args, **kwargs) if by_rows else function(x, *args, **kwargs)
+            )
         with _python_dispatch._pop_mode_temporarily() as recorder:
             return recorder.__torch_dispatch__(aten.max_pool1d.default, (), (x, *args), kwargs)
 

@@ -18,10 +18,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
+from attnprof.costs import exact_div
 from attnprof.trace.events import Size
 from attnprof.trace.rules import name_of, tensors_in
-from attnprof.trace.rules.workspaces import is_mask, words
-from attnprof.trace.sizes import expected_bytes, nbytes, product, size_of
+from attnprof.trace.rules.workspaces import is_mask, rows_of, words
+from attnprof.trace.sizes import expected_bytes, nbytes, size_of
 
 #: Most entries of a tensor whose values are followed, and of one with places of keys that each
 #: token selects: no model has as many experts as ``MOST_EXPERTS``.
@@ -141,15 +142,12 @@ def _as_number(size: Any) -> Any:
     return size.node.hint if isinstance(size, _SYMBOLIC) else size
 
 
-def _plain_arguments(value: Any) -> Any:
-    """Return arguments with values for tensors and numbers for sizes."""
-    of_tensor = tree_map_only(torch.Tensor, lambda x: _values_of(x).values, value)  # type: ignore[union-attr]
-    return tree_map_only(_SYMBOLIC, _as_number, of_tensor)
-
-
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return an operation's result for known values and numbers as sizes."""
+    given = tree_map_only(torch.Tensor, lambda x: _values_of(x).values, (args, kwargs))  # type: ignore[union-attr]
+    args, kwargs = tree_map_only(_SYMBOLIC, _as_number, given)
     with unset_fake_temporarily(), torch.no_grad():
-        return func(*_plain_arguments(args), **_plain_arguments(kwargs))
+        return func(*args, **kwargs)
 
 
 def _blank(name: str, out: Any) -> Any:
@@ -158,19 +156,24 @@ def _blank(name: str, out: Any) -> Any:
         return fill([_as_number(n) for n in out.shape], dtype=out.dtype)
 
 
+def _choice_dim(name: str, args: Any, kwargs: Any) -> int | None:
+    """Return the dimension along which an operation chooses among real numbers, or None."""
+    if name not in _CHOICES or not args[0].is_floating_point() or not args[0].dim():
+        return None
+    place = 2 if name == "topk" else 1
+    default = None if name in ("argmax", "max") else -1
+    dim = kwargs.get("dim", args[place] if len(args) > place else default)
+    return dim % args[0].dim() if isinstance(dim, int) else None
+
+
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
     """Return the indices of a choice, its route, and values that spread it evenly; else None."""
-    if name not in _CHOICES or not args or not args[0].is_floating_point():
+    dim, results = _choice_dim(name, args, kwargs), tensors_in(out)
+    if dim is None or (name != "argmax" and len(results) != 2):
         return None
-    first, results = args[0], tensors_in(out)
-    positional = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
-    default = None if name in ("argmax", "max") else -1
-    dim = kwargs.get("dim", positional[0] if positional else default)
-    if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
-        return None
-    indices, dim = results[-1], dim % first.dim()
-    experts, shape = first.shape[dim], list(map(_as_number, indices.shape))
-    keeps_dim = indices.dim() == first.dim()
+    scores, indices = args[0], results[-1]
+    experts, shape = scores.shape[dim], list(map(_as_number, indices.shape))
+    keeps_dim = indices.dim() == scores.dim()
     each = shape.pop(dim) if keeps_dim else 1
     selects_keys = _as_number(experts) > MOST_EXPERTS
     if prod(shape) * each > (MOST_SELECTED if selects_keys else MOST):
@@ -258,18 +261,13 @@ def as_with_values(routing: Routing | None) -> Iterator[None]:
         if values is None or routing is None:
             return as_list(tensor)
         routing.use(values.route)
-        return _as_list(values)
+        with unset_fake_temporarily():  # torch runs no operation for it
+            numbers = values.values.tolist()
+        return tree_map_only(int, lambda n: _as_rows(n, values.route), numbers)
 
     hot = patch.object(torch.nn.functional, "one_hot", _one_hot())
     with hot, patch.object(FakeTensor, "tolist", tolist):
         yield
-
-
-def _as_list(tensor_values: _KnownValues) -> Any:
-    """Return values as a list of Python numbers; torch runs no operation for it."""
-    with unset_fake_temporarily():
-        values = tensor_values.values.tolist()
-    return tree_map_only(int, lambda n: _as_rows(n, tensor_values.route), values)
 
 
 def _checked_classes(ids: Any, classes: Any) -> Iterator[int]:
@@ -302,7 +300,7 @@ def _one_hot() -> Callable[..., Any]:
 # A loop over experts multiplies the rows of each by weights of its own. Under even routing few rows
 # are spread over as many experts as they can meet, while random choices meet some of them twice:
 # of 8 experts 2 rows that choose 2 each meet 8·(1 - (6/8)²) = 3.5, not 4. So tensors made of chosen
-# places are marked with the choice; ``_unread_bytes`` says what a product leaves unread on average.
+# places are marked with the choice, by which ``Choices.unread`` knows what a product leaves unread.
 #: Operations that give some rows of their operand, or rows that an operand of indices picks.
 _PICKS = words("""
     index index_select embedding gather masked_select split split_with_sizes unbind slice select
@@ -324,27 +322,6 @@ def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
             setattr(result, _ROWS, route)
 
 
-def _unread_bytes(rows: Any, weights: Any) -> tuple[Size, Route | None]:
-    """Return the bytes of weights that a product leaves unread on average, and by which choice.
-
-    Products whose rows are not the share of one expert leave no bytes unread.
-    """
-    route: Route | None = getattr(rows, _ROWS, None)
-    if route is None or not isinstance(experts := size_of(route.experts), int):
-        return 0, None
-    number = _as_number(route.rows)
-    shares = {number // experts, -(-number // experts)}
-    if not rows.dim() or _as_number(rows.shape[0]) not in shares:
-        return 0, None
-    total = size_of(route.rows)
-    tokens = total // route.each if isinstance(total, int) else total / route.each
-    met, whole = min(number, experts), nbytes(weights)
-    if met == experts:
-        return whole - expected_bytes(whole, experts, route.each, tokens), route
-    # each expert that is met stands for some of those that are not
-    return whole - -(-expected_bytes(whole * experts, experts, route.each, tokens) // met), route
-
-
 # -- how many experts each token chooses -------------------------------------------------
 class Choices:
     """The number of rows that last chose among each number of experts, and ``notes`` on them.
@@ -362,13 +339,8 @@ class Choices:
         name = name_of(func).removeprefix("aten.")
         if self._routed:
             _follow_rows(name, tensors_in((args, kwargs)), tensors_in(out))
-        if name not in _CHOICES or not args[0].is_floating_point():
-            return
-        scores, place = args[0], 2 if name == "topk" else 1
-        dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-        if scores.dim() and isinstance(dim, int):
-            others = [size for n, size in enumerate(scores.shape) if n != dim % scores.dim()]
-            self._rows[size_of(scores.shape[dim])] = product(others)
+        if (dim := _choice_dim(name, args, kwargs)) is not None:
+            self._rows[size_of(args[0].shape[dim])] = rows_of(args[0], dim)
 
     def each(self, experts: Size, choices: Size) -> int:
         """Return how many experts each row has chosen, if all rows together chose ``choices``.
@@ -384,11 +356,24 @@ class Choices:
         return each
 
     def unread(self, rows: Any, weights: Any) -> Size:
-        """Return the bytes of an expert's weights that a product of its rows leaves unread."""
-        unread, route = _unread_bytes(rows, weights) if self._routed else (0, None)
-        if route is not None:
-            self._note(size_of(route.experts), route.each)
-        return unread
+        """Return the bytes of an expert's weights that its rows' product leaves unread on average.
+
+        Products whose rows are not the share of one expert leave no bytes unread.
+        """
+        route: Route | None = getattr(rows, _ROWS, None)
+        experts = size_of(route.experts) if route and rows.dim() else None
+        if route is None or not isinstance(experts, int):
+            return 0
+        number = _as_number(route.rows)
+        if _as_number(rows.shape[0]) not in (number // experts, -(-number // experts)):
+            return 0
+        self._note(experts, route.each)
+        tokens = exact_div(size_of(route.rows), route.each)
+        met, whole = min(number, experts), nbytes(weights)
+        if met == experts:
+            return whole - expected_bytes(whole, experts, route.each, tokens)
+        # each expert that is met stands for some of those that are not
+        return whole - -(-expected_bytes(whole * experts, experts, route.each, tokens) // met)
 
     def _note(self, experts: Size, each: int) -> None:
         note = (

@@ -42,7 +42,7 @@ _LAYERS = str(torch.nn.__path__[0])
 #: The file that starts a run: frames below it are not the user's either.
 _START = str(Path(__file__).with_name("runs.py"))
 
-#: Whether the storage behind a weak reference is gone.
+#: Whether the storage of a key is gone, whose weak reference has that address, too.
 _expired = torch.UntypedStorage._expired
 #: ``torch.tensor(…)``: the tensor is new, though the operation only passes it on.
 _CONSTANT = torch.ops.aten.lift_fresh.default
@@ -55,7 +55,6 @@ class _LiveStorage:
     def __init__(self, tensor: Any, number: int = 0, size: Size = 0) -> None:
         self.key = key_of(tensor)
         self.reference: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self.pointer = self.reference.cdata
         self.number = number
         self.bytes = size
         self.counted: CountedOff | None = None
@@ -104,7 +103,7 @@ class Recorder(EagerMode):
             storage = _LiveStorage(tensor, 0, storage_bytes(tensor) if replaceable else 0)
             storage.was_given = True
             self._followed[storage.key] = storage
-            self._alive.update({storage.pointer: storage} if replaceable else {})
+            self._alive.update({storage.key: storage} if replaceable else {})
 
     def add(self, tensor: Any) -> None:
         """Add a tensor that no operation made: it counts as made by the next operation."""
@@ -256,11 +255,10 @@ class Recorder(EagerMode):
 
     def _died_storages(self) -> list[_LiveStorage]:
         """Return the storages that died since the operation before, and stop following them."""
-        gone = compress(self._alive, map(_expired, self._alive))
-        died = [self._alive[pointer] for pointer in gone]
-        for storage in died:
-            del self._alive[storage.pointer], self._followed[storage.key]
-        return died
+        gone = [*compress(self._alive, map(_expired, self._alive))]
+        for key in gone:
+            del self._followed[key]
+        return [self._alive.pop(key) for key in gone]
 
     def _new_storages(self, results: list[Any]) -> list[_LiveStorage]:
         """Return the storages behind results that are new, and follow them from now on."""
@@ -269,7 +267,7 @@ class Recorder(EagerMode):
             if key_of(tensor) not in self._followed:
                 self._made += 1
                 storage = _LiveStorage(tensor, self._made, storage_bytes(tensor))
-                self._followed[storage.key] = self._alive[storage.pointer] = storage
+                self._followed[storage.key] = self._alive[storage.key] = storage
                 storages.append(storage)
         return storages
 

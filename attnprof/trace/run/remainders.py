@@ -41,14 +41,6 @@ def in_whole_blocks(total: Any) -> Any:
     return total
 
 
-def node_in_blocks(node: Any) -> Any:
-    """Return a symbolic size, rewritten by ``in_whole_blocks`` if that changes it."""
-    whole = in_whole_blocks(node.expr)
-    if whole is node.expr:
-        return node
-    return sym_node.SymNode(whole, node.shape_env, node.pytype, node.hint)
-
-
 def _congruent(number: Any, block: Any) -> Any:
     """Return a shorter number with the same remainder, without whole blocks and remainders."""
     inside = {part: part.args[0] for part in number.atoms(*_REMAINDERS) if part.args[1] == block}
@@ -113,8 +105,10 @@ class Rests:
             number, *divisor = number.args
         up = isinstance(part, symbolic.CeilDiv | symbolic.CeilToInt)
         whole = self._floor(-number if up else number, divisor[0])
-        if whole is None or isinstance(part, symbolic.Mod | symbolic.PythonMod):
-            return whole if whole is None else number - whole * divisor[0]
+        if whole is None:
+            return None
+        if isinstance(part, _REMAINDERS):
+            return number - whole * divisor[0]
         return -whole if up else whole
 
     def _floor(self, number: Any, divisor: Any) -> Any | None:
@@ -141,20 +135,15 @@ class Rests:
             if any(not end.is_polynomial(rest) or sympy.degree(end, rest) > 1 for end in ends):
                 return False
             ends = [end.xreplace({rest: x}) for end in ends for x in (sympy.Integer(2), block - 1)]
-        low = {
-            s: s + (3 if s in self._sized else 2)
-            for s in set().union(*(x.free_symbols for x in ends))
-        }
+        # a block that is a size is 3 at least, as there is a rest of 2
+        sized = {block for block in self.blocks.values() if block.is_Symbol}
+        symbols = set().union(*(x.free_symbols for x in ends))
+        low = {s: s + (3 if s in sized else 2) for s in symbols}
         return all(
             factor >= 0
             for end in ends
             for factor in sympy.expand(end.xreplace(low)).as_coefficients_dict().values()
         )
-
-    @property
-    def _sized(self) -> set[Any]:
-        """Blocks that are sizes: of 3 at least, as there is a rest of 2."""
-        return {block for block in self.blocks.values() if block.is_Symbol}
 
 
 # -- classes of sizes that have one rounded quotient: N from 129 to 192 has 3 blocks of 64 --
@@ -181,18 +170,14 @@ class SizeClasses:
         new, self.looked = guards[self.looked :], len(guards)
         before = dict(self.ends)
         for guard in new:
-            self._learn_from(guard.expr)
+            if (fixed := _fixed(self.rounded(guard.expr), self.sizes)) is None:
+                continue
+            size, low, high = fixed
+            first, last = self.ends.get(size, (low, high))
+            low, high = max(low, first), min(high, last)
+            if low < high:
+                self.ends[size] = low, high
         return self.ends != before
-
-    def _learn_from(self, condition: Any) -> None:
-        fixed = _fixed(self.rounded(condition), self.sizes)
-        if fixed is None:
-            return
-        size, low, high = fixed
-        before = self.ends.get(size, (low, high))
-        low, high = max(low, before[0]), min(high, before[1])
-        if low < high:
-            self.ends[size] = low, high
 
     def named(self, name: Callable[[Any], Any]) -> "SizeClasses":
         """Return the classes with other names for the sizes."""
@@ -298,17 +283,18 @@ def once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
             return operation(one, other)
         key = operation, one._expr, other._expr, one.pytype, other.pytype
         if key not in results:
-            results[key] = node_in_blocks(operation(one, other))
+            node = operation(one, other)
+            whole = in_whole_blocks(node.expr)
+            if whole is not node.expr:
+                node = sym_node.SymNode(whole, node.shape_env, node.pytype, node.hint)
+            results[key] = node
         return results[key]
 
     return remembered
 
 
 def at_once(question: Callable[..., bool]) -> Callable[..., bool]:
-    """Return a question to a comparison, answered without torch if plainly true or false.
-
-    Most comparisons are of a size with itself.
-    """
+    """Return a question to a comparison, answered without torch if plainly true or false."""
 
     def answered(node: Any, *place: Any) -> bool:
         condition = node._expr

@@ -58,7 +58,6 @@ class Remembering(EagerMode):
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.clear()
         self._made = {} if fake and fake.shape_env is not None else _KNOWN
-        self._attributes: dict[torch.device, dict[str, Any]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -104,7 +103,9 @@ class Remembering(EagerMode):
             if not self._plain(value):
                 raise TypeError
             tensors.append(value)
-            return *_layout(value), value.is_conj(), self._device(value)
+            sizes = (*value.shape, *value.stride())
+            layout = tuple(map(_comparable, sizes)), value.dtype, value.is_conj()
+            return *layout, self._device(value)
         if isinstance(value, (list, tuple)):
             return tuple([self._layouts(x, tensors) for x in value])
         if isinstance(value, dict):
@@ -135,15 +136,12 @@ class Remembering(EagerMode):
         device = self._device(result)
         for place, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
-                return self._view(place, tensor, layout) if tensor.dtype == result.dtype else None
+                if tensor.dtype != result.dtype:
+                    return None
+                further = result.storage_offset() - tensor.storage_offset()  # wherever that begins
+                return Remembering._make_view, (place, *layout[:2], further, device)
         entries = storage.nbytes() // result.element_size()
         return Remembering._new, (entries, layout, result.dtype, device)
-
-    def _view(self, place: int, tensor: Any, layout: Any) -> Making:
-        """Return how a view of an operand is made again, wherever that begins."""
-        sizes, strides, offset = layout
-        further = offset - tensor.storage_offset()
-        return Remembering._make_view, (place, sizes, strides, further, self._device(tensor))
 
     def _operand(self, tensors: list[Any], place: int) -> Any:
         return tensors[place]
@@ -155,34 +153,17 @@ class Remembering(EagerMode):
         offset = tensors[place].storage_offset() + further
         with self._below():
             view = torch.as_strided(tensors[place], sizes, strides, offset)
-        return view if self._fake is None else self._faked(self._fake, view, device)
+        return self._faked(view, device)
 
     def _new(self, _tensors: list[Any], entries: Any, layout: Any, dtype: Any, device: Any) -> Any:
         """Return a new tensor whose storage holds so many entries."""
         with self._below():
             tensor = torch.empty(entries, dtype=dtype, device="meta").as_strided(*layout)
-        return tensor if self._fake is None else self._faked(self._fake, tensor, device)
+        return self._faked(tensor, device)
 
-    def _faked(self, mode: FakeTensorMode, meta: Any, device: torch.device) -> Any:
-        """Return a fake tensor for a meta tensor: torch sets the same attributes on each of them.
-
-        So the first one of a device is torch's, and its attributes are copied to the others.
-        """
-        attributes = self._attributes.get(device)
-        if attributes is None:
-            fake = FakeTensor(mode, meta, device)
-            self._attributes[device] = dict(vars(fake))
-            return fake
-        fake = torch.Tensor._make_subclass(
-            FakeTensor, meta, meta.requires_grad, dispatch_device=True,
-            device_for_backend_keys=attributes["_fake_device"],
-        )  # fmt: skip
-        if mode._allow_unsafe_data_ptr_access:
-            torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)
-        else:
-            torch._C._set_throw_on_mutable_data_ptr(fake)
-        vars(fake).update(attributes)
-        return fake
+    def _faked(self, meta: Any, device: torch.device) -> Any:
+        """Return the fake tensor for a meta tensor, which itself is the result in a meta world."""
+        return meta if self._fake is None else FakeTensor(self._fake, meta, device)
 
     @contextmanager
     def _below(self) -> Iterator[None]:
@@ -204,11 +185,6 @@ def _comparable(size: Any) -> Any:
     """Return a size's expression, which compares without a guard; any other value as it is."""
     node = getattr(size, "node", None)
     return size if node is None else node.expr
-
-
-def _layout(tensor: Any) -> tuple[Any, ...]:
-    sizes = (*tensor.shape, *tensor.stride())
-    return tuple([x if type(x) is int else x.node.expr for x in sizes]), tensor.dtype
 
 
 def _offset(tensor: Any, func: Any) -> Any:

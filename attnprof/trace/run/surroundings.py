@@ -10,8 +10,7 @@ import sys
 import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from copy import copy
+from contextlib import contextmanager, suppress
 from functools import _lru_cache_wrapper, lru_cache, partial
 from itertools import chain
 from operator import is_
@@ -31,10 +30,6 @@ _DEPTH = 10
 #: Values of a run that no other run may meet.
 _OF_A_RUN = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _GONE = object()
-#: Places that are compared at once.
-_TOGETHER = 64
-#: Types whose entries are read without running code of a user's class.
-_PLAIN = (list, set, deque)
 #: Types of places.
 _KINDS = (dict, list, set, deque, type, CellType, _lru_cache_wrapper)
 #: Types of code, which is no state: a module that is imported during a run adds some for good.
@@ -61,7 +56,7 @@ class Surroundings:
 
     def tables(self, subject: Any) -> Iterator[Any]:
         """Yield the dictionaries and sets that were noted, and others in caches and in a module."""
-        places = (x for before in self._before for group in before.groups for x, _ in group.copies)
+        places = (x for before in self._before for x, _ in before.copies)
         for place in (*places, *_places([subject], {}, 4 * _DEPTH)):
             if isinstance(place, (dict, set)):
                 yield place
@@ -79,13 +74,13 @@ class Surroundings:
 
     def _new(self) -> list[Any]:
         """Return the values that places hold now, and did not before."""
-        pairs = (pair for before in self._before for pair in before.changeable())
+        pairs = (pair for before in self._before for pair in before.changed())
         return [value for place, before in pairs for _, value in _new(place, before)]
 
     def put_back(self) -> None:
         """Undo the changes; where modules were imported, only those that hold tensors."""
         imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
-        for place, before in chain.from_iterable(cache.changeable() for cache in self._before):
+        for place, before in chain.from_iterable(places.changed() for places in self._before):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
                 _restore(place, before, changed)
@@ -95,61 +90,26 @@ class Surroundings:
 
 
 class _Contents:
-    """Copies of the contents of places (containers, classes, cells, caches), in groups of places.
-
-    Modules around torch have thousands, and hardly one changes in a run: groups are left out whole.
-    """
+    """Copies of the contents of places (containers, classes, cells, caches)."""
 
     def __init__(self, places: Iterable[Any]) -> None:
         places = [*places]
         self.caches = [place for place in places if isinstance(place, _lru_cache_wrapper)]
         others = [place for place in places if not isinstance(place, _lru_cache_wrapper)]
-        starts = range(0, len(others), _TOGETHER)
-        self.groups = [_Group(others[start : start + _TOGETHER]) for start in starts]
+        self.copies = [(place, _copied(place)) for place in others]
 
-    def changeable(self) -> list[tuple[Any, Any]]:
-        """Return places with their earlier contents: all that have changed, and perhaps more."""
-        return [pair for group in self.groups for pair in group.changeable()]
+    def changed(self) -> list[tuple[Any, Any]]:
+        """Return the places that have changed, with their earlier contents."""
+        now = ((x if type(x) in (dict, list) else _copied(x)) for x, _ in self.copies)
+        pairs = zip(now, self.copies, strict=True)
+        return [pair for contents, pair in pairs if not _is_as(contents, pair[1])]
 
     def renewed(self) -> "_Contents":
-        """Return the contents of the places now: this object if none has changed."""
-        groups = [group.renewed() for group in self.groups]
-        if all(map(is_, groups, self.groups)):
-            return self
-        contents = copy(self)  # a run around this one still needs the earlier contents
-        contents.groups = groups
-        return contents
+        """Return the contents of the places now: this object if none has changed.
 
-
-class _Group:
-    """Copies of the contents of some places; plain places are compared at once."""
-
-    def __init__(self, places: list[Any]) -> None:
-        self.copies = [(place, _copied(place)) for place in places]
-        filled = [pair for pair in self.copies if type(pair[0]) is CellType and pair[1]]
-        self._cells, self._in_cells = [x for x, _ in filled], [content[0] for _, content in filled]
-        views = [(pair, _views(pair[0])) for pair in self.copies]
-        cells = set(map(id, self._cells))
-        self._others = [pair for pair, inside in views if not inside and id(pair[0]) not in cells]
-        self._views = [*chain.from_iterable(inside for _, inside in views)]
-        self._lengths, self._values = [*map(len, self._views)], [*chain.from_iterable(self._views)]
-
-    def _is_same(self) -> bool:
-        return (
-            [*map(len, self._views)] == self._lengths
-            and all(map(is_, chain.from_iterable(self._views), self._values))
-            and all(map(is_, map(_cell_content, self._cells), self._in_cells))
-        )
-
-    def changeable(self) -> list[tuple[Any, Any]]:
-        """Return places with their earlier contents: all that have changed, and perhaps more."""
-        return self._others if self._is_same() else self.copies
-
-    def renewed(self) -> "_Group":
-        """Return the contents of the places now: this object if none has changed."""
-        if self._is_same() and all(_is_as(_copied(place), x) for place, x in self._others):
-            return self
-        return _Group([place for place, _ in self.copies])
+        A run around this one still needs the earlier contents.
+        """
+        return _Contents([*self.caches, *(x for x, _ in self.copies)]) if self.changed() else self
 
 
 @contextmanager
@@ -234,7 +194,8 @@ def _parts(value: Any) -> list[Any]:
     elif isinstance(value, (list, set, deque, tuple)):
         parts = list(value)
     elif isinstance(value, CellType):
-        parts = _contents(value)
+        with suppress(ValueError):  # nothing is in it yet
+            parts = [value.cell_contents]
     elif isinstance(value, FunctionType):
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         parts = [*(value.__closure__ or ()), *defaults, *([vars(value)] if vars(value) else ())]
@@ -261,13 +222,6 @@ def _is_users(kind: type) -> bool:
     return name.partition(".")[0] != "attnprof" and may_be_foreign(name)
 
 
-def _contents(cell: CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # nothing yet
-        return []
-
-
 def _results(cache: Any) -> list[Any]:
     """Return the keys and results that a functools cache holds."""
     return [x for x in gc.get_referents(cache) if not isinstance(x, (*_CODE, partial))]
@@ -292,31 +246,13 @@ def _copied(place: Any) -> Any:
     return dict(vars(place)) if isinstance(place, type) else [*_parts(place)]
 
 
-def _views(place: Any) -> list[Any]:
-    """Return views of a place's contents that run no code of its class; none if there are none."""
-    if isinstance(place, dict):
-        return [_kind(place).keys(place), _kind(place).values(place)]
-    if isinstance(place, type):
-        return [vars(place).keys(), vars(place).values()]
-    return [place] if type(place) in _PLAIN else []
-
-
-def _cell_content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # emptied meanwhile
-        return _GONE
-
-
 def _is_as(now: Any, before: Any) -> bool:
     return len(now) == len(before) and all(map(is_, _flat(now), _flat(before)))
 
 
 def _new(place: Any, before: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield keys and values of a place that differ from before; None for a value that is gone."""
+    """Yield keys and values that a changed place has now; None for a value that is gone."""
     now = _copied(place)
-    if _is_as(now, before):
-        return
     if not isinstance(now, dict):
         yield None, now
         return
@@ -334,23 +270,19 @@ def _flat(contents: Any) -> Iterable[Any]:
 def _restore(place: Any, before: Any, keys: Iterable[Any]) -> None:
     if isinstance(place, CellType):
         place.cell_contents = before[0] if before else None
-    elif isinstance(place, list):
-        place[:] = before
-    elif isinstance(place, (set, deque)):
+    elif isinstance(place, (list, set, deque)):
         place.clear()
         (place.update if isinstance(place, set) else place.extend)(before)
-    elif isinstance(place, type):
-        for name in keys:
-            if name in before:
-                type.__setattr__(place, name, before[name])
-            else:
-                type.__delattr__(place, name)
     else:
+        kind: Any = _kind(place)
+        put, drop = kind.__setitem__, kind.__delitem__
+        if isinstance(place, type):
+            put, drop = type.__setattr__, type.__delattr__
         for key in keys:
             if key in before:
-                _kind(place).__setitem__(place, key, before[key])
+                put(place, key, before[key])
             else:
-                _kind(place).__delitem__(place, key)
+                drop(place, key)
 
 
 def _kind(place: Any) -> Any:

@@ -140,8 +140,6 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
-        added: list[tuple[dict[str, Any], str]] = []
-        stack.callback(_remove, added)
         outside = {"range": _Range} | ({"int": _Integer} if integers else {})
         for module in foreign_modules():
             if module.__name__.startswith(_OURS):
@@ -150,13 +148,8 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
             for name in ("range",) if is_ours else outside:
                 if name not in vars(module):
                     module.__dict__[name] = outside[name]
-                    added.append((vars(module), name))
+                    stack.callback(vars(module).pop, name)
         yield
-
-
-def _remove(added: list[tuple[dict[str, Any], str]]) -> None:
-    for names, name in added:
-        del names[name]
 
 
 class _RangeType(type):
@@ -254,18 +247,21 @@ def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
     return [module for module in named if isinstance(module, ModuleType)]
 
 
+def _conversions(node: Any) -> Conversions:
+    """Return the conversions of the run that a size belongs to; new ones for other sizes."""
+    conversions: Conversions | None = getattr(node.shape_env, "conversions", None)
+    return conversions or Conversions()
+
+
 def _number(node: Any, *_place: Any) -> float:
-    conversions = getattr(node.shape_env, "conversions", None)
-    return (conversions if isinstance(conversions, Conversions) else Conversions()).value(node)
+    return _conversions(node).value(node)
 
 
 _plain_int: Any = torch.SymInt.__int__
 
 
 def _int_of(size: Any) -> int:
-    conversions = getattr(size.node.shape_env, "conversions", None)
-    if isinstance(conversions, Conversions):
-        conversions.whole = True
+    _conversions(size.node).whole = True
     return int(_plain_int(size))
 
 

@@ -78,6 +78,20 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
+def _points(plain: Any) -> Any:
+    """Return ``linspace`` or ``logspace`` for symbolic numbers of points, which torch fixes."""
+
+    def points(*args: Any, **how: Any) -> Any:
+        steps = how.get("steps", args[2] if len(args) > 2 else None)
+        if not isinstance(steps, torch.SymInt):
+            return plain(*args, **how)
+        dtype = how.get("dtype") or torch.get_default_dtype()
+        how = {"dtype": dtype, "device": how.get("device")}
+        return torch.arange(steps, **how)  # type: ignore[call-overload]  # of as many bytes
+
+    return points
+
+
 @cache
 def _decided(function: Any) -> Any:
     """Return a function of torch's for which sizes decide: it takes no symbolic truth value.
@@ -111,7 +125,8 @@ def as_under_numbers() -> Iterator[None]:
     Patched are dropout, resizing of images, windows, normalization and recurrent layers, attention
     and its fast paths: these would take other paths, or fix sizes.
     """
-    plain: list[Any] = [torch.ops.aten.dropout.default]
+    names = "dropout softshrink softshrink_backward hardshrink hardshrink_backward"
+    plain: list[Any] = [getattr(torch.ops.aten, name).default for name in names.split()]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
     for name in RESIZED:
         operation = getattr(torch.ops.aten, name)
@@ -124,6 +139,7 @@ def as_under_numbers() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.multiple(torch, linspace=_points(torch.linspace), logspace=_points(torch.logspace)),
         patch.multiple(decompositions, **LAYERS),
     ):
         for patched in remainders.patches():

@@ -45,7 +45,9 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         stack.enter_context(mode)
         stack.enter_context(Remembering(mode))
         stack.enter_context(disguised())
-        stack.enter_context(real_until_settled())
+        for kind in (UninitializedParameter, UninitializedBuffer):  # no fake tensors
+            make = unset_fake_temporarily()(kind.__new__)
+            stack.enter_context(patch.object(kind, "__new__", make))
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(as_under_numbers())
@@ -249,23 +251,6 @@ def _initialisers() -> list[tuple[Any, str]]:
 
 
 # -- lazy layers, which get their sizes from the first call ------------------------------
-@contextmanager
-def real_until_settled() -> Iterator[None]:
-    """Make weights without sizes outside of the fake world, which cannot hold them."""
-
-    def outside(make: Callable[..., Any]) -> Callable[..., Any]:
-        def make_outside(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            with unset_fake_temporarily():
-                return make(kind, *args, **kwargs)
-
-        return make_outside
-
-    with ExitStack() as stack:
-        for kind in (UninitializedParameter, UninitializedBuffer):
-            stack.enter_context(patch.object(kind, "__new__", outside(kind.__new__)))
-        yield
-
-
 def settle(subject: Any, positional: Any, named: Any) -> None:
     """Call a module once if it has lazy weights: they have sizes then."""
     if not isinstance(subject, torch.nn.Module):

@@ -5,7 +5,7 @@
 - symbolic: ``symbolic`` (one run), ``turns`` (loops that our code marks), ``domain`` and
   ``conditions`` (torch's guards);
 - mixed: ``plan`` (which sizes are numbers), ``mixture`` (their runs), ``accounts`` and ``lattice``
-  (the fit), ``mixed_forms`` and ``blocks`` (formulas over sizes), ``mixed`` (their domain);
+  (the fit), ``mixed_forms`` (formulas over sizes), ``mixed`` (their domain);
 - interpolated: the same of concrete runs, in which all sizes are numbers.
 
 All are verified by concrete runs: ``verification``, ``shapes``; ``smaller_sizes`` extends domains,

@@ -10,6 +10,8 @@ from itertools import chain, islice, product
 from operator import mul
 from typing import Any
 
+import sympy
+
 from attnprof.algebra.maxima import above, covering, dominates, plus, terms_of
 from attnprof.trace.events import KINDS, Call, Trace, unnumbered
 
@@ -128,10 +130,6 @@ def sides_of(size: Any) -> list[Terms]:
 
 def maxima_in(size: Any) -> list[Any]:
     """Return the maxima that a size has as terms: ``[Max(B, N)]`` of ``2*Max(B, N) + d``."""
-    if isinstance(size, int):
-        return []
-    import sympy
-
     by_monomial = size if isinstance(size, Mapping) else terms(size)
     return [x for x, n in by_monomial.items() if isinstance(x, sympy.Max) and n > 0]
 
@@ -360,8 +358,6 @@ class PeakMoments:
 
     def _nonnegative_parts(self, term: Any) -> list[tuple[Any, Any]]:
         if term not in self._parts:
-            import sympy
-
             parts = [2 * sympy.sympify(term)]
             for rest, block in self._rests.items():
                 bounds = []

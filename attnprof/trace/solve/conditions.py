@@ -14,10 +14,6 @@ from attnprof.trace.doubles import Double, DoubleLog2, called
 _LEVELS = 60
 #: Longest period over which conditions on remainders are compared.
 _LONGEST_PERIOD = 4096
-_SIGNS = {
-    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
-    "Equality": "=", "Unequality": "!=",
-}  # fmt: skip
 
 
 @cache
@@ -29,7 +25,7 @@ def division_in(condition: Any) -> tuple[Any, Any, Any] | None:
     ``N/floor(N/8) = 8``; a quotient rounded up, ``d = 2*floor(d/2 + 1/2)``; and a quotient rounded
     up equal to that rounded down, as of ``x[..., ::2]`` and ``x[..., 1::2]``.
     """
-    if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
+    if not isinstance(condition, sympy.Eq | sympy.Ne):
         return None
     difference = sympy.expand(sympy.fraction(sympy.together(condition.lhs - condition.rhs))[0])
     for floor in difference.atoms(sympy.floor, sympy.ceiling):
@@ -47,6 +43,11 @@ def division_in(condition: Any) -> tuple[Any, Any, Any] | None:
         if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
             return number, divisor, floor
     return None
+
+
+def _sign(condition: Any) -> str:
+    """Return the sign of a comparison, ``<=`` or ``!=``; an empty string for anything else."""
+    return getattr(condition, "rel_op", "")
 
 
 def dividing(relations: Iterable[Any], size: str) -> Any:
@@ -74,8 +75,8 @@ def as_whole(condition: Any) -> Any:
 
     A rounded quotient is never on the other side of the quotient, and equal where that is whole.
     """
-    sign = _SIGNS.get(type(condition).__name__)
-    if sign not in ("<", ">", "<=", ">="):
+    sign = _sign(condition)
+    if sign[:1] not in ("<", ">"):
         return condition
     difference = sympy.expand(condition.lhs - condition.rhs)
     for part in difference.atoms(sympy.floor, sympy.ceiling):
@@ -94,12 +95,12 @@ def as_whole(condition: Any) -> Any:
 @cache
 def rounds_to_none(condition: Any) -> Any:
     """Return the rounded quotient that a condition says is 0, ``floor(N/64)``; else None."""
-    sign = _SIGNS.get(type(condition).__name__)
-    if sign not in ("=", "<=", "<"):
+    sign = _sign(condition)
+    if sign not in ("==", "<=", "<"):
         return None
     less = 1 if sign == "<" else 0
     factor, quotient = sympy.expand(condition.lhs - condition.rhs + less).as_coeff_Mul()
-    holds = factor.is_nonzero if sign == "=" else factor.is_positive
+    holds = factor.is_nonzero if sign == "==" else factor.is_positive
     return quotient if holds and isinstance(quotient, sympy.floor) else None
 
 
@@ -170,7 +171,7 @@ def _fewest(size: Any, conditions: list[Any], period: int) -> list[Any]:
 def as_division(condition: Any) -> Any:
     """Return "remainder < 1" as "remainder = 0"; other conditions as they are."""
     ends = {"<": 1, "<=": 0}
-    none = condition.args[1:] == (ends.get(_SIGNS.get(type(condition).__name__, "")),)
+    none = condition.args[1:] == (ends.get(_sign(condition)),)
     if not none or remainder(condition) is None:
         return condition
     return sympy.Eq(condition.lhs, 0, evaluate=False)
@@ -179,8 +180,8 @@ def as_division(condition: Any) -> Any:
 def condition_text(condition: Any) -> str:
     """Return a condition in words: ``N > 307``, ``64 divides N``."""
     condition = _unrounded_bound(as_whole(condition))
-    sign = _SIGNS.get(type(condition).__name__)
-    if sign is None:
+    sign = _sign(condition).replace("==", "=")
+    if not sign:
         return _spelled(condition)
     if division := division_in(condition):
         number, divisor, _ = division
@@ -197,8 +198,8 @@ def _unrounded_bound(condition: Any) -> Any:
 
     ``ceiling(d*h/16) - 2 >= 0`` is ``d*h > 16``: quotients above 1 are rounded up to at least 2.
     """
-    sign = _SIGNS.get(type(condition).__name__, "")
-    difference = sympy.expand((condition.lhs - condition.rhs).replace(rounds_down, rounded_up))
+    sign = _sign(condition)
+    difference = sympy.expand((condition.lhs - condition.rhs).replace(sympy.floor, rounded))
     parts = difference.atoms(sympy.floor, sympy.ceiling)
     if sign[:1] not in (">", "<") or len(parts) != 1:
         return condition
@@ -230,7 +231,7 @@ def _sides(condition: Any) -> tuple[Any, Any]:
 
 def _spelled(expression: Any) -> str:
     """Return the text of an expression, with ceilings; a remainder as ``(N mod 64)``."""
-    expression = expression.replace(rounds_down, rounded_up)
+    expression = expression.replace(sympy.floor, rounded)
     printed = str(expression)
     for floor in expression.atoms(sympy.floor):
         number, divisor = floor.args[0].as_numer_denom()
@@ -244,14 +245,10 @@ def is_whole(ratio: Any) -> bool:
     return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
-def rounds_down(part: Any) -> bool:
-    """Return whether a part is ``floor(-x)``: torch writes ``-floor(-x)`` for ``ceiling(x)``."""
-    return isinstance(part, sympy.floor) and bool(part.args[0].could_extract_minus_sign())
-
-
-def rounded_up(part: Any) -> Any:
-    """Return ``-ceiling(x)`` for ``floor(-x)``."""
-    return -sympy.ceiling(-part.args[0])
+def rounded(number: Any) -> Any:
+    """Return the floor of a number, of -x as ``-ceiling(x)``: torch writes no ceilings."""
+    negative = number.could_extract_minus_sign()
+    return -sympy.ceiling(-number) if negative else sympy.floor(number)
 
 
 def is_wider(bound: Any, other: Any) -> bool:
@@ -263,7 +260,7 @@ def is_wider(bound: Any, other: Any) -> bool:
 def _bound(condition: Any) -> tuple[Any, int, Any]:
     """Return size, side and number of a bound: N, 1, 5 of ``N > 5`` and N, -1, 5 of ``N < 5``."""
     condition = _unrounded_bound(as_whole(condition))
-    sign = _SIGNS.get(type(condition).__name__, "")
+    sign = _sign(condition)
     side = {">": 1, "<": -1}.get(sign[:1], 0)
     if not side:
         return None, 0, 0

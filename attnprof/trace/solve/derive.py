@@ -98,17 +98,14 @@ def _first_run(target: Target, asked_sizes: Sizes, *, training: bool) -> tuple[T
     """
     free = "N" in set(target.symbols) - set(asked_sizes)
     shorter = [{**asked_sizes, "N": length} for length in SHORTER] if free else []
-    tries = [
-        *((sizes, False) for sizes in (asked_sizes, *shorter[:1]) if free),
-        (asked_sizes, True),
-    ]
+    tries = [(sizes, False) for sizes in (asked_sizes, *shorter[:1]) if free]
     failures = []
-    for sizes, even in (*tries, *((sizes, True) for sizes in shorter)):
+    for sizes, even in (*tries, *((sizes, True) for sizes in (asked_sizes, *shorter))):
         try:
             return runnable(target, sizes, training=training, even=even), sizes
         except RequestError as error:
-            failures.append(error)
-    raise failures[len(tries) - 1]
+            failures += [error] if sizes is asked_sizes else []
+    raise failures[-1]
 
 
 def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
@@ -142,10 +139,8 @@ def _counts_by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], M
             where = sizes_text(sizes)
             message = f"{target.name} does not run at {where}: {error_text(error)}"
             if isinstance(error, TooLongError):
-                message = (
-                    f"{where} is outside of where the formula of {target.name} holds, and a run "
-                )
-                message += f"there takes {error}"
+                message = f"{where} is outside of where the formula of {target.name} holds, and a "
+                message += f"run there takes {error}"
             raise RequestError(message) from error
 
     return counted
@@ -214,8 +209,7 @@ class _Search:
             if name:  # next, with a number for this size
                 size = self.asked_sizes.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
-        narrowed = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True)
-        partial = narrowed or partial
+        partial = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True) or partial
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
 
     def _over_fewer_sizes(
@@ -230,12 +224,12 @@ class _Search:
         unasked = {"N", "B"} - set(self.asked_sizes)
         pinned = {size.name for pin in failed.pins for size in pin.free_symbols}
         numbers = [(symbol(name), size) for name, size in self.asked_sizes.items()]
-        if not any(pin.args in numbers for pin in failed.pins):
+        cases = {pin.args[0].name for pin in failed.pins if pin.args in numbers}
+        if not cases:
             return None
         anywhere = {name for name in pinned if self._is_pinned_anywhere(name, phases)}
         pinned -= unasked if all_pinned else unasked | anywhere
-        wanted = any(pin.args in numbers and pin.args[0].name in pinned for pin in failed.pins)
-        if not anywhere.isdisjoint(_LOOPED) or not wanted or (all_pinned and not anywhere):
+        if not (anywhere.isdisjoint(_LOOPED) and cases & pinned) or (all_pinned and not anywhere):
             return None
         usual = {**hints_for(self.target.symbols, {}), **self.asked_sizes}
         fixed = {name: usual[name] for name in self.target.symbols if name in pinned}

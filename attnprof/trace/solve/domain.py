@@ -21,8 +21,7 @@ from attnprof.trace.solve.conditions import (
     is_wider,
     octave,
     remainder,
-    rounded_up,
-    rounds_down,
+    rounded,
     rounds_to_none,
 )
 from attnprof.trace.solve.shapes import of_all_magnitudes
@@ -120,9 +119,8 @@ class Domain(SizeConditions):
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
         super().__init__([], rests)
         self._written: dict[Any, Any] = {}
-        #: Rounded quotients, and what ``written`` puts in their place, in two steps.
-        self._plain: dict[Any, Any] = {}
-        self._raised: dict[Any, Any] = {}
+        #: Floors, and what ``written`` puts in their place.
+        self._floors: dict[Any, Any] = {}
         self.pins: list[Any] = [
             sympy.Eq(translated(old), translated(new), evaluate=False)
             for old, new in environment.replacements.items()
@@ -183,20 +181,28 @@ class Domain(SizeConditions):
         if value not in self._written:
             simple = self.simplified(value)
             if getattr(simple, "has", lambda _: False)(sympy.floor):
-                simple = _with_quotients(simple.expand(), self._without_whole, self._plain)
-                simple = _with_quotients(simple, _rounded_up, self._raised).expand()
+                simple = self._without_floors(simple.expand()).expand()
             self._written[value] = simple
         return self._written[value]
 
-    def _without_whole(self, part: Any) -> Any:
-        """Return a floor's quotient if it is whole (as 2**n of a padded length), else the floor."""
+    def _without_floors(self, value: Any) -> Any:
+        """Return a value with floors written as ceilings, or as their quotients, if these fit."""
+        for part in value.atoms(sympy.floor):
+            if part not in self._floors:
+                inside = sympy.floor(self._without_floors(part.args[0]))
+                is_floor = isinstance(inside, sympy.floor)
+                self._floors[part] = self._rounded(inside.args[0]) if is_floor else inside
+        return value.xreplace(self._floors)
+
+    def _rounded(self, quotient: Any) -> Any:
+        """Return a quotient if it is whole (as 2**n of a padded length), else its floor."""
         powers = {
             power
-            for power in part.args[0].atoms(sympy.Pow)
+            for power in quotient.atoms(sympy.Pow)
             if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
         }
-        integers = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
-        return part.args[0] if part.args[0].xreplace(integers).is_integer else part
+        integers = {size: sympy.Dummy(integer=True) for size in powers | quotient.free_symbols}
+        return quotient if quotient.xreplace(integers).is_integer else rounded(quotient)
 
     def _unrounded(self, value: Any) -> Any:
         """Return a value with whole quotients in place of their roundings.
@@ -240,25 +246,6 @@ class Domain(SizeConditions):
         number, divisor, _ = parts
         floor = sympy.floor(number / divisor)
         return condition.func(number - divisor * floor, 0, evaluate=False)
-
-
-def _with_quotients(value: Any, rule: Callable[[Any], Any], results: dict[Any, Any]) -> Any:
-    """Return a value with a rule applied to each rounded quotient, the innermost first.
-
-    ``results`` are kept, since expressions of a run share parts.
-    """
-
-    def rewritten(part: Any) -> Any:
-        if part not in results:
-            inside = sympy.floor(_with_quotients(part.args[0], rule, results))
-            results[part] = rule(inside) if isinstance(inside, sympy.floor) else inside
-        return results[part]
-
-    return value.xreplace({part: rewritten(part) for part in value.atoms(sympy.floor)})
-
-
-def _rounded_up(part: Any) -> Any:
-    return rounded_up(part) if rounds_down(part) else part
 
 
 @lru_cache(maxsize=4096)

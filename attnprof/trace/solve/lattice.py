@@ -4,21 +4,23 @@ Each run gives polynomials in its symbols, as ``8*B*h`` at N = 4 and ``10*B*h`` 
 one monomial in all runs are a row, (8, 10, …), to which a polynomial in N is fitted here.
 
 All arithmetic is rational. Points of several sizes are a lower set: a list of multi-indices that
-holds, with every index, all that are smaller in each place. Divided differences work on it axis by
-axis, and as many points are needed as there are monomials.
+holds, with every index, all that are smaller in each place. As many points are needed as there are
+monomials.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, pairwise, product
 from math import prod
 from operator import mul
 from typing import Any
 
 import numpy as np
+import sympy
+from sympy.polys.matrices import DM
 
 from attnprof.trace.solve.accounts import Index, Terms
 
@@ -66,24 +68,14 @@ class SampledSizes:
         """The numbers that fix the fit: the first that suffice for kinds; all for a polynomial."""
         if len(self.kinds) == 1:
             return self.xs
-        import sympy
-
         matrix = sympy.Matrix([[1, *turns(x, self.kinds)] for x in self.xs])
         return tuple(self.xs[i] for i in matrix.T.rref()[1])
 
     @cached_property
-    def _predictions(self) -> list[tuple[int, list[tuple[int, Any]]]]:
-        """For each other number its index, and indices and weights of nodes that give its value."""
-        import sympy
-
-        rows = {x: [1, *turns(x, self.kinds)] for x in self.xs}
-        inverse = sympy.Matrix([rows[x] for x in self.nodes]).inv()
-        predictions = []
-        for x in (x for x in self.xs if x not in self.nodes):
-            weights = [Fraction(int(w.p), int(w.q)) for w in sympy.Matrix([rows[x]]) * inverse]
-            at = [self.xs.index(node) for node in self.nodes]
-            predictions.append((self.xs.index(x), list(zip(at, weights, strict=True))))
-        return predictions
+    def _relations(self) -> list[list[Fraction]]:
+        """Weights of values at the numbers: each sum is 0 if the cost is a sum over kinds."""
+        relations = sympy.Matrix([[1, *turns(x, self.kinds)] for x in self.xs]).T.nullspace()
+        return [[Fraction(int(w.p), int(w.q)) for w in relation] for relation in relations]
 
     def steepest(self, rows: set[Row]) -> int | None:
         """Return the highest power (or kind) that rows need; None if one of them does not fit."""
@@ -99,7 +91,7 @@ class SampledSizes:
     def _degree(self, row: Row) -> int | None:
         if len(self.kinds) == 1:
             return degree(self.xs, row)
-        follows = all(sum(w * row[j] for j, w in nodes) == row[i] for i, nodes in self._predictions)
+        follows = not any(sum(map(mul, weights, row)) for weights in self._relations)
         return max(self.kinds) + 1 if follows else None
 
     def monomial(self, size: Any, index: int) -> Any:
@@ -138,25 +130,22 @@ class Lattice:
 
     def fit(self, rows: set[Row]) -> dict[Row, Mapping[Index, Fraction]]:
         """Return the polynomial of each row whose values at the further points confirm it."""
-        order = list(rows)
-        on_grid = {index: [row[i] for row in order] for i, index in enumerate(self.indices)}
-        kinds = [axis.kinds for axis in self.axes]
-        table = coefficients([axis.nodes for axis in self.axes], on_grid, kinds)
+        order, first = list(rows), len(self.indices)
+        values = np.array(order, object).T
+        monomials = [[prod(self.monomials(x, i)) for i in self.indices] for x in self.points]
+        inverse, scale = DM(monomials[:first], sympy.ZZ).inv_den()
+        inverse, scale = inverse.cancel_denom(scale)
+        factors = np.array(inverse.to_list(), object) @ values[:first]
+        further = np.array(monomials[first:], object).reshape(-1, first)
+        follows = (further @ factors == scale * values[first:]).all(0)
         polynomials: dict[Row, Mapping[Index, Fraction]] = {}
-        for place, row in enumerate(order):
-            factors: dict[Index, Fraction] = {i: x[place] for i, x in table.items() if x[place]}
-            if self._follows(factors, row):
-                for axis, sizes in enumerate(self.axes):
-                    factors = sizes.plainer(factors, axis)
-                polynomials[row] = factors
+        for place in np.flatnonzero(follows):
+            column = zip(self.indices, factors[:, place], strict=True)
+            polynomial = {index: Fraction(factor, scale) for index, factor in column if factor}
+            for axis, sizes in enumerate(self.axes):
+                polynomial = sizes.plainer(polynomial, axis)
+            polynomials[order[place]] = polynomial
         return polynomials
-
-    def _follows(self, factors: Mapping[Index, Fraction], row: Row) -> bool:
-        first = len(self.indices)
-        return all(
-            sum(x * prod(self.monomials(point, index)) for index, x in factors.items()) == value
-            for point, value in zip(self.points[first:], row[first:], strict=True)
-        )
 
     def monomials(self, sizes: Sequence[Any], index: Index) -> Iterator[Any]:
         """Yield the monomial of an index in each size; their product belongs to its factor."""
@@ -174,7 +163,6 @@ def indices_for(columns: Sequence[tuple[SampledSizes, Mapping[Any, Row]]]) -> li
     return lower_set([tuple([0] * axes), *map(tuple, boxes.values())])
 
 
-# -- exact polynomials through values on a lower set --------------------------------------
 def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
     """Return the degree of the polynomial through all points; None unless more points confirm it.
 
@@ -197,72 +185,9 @@ def lower_set(boxes: Iterable[Index]) -> list[Index]:
     return sorted(indices, key=lambda index: (sum(index), index))
 
 
-def coefficients(
-    nodes: Sequence[Sequence[int]],
-    values: Mapping[Index, Sequence[int]],
-    kinds: Sequence[Sequence[int]] = (),
-) -> dict[Index, Any]:
-    """Return the polynomials through values on a lower set: for each monomial, one factor a column.
-
-    ``nodes[axis][i]`` is the size at place i of that axis; ``values`` are the columns at every
-    index. Along an axis of several ``kinds`` (as of layers) place i stands not for a power but for
-    how many numbers below the size are of kind i - 1.
-    """
-    table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
-    steps = [
-        (_to_increments, partial(_to_turns, kinds=along))
-        if len(along) > 1
-        else (_to_differences, _to_monomials)
-        for along in kinds or [(0,)] * len(nodes)
-    ]
-    # all differences first: a monomial's factor needs the higher differences of its whole axis
-    for second, (axis, xs) in product((False, True), enumerate(nodes)):
-        step = steps[axis][second]
-        fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
-        for index in sorted(table):
-            fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)
-        for fibre in fibres.values():
-            rows = [table[index] for index in fibre]
-            step(xs, rows)
-            table.update(zip(fibre, rows, strict=True))
-    return table
-
-
-def _to_differences(xs: Sequence[int], rows: list[Any]) -> None:
-    """Replace values by divided differences: factors of 1, x - x0, (x - x0)(x - x1) and so on."""
-    for level in range(1, len(rows)):
-        for i in range(len(rows) - 1, level - 1, -1):
-            rows[i] = (rows[i] - rows[i - 1]) / (xs[i] - xs[i - level])
-
-
-def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
-    """Replace divided differences by factors of 1, x, x², … (Horner, from the highest one)."""
-    for place in range(len(rows) - 2, -1, -1):
-        for power in range(place, len(rows) - 1):
-            rows[power] = rows[power] - xs[place] * rows[power + 1]
-
-
 def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
     """Return how many numbers below a size are of each kind: ``[3, 2]`` of 5 and kinds (0, 1)."""
     period, counts = len(kinds), [0] * (max(kinds) + 1)
     for number, kind in enumerate(kinds):
         counts[kind] += (size + period - 1 - number) // period
     return counts
-
-
-def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
-    """Replace all values but the first by how much they exceed it."""
-    rows[1:] = [row - rows[0] for row in rows[1:]]
-
-
-def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
-    """Replace increments by the cost of one more number of each kind."""
-    if len(rows) == 1:
-        return
-    import sympy
-
-    first, *more = (sympy.Matrix(turns(x, kinds)) for x in xs)
-    inverse = sympy.Matrix([list(x - first) for x in more]).inv()
-    fractions = [[Fraction(int(x.p), int(x.q)) for x in row] for row in inverse.tolist()]
-    rows[1:] = [sum(map(mul, row, rows[1:])) for row in fractions]
-    rows[0] = rows[0] - sum(int(x) * row for x, row in zip(first, rows[1:], strict=True))

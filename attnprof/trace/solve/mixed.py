@@ -10,14 +10,20 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
+import sympy
+
+from attnprof.algebra.expressions import symbol
+from attnprof.algebra.maxima import covering
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.solve.blocks import Blocks, trimmed
+from attnprof.trace.solve.accounts import terms
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
+from attnprof.trace.solve.symbolic import Blocks
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
     NoFormulaError,
@@ -54,11 +60,11 @@ _LAYERS, _DEEP = 64, 8_500
 class Mixed(Solution):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
-    A number is from ``least`` to ``ends``, by ``strides`` (step and a number on it). A size in
-    blocks of another has at least ``turns`` of these, and its end counts blocks. ``whole_only``:
-    blocks have to be whole; ``left_out``: remainders that are other cases, 1 and 2 (by which powers
-    are products). ``borders`` say where the code branches, ``branches`` from which number on;
-    ``kinds`` are those of layers. ``points`` are the numbers of the runs, ``start`` the least ones.
+    A number is from ``least`` (at first ``start``) to ``ends``, by ``strides`` (step and a number
+    on it). A size in blocks of another has at least ``turns`` of these, and its end counts blocks.
+    ``whole_only``: blocks have to be whole; ``left_out``: remainders that are other cases, 1 and 2.
+    ``borders`` say where the code branches, ``branches`` from which number on. ``points`` are the
+    numbers of the runs.
     """
 
     plan: SizePlan
@@ -91,21 +97,23 @@ class Mixed(Solution):
             end = self.ends[name] * self.unit(name, sizes)
             if size > end or size < self.least[name] or size % stride != rest % stride:
                 return False
-        return self._block_fits(sizes) and self.conditions.holds(sizes)
-
-    def _block_fits(self, sizes: Sizes) -> bool:
-        if self.blocks is None:
-            return True
-        least = self.turns * self.blocks.at(sizes) + (not self.whole_only)  # else one block more
-        if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
-            return False
+        if blocks := self.sized_blocks:
+            least = self.turns * blocks.at(sizes) + (not self.whole_only)  # else one block more
+            if sizes[blocks.name] < least:
+                return False
         rest = self._remainder(sizes)
-        return not (self.whole_only and rest) and rest not in self.left_out
+        left_out = rest in self.left_out or (self.whole_only and rest)
+        return not left_out and self.conditions.holds(sizes)
+
+    @property
+    def sized_blocks(self) -> Blocks | None:
+        """The blocks if their length is another size."""
+        return self.blocks if self.blocks and not self.blocks.block.is_Integer else None
 
     def unit(self, name: str, sizes: Sizes) -> int:
         """Return the unit of a size's end: the block, if its length is another size; else 1."""
-        counted = self.blocks if self.blocks and self.blocks.name == name else None
-        return counted.at(sizes) if counted and not counted.block.is_Integer else 1
+        blocks = self.sized_blocks
+        return blocks.at(sizes) if blocks and blocks.name == name else 1
 
     def end_at(self, name: str, size: int) -> None:
         """End a range at a size, or at the whole blocks in it: none larger was tried."""
@@ -129,18 +137,16 @@ class Mixed(Solution):
             if self.whole_only:
                 texts.append(f"{block} divides {name}")
             texts += [f"{name} mod {block} != {rest}" for rest in self.left_out]
-            if not block.is_Integer and self.turns:
+            if self.sized_blocks and self.turns:
                 texts.append(f"{name} {'>=' if self.whole_only else '>'} {self.turns * block}")
         texts += [
             f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
             for name, (stride, rest) in self.strides.items()
         ]
-        blocks = [self.blocks] if self.blocks and not self.blocks.block.is_Integer else []
-        counted = {each.name: each.block for each in blocks}
-        ends = {x: end * counted.get(x, 1) for x, end in self.ends.items()}
-        ranges = [f"{x} from {least} to {ends[x]}" for x, least in self.least.items()]
-        verified = [f"verified for {', '.join(ranges)}"] if ranges else []
-        return (*texts, *self.conditions.conditions, *self.borders, *verified)
+        units = {self.sized_blocks.name: self.sized_blocks.block} if self.sized_blocks else {}
+        ends = {x: end * units.get(x, 1) for x, end in self.ends.items()}
+        ranges = ", ".join(f"{x} from {least} to {ends[x]}" for x, least in self.least.items())
+        return (*texts, *self.conditions.conditions, *self.borders, f"verified for {ranges}")
 
     @property
     def narrow(self) -> bool:
@@ -156,8 +162,8 @@ class Mixed(Solution):
     def held_out(self) -> Iterator[dict[str, int]]:
         """Yield shapes inside at which a run is short: the same ones in every call."""
         hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
-        if self.blocks and not self.blocks.block.is_Integer:
-            hints[self.blocks.name] = self.blocks.at(hints) * (self.turns + 2)
+        if blocks := self.sized_blocks:
+            hints[blocks.name] = blocks.at(hints) * (self.turns + 2)
         return shapes_in(hints, self._quick)
 
     def _quick(self, sizes: Sizes) -> bool:
@@ -201,8 +207,8 @@ class Mixed(Solution):
         """Return a small shape inside, with the given sizes."""
         small = small_sizes(self.plan.hints, self.least, self.conditions.holds)
         shape = {name: small[name] for name in self.plan.target.symbols} | sizes
-        if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
-            shape[self.blocks.name] = self.blocks.at(shape) * (self.turns + 1)
+        if (blocks := self.sized_blocks) and blocks.name not in sizes:
+            shape[blocks.name] = blocks.at(shape) * (self.turns + 1)
         return shape
 
     @cached_property
@@ -264,12 +270,10 @@ def check_large_corner(formulas: Mixed, runs: Runs) -> None:
         sizes = {x: int(n * (formulas.ends[x] / n) ** share) for x, n in formulas.least.items()}
         for name, (stride, rest) in formulas.strides.items():
             sizes[name] -= (sizes[name] - rest) % stride
-        if formulas.blocks:
-            blocks = max(formulas.turns + 1, sizes[formulas.blocks.name])
-            one = formulas.blocks.at(formulas.near(**{**sizes, formulas.blocks.name: blocks}))
-            counted = formulas.unit(formulas.blocks.name, formulas.near()) > 1
-            whole = blocks if counted else -(-blocks // one)
-            sizes[formulas.blocks.name] = whole * one
+        if blocks := formulas.blocks:
+            many = max(formulas.turns + 1, sizes[blocks.name])
+            one = blocks.at(formulas.near(**{**sizes, blocks.name: many}))
+            sizes[blocks.name] = one * (many if formulas.sized_blocks else -(-many // one))
         shape = formulas.near(**sizes)
         if formulas.holds(shape) and formulas.operations(shape) <= LONG:
             if not formulas.fits(shape, runs) and (trace := runs.run_or_none(shape)):
@@ -330,13 +334,6 @@ def _furthest(formulas: Mixed, name: str, low: int, stride: int, runs: Runs) -> 
     return hint if fits and not is_long(hint, A_LONG_RUN) else high
 
 
-def _shape_with(formulas: Mixed, others: Sizes, name: str, size: int) -> dict[str, int]:
-    """Return a small shape with the given sizes, in which a length keeps its number of blocks."""
-    near = formulas.near(**others)
-    usual, unit = formulas.unit(name, formulas.near()), formulas.unit(name, near)
-    return {**near, name: size // usual * unit + min(size % usual, unit - 1) if unit > 1 else size}
-
-
 def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> None:
     """Try sizes all over a range, where code likes to branch; end it before one that differs.
 
@@ -348,7 +345,7 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
     least = few if longest > LONG else least
     affordable = int(_ALL_CHECKS / max(longest, 1))
     many = max(least, min(most, affordable))
-    probes = telling_sizes(sizes, sizes[0], many)
+    probes = telling_sizes(sizes, many)
     if name not in FIRST and longest > SHORT:  # layers of every kind
         probes = of_every_kind(sizes, formulas.kinds.get(name, (0,)))
     border: int | None = None
@@ -358,7 +355,7 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
             raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
         border, sizes = size, sizes[: sizes.index(last) + 1]
         more = min(_MORE_CHECKS, affordable)
-        probes = telling_sizes(sizes, sizes[0], more) if more > many else []
+        probes = telling_sizes(sizes, more) if more > many else []
     if border is not None:
         formulas.borders.append(f"the code branches at {name} = {border}")
         formulas.branches[name] = border
@@ -367,10 +364,35 @@ def _check_all_over(formulas: Mixed, name: str, sizes: range, runs: Runs) -> Non
 
 def _first_that_differs(
     formulas: Mixed, name: str, probes: Iterable[int], runs: Runs
-) -> int | None:  # fmt: skip
+) -> int | None:
     """Return the smallest of the sizes at which a run contradicts the formulas, or None."""
+    usual = formulas.unit(name, formulas.near())
     for place, size in enumerate(sorted(probes)):
-        shape = _shape_with(formulas, formulas.others[place % len(formulas.others)], name, size)
+        shape = formulas.near(**formulas.others[place % len(formulas.others)])
+        unit = formulas.unit(name, shape)  # a length keeps its number of blocks
+        shape[name] = size // usual * unit + min(size % usual, unit - 1) if unit > 1 else size
         if formulas.holds(shape) and not formulas.fits(shape, runs):
             return size
     return None
+
+
+def most(sides: Any) -> Any:
+    """Return the maximum of expressions, not evaluated."""
+    distinct = list(dict.fromkeys(sides))
+    return distinct[0] if len(distinct) == 1 else sympy.Max(*distinct, evaluate=False)
+
+
+def trimmed(peak: Any, counted_bytes: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
+    """Return a peak without sides above the bytes that a run at a shape held (``counted_bytes``).
+
+    Return it unchanged if such a side is the maximum at one of the ``points`` that the peak was
+    fitted to.
+    """
+    sides = peak.args if isinstance(peak, sympy.Max) else ()
+    kept = [x for x in sides if evaluate(x, shape) <= counted_bytes]
+    for point in points if kept else ():
+        numbers = {symbol(name): sympy.Integer(size) for name, size in point.items()}
+        covered = covering([terms(x.xreplace(numbers)) for x in kept])
+        if not all(x in kept or covered(terms(x.xreplace(numbers))) for x in sides):
+            return peak
+    return most(kept) if kept else peak

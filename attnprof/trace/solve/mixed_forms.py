@@ -1,8 +1,9 @@
 """Turn a plan of sizes into formulas: fit its runs, write them over sizes, extend their domain."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -10,14 +11,16 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import terms_of
+from attnprof.algebra.values import evaluate
 from attnprof.trace.events import totals_by_phase
-from attnprof.trace.request.target import largest
-from attnprof.trace.solve.blocks import Blocks, Writer, most
+from attnprof.trace.request.target import Sizes, largest
+from attnprof.trace.solve.accounts import key_of
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.mixed import Mixed, most
 from attnprof.trace.solve.mixture import FittedMixture, Mixture
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.smaller_sizes import extend_to_fewer_blocks
+from attnprof.trace.solve.symbolic import Blocks
 from attnprof.trace.solve.verification import NoFormulaError, Runs
 
 #: Numbers of a size that have to confirm a formula, besides those that it was fitted to.
@@ -63,16 +66,11 @@ def _refuse_accident(formulas: Mixed, name: str) -> None:
     """
     if name not in FIRST or formulas.plan.blocks[name] != 1:
         return
-    numbers = range(
-        formulas.least[name], formulas.ends[name] + 1, formulas.strides.get(name, (1, 0))[0]
-    )
+    end, step = formulas.ends[name], formulas.strides.get(name, (1, 0))[0]
+    numbers = range(formulas.least[name], end + 1, step)
     behind = {point[name] for point in formulas.points}
-    beyond = formulas.numbers(formulas.near(**{name: 64 * formulas.ends[name]}))
-    costs = [
-        quantities.get(what, 0)
-        for quantities in beyond.values()
-        for what in ("flops", "bytes_moved")
-    ]
+    beyond = formulas.numbers(formulas.near(**{name: 64 * end})).values()
+    costs = [x.get(what, 0) for x in beyond for what in ("flops", "bytes_moved")]
     if len(numbers) < len(behind) + _MORE or min(costs) < 0:
         span = f"{name} from {numbers[0]} to {numbers[-1]} alone"
         raise NoFormulaError(f"the formulas hold for {span}: {'; '.join(formulas.borders)}", name)
@@ -87,7 +85,7 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         if blocks is None or whole_only:
             raise
         fitted, whole_only = Mixture(plan, phases, ragged=False).fitted(), True
-    write = _writer(fitted, blocks, runs, whole_only=whole_only) if blocks else None
+    write = Writer(fitted, blocks, runs, whole_only) if blocks else None
     fitted = write.fitted if write else fitted
 
     def size(name: Any, expression: Any) -> Any:
@@ -106,9 +104,12 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     base = fitted.mixture.base
     # whole blocks may begin to be alike later
     turns = max(base[blocks.name], write.whole_from - 1) if blocks and write else 1
-    first = {**base, blocks.name: turns} if blocks else base
-    least = {name: _least_size(blocks, name, x, whole_only=whole_only) for name, x in first.items()}
-    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, fitted.lattice.axes, strict=True)}
+    least = {**base}
+    if blocks:
+        tokens = int(blocks.block) * turns + 2 * (not whole_only) if blocks.block.is_Integer else 2
+        least[blocks.name] = tokens
+    axes = dict(zip(base, fitted.lattice.axes, strict=True))
+    steps = {x: axis.xs[1] - axis.xs[0] for x, axis in axes.items()}
     formulas = Mixed(
         plan,
         blocks,
@@ -124,10 +125,9 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
         turns,
         whole_only,
         [dict(zip(fitted.mixture.names, point, strict=True)) for point in fitted.lattice.points],
-        kinds={x: y.kinds for x, y in zip(base, fitted.lattice.axes, strict=True)},
+        kinds={x: axis.kinds for x, axis in axes.items()},
+        withheld={phase: {"peak_bytes": _NOT_ASKED} for phase in phases if plan.by_module},
     )
-    if plan.by_module:
-        formulas.withheld = {phase: {"peak_bytes": _NOT_ASKED} for phase in phases}
     _withhold_curved_peaks(formulas)
     formulas.extend_ranges(runs)
     extend_to_fewer_blocks(formulas, runs)
@@ -136,12 +136,9 @@ def _fit_plan(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
 
 def _withhold_curved_peaks(formulas: Mixed) -> None:
     """Withhold peaks that grow faster than a number of layers: the peak may move on."""
-    in_blocks = {
-        x for block in formulas.plan.blocks.values() for x in sympy.sympify(block).free_symbols
-    }
-    for forms, name in product(formulas.forms.items(), formulas.least):
-        phase, quantities = forms
-        if name in FIRST or symbol(name) in in_blocks or "peak_bytes" not in quantities:
+    for (phase, quantities), name in product(formulas.forms.items(), formulas.least):
+        is_layers = name not in FIRST and not formulas.plan.is_block(name)
+        if not is_layers or "peak_bytes" not in quantities:
             continue
         if _is_curved(quantities["peak_bytes"], symbol(name)):
             del quantities["peak_bytes"]
@@ -154,25 +151,6 @@ def _is_curved(peak: Any, size: Any) -> bool:
     monomials = (x for x in sympy.sympify(peak).atoms(sympy.Mul, sympy.Pow) if x.has(size))
     smooth = (sympy.expand(x.replace(sympy.floor, lambda part: part)) for x in monomials)
     return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
-
-
-def _writer(fitted: FittedMixture, blocks: Blocks, runs: Runs, *, whole_only: bool) -> Writer:
-    if whole_only:
-        return Writer(fitted, blocks, runs, roundings=("whole",))
-    plan, base = fitted.mixture.plan, fitted.mixture.base
-    shapes = []
-    for more in (1, 2, 4):
-        shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
-        shape |= base
-        block = blocks.at(shape)
-        shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
-    return Writer(fitted, blocks, runs, shapes)
-
-
-def _least_size(blocks: Blocks | None, name: str, base: int, *, whole_only: bool) -> int:
-    if blocks is None or name != blocks.name:
-        return base
-    return int(blocks.block) * base + 2 * (not whole_only) if blocks.block.is_Integer else 2
 
 
 def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
@@ -193,3 +171,87 @@ def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
     if blocks:
         conditions = [blocks.written(relation, "floor") for relation in conditions]
     return SizeConditions([x for x in dict.fromkeys(conditions) if x != True])  # noqa: E712 - sympy's true
+
+
+# -- formulas over a length in blocks ----------------------------------------------------
+@dataclass
+class Writer:
+    """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
+
+    Runs of whole blocks decide between the roundings of a length to a number of blocks.
+    """
+
+    fitted: FittedMixture
+    blocks: Blocks
+    runs: Runs
+    whole_only: bool
+
+    def __post_init__(self) -> None:
+        self._roundings = ("whole",) if self.whole_only else ("ceil", "floor")
+        runs = ((shape, self.runs.run_or_none(shape)) for shape in self._shapes())
+        self._traces = [(shape, trace) for shape, trace in runs if trace]
+        mixture, traces = self.fitted.mixture, [trace for _, trace in self._traces]
+        ragged, *whole = [[*map(key_of, x.calls)] for x in (self.fitted.runs[0].trace, *traces)]
+        if self.fitted.aligned and any(keys != ragged for keys in whole):
+            mixture.alike = False  # whole blocks do other operations
+            self.fitted = FittedMixture(mixture, self.fitted.lattice, self.fitted.runs)
+        aligned = self.fitted.aligned
+        self._accounts = [(s, mixture.account(t, aligned=aligned)) for s, t in self._traces]
+        for _, account in () if aligned else self._accounts:
+            self.fitted.examples |= account.example
+            for name in account.sizes:
+                self.fitted.sizes.setdefault(name, 0)
+
+    def _shapes(self) -> Iterator[Sizes]:
+        """Yield shapes of whole blocks, if these are not the only ones."""
+        hints, base = self.fitted.mixture.plan.hints, self.fitted.mixture.base
+        for more in () if self.whole_only else (1, 2, 4):
+            shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in hints.items()}
+            shape |= base
+            turns = base[self.blocks.name] + more
+            yield {**shape, self.blocks.name: self.blocks.at(shape) * turns}
+
+    @cached_property
+    def whole(self) -> FittedMixture:
+        """Formulas of whole blocks alone, fitted to runs that have no rest."""
+        mixture = self.fitted.mixture
+        alike, start = self.fitted.aligned, mixture.base[self.blocks.name] + 1
+        whole = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
+        return whole.fitted()
+
+    @property
+    def whole_from(self) -> int:
+        """The number of blocks from which formulas of whole blocks hold; 0 if none were needed."""
+        whole = vars(self).get("whole")
+        return whole.mixture.base[self.blocks.name] if whole else 0
+
+    def size(self, name: Any, expression: Any) -> Any:
+        """Return one size of an operation as a formula over the sizes; None if there is none."""
+        values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._accounts]
+        for rounding in self._roundings:
+            if all(evaluate(expression, self.blocks.inside(s, rounding)) == v for s, v in values):
+                return self.blocks.written(expression, rounding)
+        whole = self.whole.sizes.get(name, 0)
+        return None if whole is None else self.blocks.combined(expression, whole)
+
+    def peak(self, phase: str) -> Any | None:
+        """Return the peak of a phase as a formula over the sizes; None if there is none."""
+        sides = self.fitted.peaks[phase]
+        if sides is None:
+            return None
+        values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
+        for rounding in self._roundings:
+            if all(
+                max(evaluate(x, self.blocks.inside(s, rounding)) for x in sides) == v
+                for s, v in values
+            ):
+                return most(self.blocks.written(x, rounding) for x in sides)
+        whole = self.whole.peaks[phase]
+        if whole is None:
+            return None
+        divides = sympy.Eq(sympy.Mod(symbol(self.blocks.name), self.blocks.block), 0)
+        return sympy.Piecewise(
+            (most(self.blocks.written(x, "whole") for x in whole), divides),
+            (most(self.blocks.written(x, "ceil") for x in sides), True),
+            evaluate=False,
+        )

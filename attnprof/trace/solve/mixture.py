@@ -30,7 +30,7 @@ from attnprof.trace.solve.accounts import (
 )
 from attnprof.trace.solve.lattice import Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.symbolic import SymbolicRun, turns_of
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
 
 #: Most runs along one size; runs made after counts fit, in search of numbers at which peaks do.
@@ -48,11 +48,6 @@ _PERIOD = 6
 
 #: Numbers of a size at which runs fit, and the rows of values there, by name.
 Axis = tuple[SampledSizes, Mapping[Any, Row]]
-
-
-def turns_of(name: str) -> Any:
-    """Return the symbol of a size's number of whole blocks, ``blocks of N``."""
-    return symbol(f"blocks of {name}")
 
 
 @dataclass
@@ -183,21 +178,18 @@ class Mixture:
             self.alike = False
             axes = self._axes()
         self.plan.extend()
-        samples = {name: along for name, (along, _) in axes.items()}
-        for name, axis in samples.items():  # earlier axes were made before later bases were known
-            if None in [self.run({**self.base, name: x}) for x in axis.xs]:
-                raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
+        samples = [along for along, _ in axes.values()]
         indices = indices_for(list(axes.values()))
-        nodes = [axis.nodes for axis in samples.values()]
+        nodes = [axis.nodes for axis in samples]
         points = [tuple(map(getitem, nodes, index)) for index in indices]
-        base = tuple(self.base.values())
-        for place, axis in enumerate(samples.values()):
+        base = tuple(self.base.values())  # earlier axes were made before later bases were known
+        for place, axis in enumerate(samples):
             along = [(*base[:place], x, *base[place + 1 :]) for x in axis.xs]
             points += [point for point in along if point not in points]
         attempted = (self.run(dict(zip(self.names, point, strict=True))) for point in points)
         if len(runs := [run for run in attempted if run is not None]) < len(points):
             raise NoFormulaError("it cannot run at all numbers of blocks")
-        return FittedMixture(self, Lattice(list(samples.values()), indices, points), runs)
+        return FittedMixture(self, Lattice(samples, indices, points), runs)
 
 
 @dataclass
@@ -221,9 +213,8 @@ class FittedMixture:
         self.accounts = self.mixture.accounts(self.runs)
         names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
-        every = [rows_of(column) for column in columns.values()]
         self._polynomials: dict[Row, Mapping[Index, Fraction] | None] = {}
-        self._fit({row for rows in every for row in rows.values()})
+        self._fit({row for column in columns.values() for row in rows_of(column).values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
         if unknown:

@@ -140,16 +140,11 @@ class SizePlan:
         """Return the first number (of blocks) of a size."""
         if self.blocks[name] != 1:
             return 2
-        inside = any(symbol(name) in block.free_symbols for block in self.blocks.values())
-        return _BLOCK if inside else self.base[name]
+        return _BLOCK if self.is_block(name) else self.base[name]
 
-
-def plan_of_numbers(
-    target: Target, hints: Sizes, base: Mapping[str, int], runs: Runs, *, by_module: bool
-) -> SizePlan:
-    """Return a plan in which every size is a number, from ``base`` on."""
-    blocks = dict.fromkeys(target.symbols, sympy.Integer(1))
-    return SizePlan(target, hints, base, blocks, by_module=by_module, concrete=runs)
+    def is_block(self, name: str) -> bool:
+        """Return whether a size is the length of another one's blocks."""
+        return any(symbol(name) in block.free_symbols for block in self.blocks.values())
 
 
 def plan_for(
@@ -161,7 +156,7 @@ def plan_for(
     ``pins`` are conditions that fixed a size in a run with symbols for all sizes, ``relations`` all
     conditions of that run.
     """
-    base, blocks = _base(target, phases), _refined({}, pins) if pins else {}
+    base, blocks = _base(target, phases), _refined({}, pins)
     # code that asserts N % 64 == 0 and loops over N // 64 blocks fixes N: the quotient is exact
     divisors = {x: dividing(relations, x) for x in blocks if {*blocks.values()} == {1}}
     long = ({x: block} for x, block in divisors.items() if block > _SMALL_BLOCK)
@@ -197,8 +192,7 @@ def _with_lengths_in_exponents(trace: Trace, block_counts: Mapping[str, Place]) 
         named = {x: in_exponent(x) for x in powers if x.base.is_number and x.exp.free_symbols}
         return value.xreplace(named) if named else value
 
-    moved = [(call, written(call.bytes_moved)) for call in trace.calls]
-    calls = [call if x is call.bytes_moved else replace(call, bytes_moved=x) for call, x in moved]
+    calls = [replace(call, bytes_moved=written(call.bytes_moved)) for call in trace.calls]
     return replace(trace, calls=calls)
 
 
@@ -207,26 +201,19 @@ def whole_block_exclusions(symbolic: SymbolicRun, hints: Sizes) -> list[Any]:
 
     Blocks of 2 or 3 do not count: an even length is another case than an odd one.
     """
-
-    def hold(relation: Any, block: int, rest: int) -> Iterator[bool]:
-        lengths = (times * block + rest for times in (2, 3, 8))
-        return (evaluate(relation, {**hints, "N": length}) for length in lengths)
-
-    quotients = [
-        (relation, number, int(evaluate(block, hints)))
-        for relation in symbolic.guards.relations
-        for floor in relation.atoms(sympy.floor)
-        for number, block in [floor.args[0].as_numer_denom()]
-    ]
-    left_out = (
-        relation
-        for relation, number, block in quotients
-        if block > _SMALL_BLOCK
-        and number in (symbol("N"), -symbol("N"))
-        and any(hold(relation, block, block // 2))
-        and not any(hold(relation, block, 0))
-    )
-    return [*left_out][:1]
+    for relation in symbolic.guards.relations:
+        for floor in relation.atoms(sympy.floor):
+            number, divisor = floor.args[0].as_numer_denom()
+            block = int(evaluate(divisor, hints))
+            if block <= _SMALL_BLOCK or number not in (symbol("N"), -symbol("N")):
+                continue
+            ragged, whole = (
+                [evaluate(relation, {**hints, "N": n * block + rest}) for n in (2, 3, 8)]
+                for rest in (block // 2, 0)
+            )
+            if any(ragged) and not any(whole):
+                return [relation]
+    return []
 
 
 def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:

@@ -60,15 +60,14 @@ def of_all_magnitudes(names: tuple[str, ...]) -> list[dict[str, int]]:
     return shapes
 
 
-def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
-    """Return ``most`` sizes of a class, or all if they are few, nearest to ``start`` first.
+def telling_sizes(sizes: range, most: int) -> list[int]:
+    """Return ``most`` sizes of a class, or all if they are few, in order; the same in every call.
 
     Both ends, powers of two, squares and sizes next to these, and at least a third of random ones:
-    where code rounds a float of a size, it differs at sizes that have nothing in common. The same
-    in every call.
+    where code rounds a float of a size, it differs at sizes that have nothing in common.
     """
     if len(sizes) <= min(_FEW, most):
-        return sorted(sizes, key=lambda size: abs(size - start))
+        return [*sizes]
     chance = random.Random(len(sizes))  # noqa: S311 - no secret
     low, high = sizes[0], sizes[-1]
     powers = [2**k for k in range(1, high.bit_length()) if low <= 2**k]
@@ -80,8 +79,7 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     likely = (low, high, *powers[::-1], *neighbours[:3], sizes[1], *squares)
     wanted = (*likely[: most - most // 3], *others, *likely)
     indexes = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
-    chosen = list(dict.fromkeys(sizes[place] for place in indexes))[:most]
-    return sorted(chosen, key=lambda size: abs(size - start))
+    return sorted([*dict.fromkeys(sizes[place] for place in indexes)][:most])
 
 
 def small_sizes(

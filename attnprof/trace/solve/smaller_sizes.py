@@ -3,11 +3,13 @@
 A symbolic run excludes sizes at which a dimension is 1: :func:`include_single_sizes` adds them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
+
+import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.values import evaluate
@@ -15,7 +17,7 @@ from attnprof.trace.events import Call, Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.shapes import shapes_in
-from attnprof.trace.solve.symbolic import SymbolicRun
+from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
 from attnprof.trace.solve.turns import differs
 from attnprof.trace.solve.verification import OutOfBudgetError, Runs, differences
 
@@ -77,10 +79,9 @@ def _holds_at(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
     counts = {**formulas.least, name: size} | ({whole.name: formulas.turns} if whole else {})
     if run := formulas.plan.run_of_whole_blocks(counts, runs.phases, whole=bool(whole)):
         shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], run.holds), _DRAWN)]
-        if whole:
-            shapes = [{**s, whole.name: formulas.turns * whole.at(s)} for s in shapes]
+        shapes = [_in_blocks(whole, shape, formulas.turns) for shape in shapes]
         fits = not whole or formulas.fits(formulas.near(**{name: size}), runs)
-        return fits and not any(differences(formulas.forms, run.numbers(s), s) for s in shapes)
+        return fits and not any(_contradicted(formulas, run, shapes))
     free = [x for x in formulas.plan.target.symbols if x not in formulas.plan.blocks]
     for wide in free:  # one other size is far larger
         shapes.append(formulas.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
@@ -100,33 +101,43 @@ def _holds_beyond(formulas: "Mixed", name: str, size: int, runs: Runs) -> bool:
     if blocks:
         base[blocks.name] = formulas.turns + (not formulas.whole_only)
     for other in (x for x in base if x != name):
-        counts = {**base, other: _far_number(formulas, other, base[other])}
+        number, step = base[other], formulas.strides.get(other, (1, 0))[0]
+        counts = {**base, other: number + -(-max(number + 1, _FAR - number) // step) * step}
         with suppress(OutOfBudgetError):
             run = formulas.plan.at(counts, runs.phases, ragged=False)
-            if isinstance(run, SymbolicRun) and not _agrees(formulas, run, counts):
-                return False
+            if isinstance(run, SymbolicRun):
+                turns = counts.pop(blocks.name) if blocks else 0
+                if any(_contradicted(formulas, run, _shapes_at(formulas, run, counts, turns))):
+                    return False
     return True
 
 
-def _far_number(formulas: "Mixed", name: str, size: int) -> int:
-    """Return a far larger number, in steps of the numbers that the formulas are for."""
-    step = formulas.strides.get(name, (1, 0))[0]
-    return size + -(-max(size + 1, _FAR - size) // step) * step
+def _shapes_at(
+    formulas: "Mixed", run: SymbolicRun, numbers: Sizes, turns: int, *, ragged: bool = False
+) -> list[dict[str, int]]:
+    """Return shapes with these numbers and blocks at which the run's and other formulas hold."""
+    shapes = ({**x, **numbers} for x in shapes_in(formulas.near(**numbers), lambda _: True))
+    placed = (_in_blocks(formulas.blocks, shape, turns, ragged=ragged) for shape in shapes)
+    return [*islice((x for x in placed if run.holds(x) and formulas.conditions.holds(x)), _DRAWN)]
 
 
-def _agrees(formulas: "Mixed", run: SymbolicRun, counts: Mapping[str, int]) -> bool:
-    blocks = formulas.blocks
-    plain = {x: n for x, n in counts.items() if not blocks or x != blocks.name}
+def _in_blocks(
+    blocks: Blocks | None, sizes: Sizes, turns: int, *, ragged: bool = False
+) -> dict[str, int]:
+    """Return a shape whose length has so many blocks, and if ``ragged`` a rest."""
+    if blocks is None:
+        return {**sizes}
+    one = blocks.at(sizes)
+    rest = {blocks.rest.name: 2 + sizes[blocks.name] % max(one - 2, 1)} if ragged else {}
+    return {**sizes, blocks.name: turns * one + sum(rest.values()), **rest}
 
-    def placed(sizes: Sizes) -> dict[str, int]:
-        shape = {**sizes, **plain}
-        return shape | ({blocks.name: counts[blocks.name] * blocks.at(shape)} if blocks else {})
 
-    shapes = map(placed, shapes_in(formulas.near(**plain), lambda _: True))
-    inside = (x for x in shapes if run.holds(x) and formulas.conditions.holds(x))
-    return not any(
-        differences(formulas.forms, run.numbers(shape), shape) for shape in islice(inside, _DRAWN)
-    )
+def _contradicted(
+    formulas: "Mixed", run: SymbolicRun, shapes: Iterable[Sizes]
+) -> Iterator[tuple[str, str]]:
+    """Yield phase and quantity of each formula that differs from a symbolic run's at a shape."""
+    for shape in shapes:
+        yield from differences(formulas.forms, run.numbers(shape), shape)
 
 
 # -- fewer blocks ------------------------------------------------------------------------
@@ -167,39 +178,23 @@ def _agrees_in_blocks(formulas: "Mixed", turns: int, runs: Runs, *, ragged: bool
     run = plan.at({**numbers, name: turns}, runs.phases, ragged=ragged)
     if not isinstance(run, SymbolicRun):
         return False
-
-    def placed(sizes: Sizes) -> dict[str, int]:
-        one = blocks.at(sizes)
-        rest = 2 + sizes[name] % max(one - 2, 1) if ragged else 0
-        return {**sizes, name: turns * one + rest} | ({blocks.rest.name: rest} if ragged else {})
-
-    def inside(sizes: Sizes) -> bool:
-        return run.holds(sizes) and formulas.conditions.holds(sizes)
-
-    shapes = (placed({**x, **numbers}) for x in shapes_in(formulas.near(), lambda _: True))
-    drawn = [*islice(filter(inside, shapes), _DRAWN)]
+    drawn = _shapes_at(formulas, run, numbers, turns, ragged=ragged)
     if len(drawn) < _FEWEST:
         return False
-    wrong = {key for x in drawn for key in differences(formulas.forms, run.numbers(x), x)}
+    wrong = {*_contradicted(formulas, run, drawn)}
     lengths = [x for x in numbers if block.has(symbol(x))]
     others = [{x: n * formulas.least[x] for x in lengths} for n in _TIMES if lengths]
-    near = (placed(formulas.near(**sizes)) for sizes in others)
+    near = (_in_blocks(blocks, formulas.near(**x), turns, ragged=ragged) for x in others)
     fit = all(formulas.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
     only_peaks = all(kind == "peak_bytes" for _, kind in wrong)
     if not (fit and formulas.whole_only and only_peaks) or lengths:
         return fit and not wrong
     for phase, kind in wrong:  # of few blocks another moment is the worst
         case = run.forms[phase][kind], symbol(name) <= turns * block
-        formulas.forms[phase][kind] = _with_case(case, formulas.forms[phase][kind])
+        usual = formulas.forms[phase][kind]
+        cases = usual.args if isinstance(usual, sympy.Piecewise) else [(usual, True)]
+        formulas.forms[phase][kind] = sympy.Piecewise(case, *cases, evaluate=False)
     return True
-
-
-def _with_case(case: tuple[Any, Any], otherwise: Any) -> Any:
-    """Return a piecewise formula: that of the case where its condition holds, else another one."""
-    import sympy
-
-    cases = otherwise.args if isinstance(otherwise, sympy.Piecewise) else [(otherwise, True)]
-    return sympy.Piecewise(case, *cases, evaluate=False)
 
 
 # -- single sizes ------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def include_single_sizes(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> Sym
     """
     if len(symbolic.trace.calls) > _LONG:
         return symbolic
-    unequal = [x for x in symbolic.guards.relations if type(x).__name__ == "Unequality"]
+    unequal = [x for x in symbolic.guards.relations if isinstance(x, sympy.Ne)]
     for condition in [x for x in unequal if len(x.free_symbols) == 1]:
         (name,) = (size.name for size in condition.free_symbols)
         for size in range(2, _LARGEST):

@@ -11,6 +11,8 @@ from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
+import sympy
+
 from attnprof.arguments import LARGEST
 from attnprof.trace.events import (
     QUANTITIES,
@@ -35,12 +37,7 @@ from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.count import smallest_real_run
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
-from attnprof.trace.solve.plan import (
-    SizePlan,
-    plan_for,
-    plan_of_numbers,
-    whole_block_exclusions,
-)
+from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.small_runs import NotRunningError, short_sizes
 from attnprof.trace.solve.smaller_sizes import include_single_sizes
@@ -245,8 +242,8 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
         except NoFormulaError as further:
             raise pinned or further from None
     if shapes is None:
-        takes_any_length = "N" not in attempt.asked_sizes
-        if takes_any_length and (pins := whole_block_exclusions(symbolic, hints)):
+        pins = [] if "N" in attempt.asked_sizes else whole_block_exclusions(symbolic, hints)
+        if pins:
             result = replace(attempt, pins=pins).outcome(by_mixing)
             if not isinstance(result, FailedPlan):
                 return result
@@ -280,25 +277,24 @@ def _with_even_experts(
 
 def by_mixing(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by runs with symbols for sizes that the code leaves free, else numbers."""
+    hints = hints_for(attempt.target.symbols, attempt.above_one)
 
     def planned(_runs: Runs) -> SizePlan:
-        hints = hints_for(attempt.target.symbols, attempt.above_one)
-        return plan_for(
-            attempt.target, hints, attempt.phases, attempt.pins, attempt.relations,
-            by_module=attempt.by_module,
-        )  # fmt: skip
+        pinned = attempt.pins, attempt.relations
+        return plan_for(attempt.target, hints, attempt.phases, *pinned, by_module=attempt.by_module)
 
     return _by_plan(attempt, "mixed", planned)
 
 
 def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
     """Return formulas by concrete runs: every size is a number, on as short runs as there are."""
+    target, anchor = attempt.target, REAL_ANCHOR if attempt.target.mode.real else ANCHOR
+    hints = hints_for(target.symbols, {**anchor, **attempt.above_one})
 
     def planned(runs: Runs) -> SizePlan:
-        anchor = REAL_ANCHOR if attempt.target.mode.real else ANCHOR
-        hints = hints_for(attempt.target.symbols, {**anchor, **attempt.above_one})
         base = short_sizes(runs, hints, attempt.above_one)
-        return plan_of_numbers(attempt.target, hints, base, runs, by_module=attempt.by_module)
+        numbers = dict.fromkeys(target.symbols, sympy.S.One)
+        return SizePlan(target, hints, base, numbers, by_module=attempt.by_module, concrete=runs)
 
     return _by_plan(attempt, "interpolated", planned)
 
@@ -327,7 +323,9 @@ def _by_plan(
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verify(method, formulas, shapes)
-    if not _holds_at_asked(formulas, attempt, shapes):
+    ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
+    further = replace(formulas, ends=ends)  # beyond verified ends if none is a branch
+    if not any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes)):
         return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
         return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
@@ -349,13 +347,6 @@ def _reach_asked(formulas: Mixed, asked_sizes: Sizes, runs: Runs) -> None:
     with suppress(OutOfBudgetError):
         if formulas.fits(shape, runs):
             formulas.reach(shape)
-
-
-def _holds_at_asked(formulas: Mixed, attempt: Attempt, shapes: Sequence[Sizes]) -> bool:
-    """Return whether formulas hold at the asked sizes; beyond verified ends if none is a branch."""
-    ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
-    further = replace(formulas, ends=ends)
-    return any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes))
 
 
 def in_class(attempt: Attempt) -> Forms | FailedPlan:

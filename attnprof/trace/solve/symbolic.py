@@ -2,11 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import process_time
 from typing import Any
 
+import sympy
+
 from attnprof.algebra.expressions import symbol
+from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError
+from attnprof.trace.doubles import Double
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Expression, Sizes, Target, largest
 from attnprof.trace.run.limits import EVERY, Limit, TooLongError
@@ -70,6 +75,65 @@ class Place:
         if self.rest and not rest < block:
             raise ValueError(f"{rest} is not below {block}")
         return self.count * block + rest
+
+
+def turns_of(name: str) -> Any:
+    """Return the symbol of a size's number of whole blocks, ``blocks of N``."""
+    return symbol(f"blocks of {name}")
+
+
+@dataclass
+class Blocks:
+    """A size (``name``) in blocks of another size or of a number: ``Blocks("N", 64)``."""
+
+    name: str
+    block: Any
+
+    def at(self, sizes: Sizes) -> int:
+        """Return the length of a block at a shape."""
+        return int(evaluate(self.block, sizes))
+
+    @property
+    def rest(self) -> Any:
+        """The symbol of the remainder after whole blocks, ``N mod 64``."""
+        return symbol(f"{self.name} mod {self.block}")
+
+    @cached_property
+    def _substitutions(self) -> dict[str, Mapping[Any, Any]]:
+        size = symbol(self.name)
+        floor, ceiling = sympy.floor(size / self.block), sympy.ceiling(size / self.block)
+        turns = turns_of(self.name)
+        return {
+            "ceil": {turns: ceiling - 1, self.rest: size - self.block * (ceiling - 1)},
+            "floor": {turns: floor, self.rest: size - self.block * floor},
+            "whole": {turns: size / self.block},
+        }
+
+    def written(self, expression: Any, way: str) -> Any:
+        """Return an expression in turns and rest over the size; ``way``: ceil, floor or whole."""
+        replaced = sympy.sympify(expression).xreplace(self._substitutions[way])
+        if isinstance(replaced, sympy.Rel):
+            return replaced.func(sympy.expand(replaced.lhs - replaced.rhs), 0)
+        is_condition = isinstance(replaced, sympy.logic.boolalg.Boolean)
+        return replaced if is_condition else sympy.expand(replaced)
+
+    def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
+        """Return a shape with its number of blocks and rest, counted as ``written`` does.
+
+        Sizes that were numbers in the runs are blocks of 1.
+        """
+        block, size = self.at(sizes), sizes[self.name]
+        turns = -(-size // block) - 1 if way == "ceil" else size // block
+        numbers = {turns_of(name).name: x for name, x in {**sizes, self.name: turns}.items()}
+        return {**sizes, **numbers, self.rest.name: size - block * turns}
+
+    def combined(self, between: Any, whole: Any) -> Any:
+        """Return one formula of two: ``between`` at lengths with a rest, ``whole`` without one."""
+        turns, floor = turns_of(self.name), sympy.floor(symbol(self.name) / self.block)
+        at_whole = sympy.sympify(between).xreplace({turns: floor - 1, self.rest: self.block})
+        more = sympy.sympify(whole).xreplace({turns: floor}) - at_whole
+        ragged = sympy.ceiling(symbol(self.name) / self.block) - floor
+        return sympy.expand(self.written(between, "ceil") + (1 - ragged) * more)
 
 
 @dataclass(frozen=True)
@@ -157,8 +221,6 @@ def _run(
     classed: Collection[str],
 ) -> tuple[SymbolicRun, list[str]]:
     """Return one symbolic run, and the lines at which it made floats of sizes."""
-    from attnprof.trace.doubles import Double
-
     free = {name: hint for name, hint in hints.items() if hint != 1 and name not in block_counts}
     rests = {place.rest_name(name): place for name, place in block_counts.items() if place.rest}
     free |= {name: place.rest for name, place in rests.items()}

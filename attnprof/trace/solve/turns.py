@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, product
+from itertools import chain, islice, product, tee
 from typing import Any
 
 from attnprof.algebra.values import evaluate
@@ -89,9 +89,15 @@ def run_with_marked_loops(
 def _runs_at_asked(
     play: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes, failed: list[NoFormulaError]
 ) -> Iterator[tuple[SymbolicRun, Sizes]]:
-    """Yield runs that hold at the asked length, and their sizes; errors join ``failed``."""
+    """Yield runs that hold at the asked length, and their sizes; errors join ``failed``.
+
+    Sizes at which the conditions of an earlier failure hold are passed over: it would repeat.
+    """
     any_run = False
-    for sizes in _candidates(hints, asked_sizes, failed):
+    for sizes in chain(nearby_hints(hints, asked_sizes), _longer(hints)):
+        relations = [error.relations for error in failed if isinstance(error, PinnedError)]
+        if any(SizeConditions(met).holds(sizes) for met in filter(None, relations)):
+            continue
         try:
             run = play(hints=sizes)
         except PinnedError as error:
@@ -108,15 +114,6 @@ def _runs_at_asked(
         longer = "N" not in asked_sizes and sizes is not hints
         if (longer and _share_of_lengths(run, sizes) > _WIDE) or not run.trace.has_loops:
             return
-
-
-def _candidates(
-    hints: Sizes, asked_sizes: Sizes, failed: Sequence[NoFormulaError]
-) -> Iterator[Sizes]:
-    """Yield sizes to run at, without sizes at which an earlier failure would repeat."""
-    for sizes in chain(nearby_hints(hints, asked_sizes), _longer(hints)):
-        if not any(_fails_again(error, sizes) for error in failed):
-            yield sizes
 
 
 def _longer(hints: Sizes) -> Iterator[Sizes]:
@@ -153,12 +150,6 @@ def nearby_hints(hints: Sizes, asked_sizes: Sizes) -> Iterator[Sizes]:
         yield from ({**hints, "d": width} for width in _OTHER_WIDTHS)
     if _is_alone(hints, asked_sizes) and "B" not in asked_sizes and hints.get("B", 1) > 1:
         yield {**hints, "B": _SAMPLES}
-
-
-def _fails_again(failed: NoFormulaError, sizes: Sizes) -> bool:
-    """Return whether a run at these sizes would meet the conditions that pinned a failed one."""
-    relations = failed.relations if isinstance(failed, PinnedError) else ()
-    return bool(relations) and SizeConditions(relations).holds(sizes)
 
 
 def _share_of_lengths(symbolic: SymbolicRun, hints: Sizes) -> float:
@@ -198,25 +189,21 @@ def _verified_run(
 
 def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
     """Yield shapes inside the domain, each once: of short runs first, then of few turns."""
-    inside, yielded = list[dict[str, int]](), list[dict[str, int]]()
-
-    def all_inside() -> Iterator[dict[str, int]]:
-        for shape in shapes_in(hints, symbolic.holds):
-            inside.append(shape)
-            yield shape
-
-    for shape in chain(
-        (shape for shape in all_inside() if _is_short(symbolic, shape)),
-        (shape for shape in inside if _is_short(symbolic, shape, 4)),
+    first, longer, inside = tee(shapes_in(hints, symbolic.holds), 3)
+    candidates = chain(
+        (shape for shape in first if _is_short(symbolic, shape)),
+        (shape for shape in longer if _is_short(symbolic, shape, 4)),
         _shapes_of_few_turns(symbolic, hints, longest, inside),
-    ):
+    )
+    yielded = list[dict[str, int]]()
+    for shape in candidates:
         if shape not in yielded:
             yielded.append(shape)
             yield shape
 
 
 def _shapes_of_few_turns(
-    symbolic: SymbolicRun, hints: Sizes, longest: int, inside: Sequence[dict[str, int]]
+    symbolic: SymbolicRun, hints: Sizes, longest: int, inside: Iterable[dict[str, int]]
 ) -> Iterator[dict[str, int]]:
     """Yield shapes inside with 2 or 3 for sizes, other than the length, that loops are over.
 
