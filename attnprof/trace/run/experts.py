@@ -144,8 +144,8 @@ def _as_number(size: Any) -> Any:
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """Return an operation's result for known values and numbers as sizes."""
-    given = tree_map_only(torch.Tensor, lambda x: _values_of(x).values, (args, kwargs))  # type: ignore[union-attr]
-    args, kwargs = tree_map_only(_SYMBOLIC, _as_number, given)
+    plain = tree_map_only(torch.Tensor, lambda x: _values_of(x).values, (args, kwargs))  # type: ignore[union-attr]
+    args, kwargs = tree_map_only(_SYMBOLIC, _as_number, plain)
     with unset_fake_temporarily(), torch.no_grad():
         return func(*args, **kwargs)
 
