@@ -118,11 +118,11 @@ def foreign(name: str) -> Iterator[str]:
 
 def model(name: str) -> Iterator[str]:
     """Yield what is said of a small model of transformers."""
-    from derive.transformers_models import made
+    from derive.transformers_models import build_model
 
     from attnprof.trace.request.lookup import target_of
 
-    target = target_of(partial(made, name), name=name, inputs=["input_ids: B, N int64"])
+    target = target_of(partial(build_model, name), name=name, inputs=["input_ids: B, N int64"])
     yield from phase_lines(target, BOTH, against_runs)
 
 
