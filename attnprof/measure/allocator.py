@@ -8,9 +8,12 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
-#: limit grows with the largest block freed so far.
-KEPT = 2**25 - 2**16
+#: Parameters of glibc's ``mallopt`` (malloc.h).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
+#: glibc's own: how many blocks are mapped at most, and the size from which on all are.
+USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
+#: A block that glibc learns to keep; it learns by the largest one that was freed so far.
+KEPT = LARGEST_KEPT - (64 << 10)
 
 
 def let_allocator_learn() -> None:
@@ -25,14 +28,6 @@ def let_allocator_learn() -> None:
     torch.empty(KEPT, dtype=torch.uint8, device="cpu")
 
 
-#: Parameters of glibc's ``mallopt`` (malloc.h).
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
-#: glibc's own: blocks that are mapped, and the largest size below which none is.
-USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
-#: One entry for each :func:`memory_kept` whose body runs.
-_keeping: list[bool] = []
-
-
 @contextmanager
 def memory_kept() -> Iterator[bool]:
     """Have glibc keep freed memory while the body runs; yield whether it can.
@@ -45,11 +40,9 @@ def memory_kept() -> Iterator[bool]:
         yield False
         return
     wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
-    _keeping.append(True)
     try:
         yield min(mallopt(*one) for one in wanted) == 1
     finally:
-        _keeping.pop()
         usual = (
             (_MMAP_MAX, USUAL_MAPS), (_MMAP_THRESHOLD, LARGEST_KEPT),
             (_TRIM_THRESHOLD, 2 * LARGEST_KEPT), (_TOP_PAD, 0),
@@ -64,23 +57,27 @@ def holes_filled() -> Iterator[None]:
 
     glibc gives new memory, which costs page faults, to a result of that size, unless earlier work
     of the process left a hole for it: the time of a layer would depend on what was timed before.
-    Where memory is kept (:func:`memory_kept`) there is no difference, and nothing is taken.
+    Nothing is taken where no block is mapped (:func:`memory_kept`, ``MALLOC_MMAP_MAX_=0``).
     """
     libc = ctypes.CDLL(None)
     information = getattr(libc, "mallinfo2", None)
     blocks: list[int] = []
-    if information is not None and not _keeping:  # glibc, from 2.33 on
+    if information is not None:  # glibc, from 2.33 on
         information.restype, libc.malloc.restype = _MallocInfo, ctypes.c_void_p
-        for _ in range(information().fordblks // LARGEST_KEPT):
+        libc.free.argtypes = [ctypes.c_void_p]
+        for _ in range(1 + information().fordblks // LARGEST_KEPT):  # more than there is room for
             maps = information().hblks
             blocks.append(libc.malloc(ctypes.c_size_t(LARGEST_KEPT)))
-            if information().hblks > maps:  # no hole was left
+            if information().hblks > maps:
                 break
+        else:
+            while blocks:
+                libc.free(blocks.pop())
     try:
         yield
     finally:
         for block in blocks:
-            libc.free(ctypes.c_void_p(block))
+            libc.free(block)
 
 
 class _MallocInfo(ctypes.Structure):

@@ -209,24 +209,19 @@ def test_windows_are_exact_where_executed_and_dense_to_palm():
     assert "windows counted dense" in "; ".join(dropped(sizes, "palm"))
 
 
-def test_an_indexer_scores_all_pairs_and_attention_the_chosen_ones():
+@pytest.mark.parametrize(("more", "scoring"), [
+    ({"model_type": "deepseek_v32"}, 3),
+    ({"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared", "shared"]}, 1),
+])  # fmt: skip
+def test_an_indexer_scores_all_pairs_and_attention_of_all_layers_the_chosen_ones(more, scoring):
+    """Layers without an indexer share the choice of another one's."""
     fields = {
-        "model_type": "deepseek_v32", **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6,
-        "index_n_heads": 2, "index_head_dim": 8,
+        **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6, "index_n_heads": 2,
+        "index_head_dim": 8, **more,
     }  # fmt: skip
     counts = terms(sizes_of(fields), "executed", "forward")
     assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
-    assert counts["index scores"] == {Mask("causal"): 2 * 3 * 2 * 8}
-
-
-def test_layers_that_share_the_choice_of_another_one_see_no_more_keys():
-    fields = {
-        "model_type": "glm_moe_dsa", **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6,
-        "index_n_heads": 2, "index_head_dim": 8, "indexer_types": ["full", "shared", "shared"],
-    }  # fmt: skip
-    counts = terms(sizes_of(fields), "executed", "forward")
-    assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
-    assert counts["index scores"] == {Mask("causal"): 2 * 1 * 2 * 8}
+    assert counts["index scores"] == {Mask("causal"): 2 * scoring * 2 * 8}
 
 
 def test_an_indexer_of_blocks_chooses_as_many_keys_as_they_have():

@@ -263,9 +263,7 @@ def _in_rows(name: str, memory_format: Any = lambda _: torch.contiguous_format) 
         tensors = (x if isinstance(x, torch.Tensor) else None for x in args)
         rows = (x if y is None else torch.empty_like(y, memory_format=memory_format(y))
                 for x, y in zip(args, tensors, strict=True))  # fmt: skip
-        without_moments = name == "_native_batch_norm_legit" and isinstance(args[3], bool)
-        packet = getattr(aten, name)
-        return (packet.no_stats if without_moments else packet.default)(*rows, **kwargs)
+        return getattr(aten, name)(*rows, **kwargs)  # the overload that takes them
 
     return in_rows
 
