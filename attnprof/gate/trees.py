@@ -291,6 +291,16 @@ class RunningTree:
         self._pool.stop()
         self._alias.close()
 
+    def restart(self) -> None:
+        """Start another server, from which later processes come."""
+        self._pool.stop()
+        self._pool.start()
+
+    def ready(self) -> None:
+        """Wait until the server has imported what it needs."""
+        with self._failing():
+            self._pool.ready()
+
     def ask_count(
         self, request: PointRequest, *, formulas: bool, alone: bool
     ) -> Callable[[], Counted]:

@@ -128,11 +128,7 @@ class Pool:
 
     def ask(self, order: Mapping[str, Any], *, memory: bool = True) -> None:
         """Send an order to a fresh process; with ``memory`` it may not take more than is free."""
-        self.start()
-        if not self._ready:
-            with loading():
-                self.answer(STARTING_S, 0)
-            self._ready = True
+        self.ready()
         self.runs += 1
         self.send({**order, "id": self.runs, "memory": memory})
 
@@ -184,7 +180,7 @@ class Pool:
             self._rest += piece
 
     def start(self) -> None:
-        """Start the server unless it runs; :meth:`ask` waits for its imports."""
+        """Start the server unless it runs; :meth:`ready` waits for its imports."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
@@ -198,6 +194,14 @@ class Pool:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             cwd=self._folder, start_new_session=True, bufsize=0, env={**os.environ, **self._env},
         )  # fmt: skip
+
+    def ready(self) -> None:
+        """Wait until the server, started if none runs, has done its imports."""
+        self.start()
+        if not self._ready:
+            with loading():
+                self.answer(STARTING_S, 0)
+            self._ready = True
 
     def stop(self) -> None:
         """End the server and all processes below it."""

@@ -24,8 +24,15 @@ class FakeSide:
         self.call_s, self.noise, self.wall, self.name = call_s, noise, wall, name
         self.chance = random.Random(seed)
         self.log = [] if log is None else log
-        self.opened_times = 0
-        self.is_open = False
+        self.opened_times = self.servers = 0
+        self.is_open = self.is_ready = False
+
+    def restart(self):
+        assert not self.is_open
+        self.servers, self.is_ready = self.servers + 1, False
+
+    def ready(self):
+        self.is_ready = True
 
     def ask_open(self, request):
         assert not self.is_open
@@ -190,6 +197,43 @@ def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     outcome = race(base, head, REQUEST, RULES["default"])
     assert outcome.alarm.verdict == outcome.judgement.verdict == "regressed"
     assert head.opened_times == 2 * LOOKS[0]
+    assert base.servers == head.servers == 1
+    assert base.is_ready
+    assert head.is_ready
+
+
+class SlowServer(FakeSide):
+    """Slower by a twentieth in all processes of its first server, as its code lies badly."""
+
+    def block(self, calls):
+        seconds, wall = super().block(calls)
+        late = 1.0 if self.servers else 1.05
+        return seconds * late, wall * late
+
+
+def test_a_slowdown_of_one_server_is_no_alarm():
+    outcome = race(FakeSide(1e-3, seed=1), SlowServer(1e-3, seed=2), REQUEST, RULES["default"])
+    assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "ok")
+
+
+def test_starting_servers_does_not_use_up_the_time_of_a_race(monkeypatch):
+    """A start of minutes leaves the second race as many processes as the first one had."""
+    passed = [0.0]
+
+    class SlowToStart(FakeSide):
+        def restart(self):
+            super().restart()
+            passed[0] += 300
+
+        def block(self, calls):
+            passed[0] += 0.01
+            return super().block(calls)
+
+    monkeypatch.setattr(times.time, "monotonic", lambda: passed[0])
+    sides = SlowToStart(1e-3, seed=1), SlowToStart(1.1e-3, seed=2)
+    outcome = race(*sides, REQUEST, RULES["default"], limit_s=10)
+    assert outcome.judgement.verdict == "regressed"
+    assert outcome.spent_s < 10
 
 
 def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):
