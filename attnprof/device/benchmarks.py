@@ -26,7 +26,8 @@ from attnprof.device.product_times import (
     product_shapes,
     transposed,
 )
-from attnprof.device.tables import Benchmark, Call
+from attnprof.device.tables import Benchmark, Call, Sizes
+from attnprof.device.vector_times import vector_shapes
 
 
 @dataclass(frozen=True)
@@ -128,19 +129,20 @@ def _products(options: Any, sizes: Grids) -> list[Benchmark]:
         x = torch.ones(1, WEIGHT_SHAPE[0], **options)
         return lambda: [torch.mm(x, weight) for weight in matrices]
 
-    vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
-    weights = [
-        Benchmark(
-            "weights", (WEIGHT_ENTRIES,), one_after_the_other, WEIGHT_ENTRIES[-1], JUST_USED,
-            flops=2,
-        ),
-    ]  # fmt: skip
+    def products(name: str, shapes: tuple[Sizes, ...], copies: int) -> Benchmark:
+        return Benchmark(name, (), call, limits.work, copies, scattered=shapes, flops=2)
+
+    shapes, weights = product_shapes(limits), (WEIGHT_ENTRIES,)
+    if options["device"] != "cpu":
+        vectors = (1,), (1, 16, 128, 1024), (16, 128, 2048, 32768, 2**18)
+        return [
+            products("product", shapes, ALTERNATING),
+            Benchmark("vector product", vectors, partial(call, 1), 2**25, ALTERNATING, flops=2),
+        ]
     return [
-        *(weights if options["device"] == "cpu" else ()),
-        Benchmark(
-            "product", (), call, limits.work, ALTERNATING, scattered=product_shapes(limits), flops=2
-        ),
-        Benchmark("vector product", vectors, partial(call, 1), 2**25, ALTERNATING, flops=2),
+        Benchmark("weights", weights, one_after_the_other, weights[0][-1], JUST_USED, flops=2),
+        products("product", tuple(shape for shape in shapes if shape[1] > 1), ALTERNATING),
+        products("vector product", vector_shapes(), JUST_USED),
     ]
 
 

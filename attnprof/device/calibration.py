@@ -29,7 +29,7 @@ from attnprof.record.report import fits
 from attnprof.units import joined, plural
 
 #: Versions of the tables of a CPU and of a GPU; tables of another version are measured again.
-VERSION, GPU_VERSION = 8, 5
+VERSION, GPU_VERSION = 9, 5
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class ProductLimits:
     as_batches: int = 0
 
 
-CPU_PRODUCTS = ProductLimits(1400, 20_000_000, 1_200_000_000)
+CPU_PRODUCTS = ProductLimits(1300, 20_000_000, 1_200_000_000)
 #: A GPU's kernels differ most by how they split long sums, and between batches and single products.
 GPU_PRODUCTS = ProductLimits(
     3600, 200_000_000, 200_000_000_000, long_sums=35, many=8, as_batches=50
@@ -187,19 +187,48 @@ class ProductTimes:
         weights, mean, points, influence = self._fitted
         shape = np.array([[batch, m, n, k, layout]], dtype=float)
         remainder = self._covariance(self._features(shape), points) @ influence
-        return float(np.exp(np.log(_terms(shape) @ weights) + mean + remainder)[0])
+        return float(np.exp(np.log(self._terms(shape) @ weights) + mean + remainder)[0])
 
     @cached_property
     def _fitted(self) -> tuple[Array, float, Array, Array]:
         """Weights of terms, median remainder, features of measured shapes, influence of each."""
         shapes = np.array(list(self.seconds), dtype=float)
         times = np.array(list(self.seconds.values()))
-        terms, points = _terms(shapes), self._features(shapes)
+        terms, points = self._terms(shapes), self._features(shapes)
         weights = _fit_weights(terms / times[:, None])
         remainders = np.log(times) - np.log(terms @ weights)
         mean = float(np.median(remainders))
         covariance = self._covariance(points, points) + self.likeness.noise**2 * np.eye(len(points))
         return weights, mean, points, np.linalg.solve(covariance, remainders - mean)
+
+    def _terms(self, shapes: Array) -> Array:
+        """Return the terms that add up to a product's time: a row per shape, a column per term."""
+        b, m, n, k, layout = shapes.T
+        first, second = transposed(layout)
+        ones, in_batch = np.ones_like(b), (b > 1) * 1.0
+        left, right, results = b * m * k, b * n * k, b * m * n
+        columns: list[Any] = [
+            1 - in_batch,
+            in_batch,
+            b * in_batch,
+            results * k,
+            left,
+            right,
+            results,
+        ]
+        columns += [left * first, right * second, b * m, b * n, b * k]
+        columns += [left * (n % 16 == rest) for rest in range(1, 16)]
+        columns += [right * (m % 8 == rest) for rest in range(1, 8)]
+        columns += [results * (n % step != 0) for step in (2, 4, 8, 16)]
+        columns += [results * k * (n % step != 0) for step in (2, 8)]
+        row_strides = _row_strides(m, n, k, layout)
+        columns += [x * (stride % step != 0) for step in (2, 4, 8)
+                    for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
+        columns += [x * (stride % (CROWDED_STRIDE * times) == 0) for times in (1, 2)
+                    for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
+        columns += [x * (x > cache) for x in (left, right, results) for cache in CACHE_ENTRIES]
+        columns += [left * (n < 16), right * (m < 16), results * (k < 16)]
+        return np.stack([column * ones for column in columns], axis=1)
 
     def _features(self, shapes: Array) -> Array:
         """Return the coordinates of shapes whose distances :class:`Likeness` describes, a row each.
@@ -241,28 +270,6 @@ class ProductTimes:
         covariance: Array = self.likeness.left_over**2 * (1 + distances)
         covariance *= np.exp(np.negative(distances, out=distances), out=distances)
         return covariance
-
-
-def _terms(shapes: Array) -> Array:
-    """Return the terms of which a product's time is a sum: a row per shape, a column per term."""
-    b, m, n, k, layout = shapes.T
-    first, second = transposed(layout)
-    ones, in_batch = np.ones_like(b), (b > 1) * 1.0
-    left, right, results = b * m * k, b * n * k, b * m * n
-    columns: list[Any] = [1 - in_batch, in_batch, b * in_batch, results * k, left, right, results]
-    columns += [left * first, right * second, b * m, b * n, b * k]
-    columns += [left * (n % 16 == rest) for rest in range(1, 16)]
-    columns += [right * (m % 8 == rest) for rest in range(1, 8)]
-    columns += [results * (n % step != 0) for step in (2, 4, 8, 16)]
-    columns += [results * k * (n % step != 0) for step in (2, 8)]
-    row_strides = _row_strides(m, n, k, layout)
-    columns += [x * (stride % step != 0) for step in (2, 4, 8)
-                for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
-    columns += [x * (stride % (CROWDED_STRIDE * times) == 0) for times in (1, 2)
-                for x, stride in zip((right, left), row_strides, strict=True)]  # fmt: skip
-    columns += [x * (x > cache) for x in (left, right, results) for cache in CACHE_ENTRIES]
-    columns += [left * (n < 16), right * (m < 16), results * (k < 16)]
-    return np.stack([column * ones for column in columns], axis=1)
 
 
 def transposed(layout: Any) -> tuple[Any, Any]:

@@ -33,8 +33,16 @@ from attnprof.device.call_costs import CallCosts
 from attnprof.device.fused_times import FUSED_KERNELS, fused_s
 from attnprof.device.operation_forms import FUSED, KernelCall
 from attnprof.device.operations import Demand
-from attnprof.device.product_times import PLAIN, SINGLE_BYTES, Likeness, ProductTimes
+from attnprof.device.product_times import (
+    PLAIN,
+    SECOND_TRANSPOSED,
+    SINGLE_BYTES,
+    Likeness,
+    ProductTimes,
+    transposed,
+)
 from attnprof.device.tables import TimeTable
+from attnprof.device.vector_times import VectorTimes
 from attnprof.errors import RequestError
 from attnprof.measure.allocator import LARGEST_KEPT
 from attnprof.units import plural
@@ -215,10 +223,18 @@ class Times:
         """The fit to measured products."""
         return ProductTimes(self.tables["product"].seconds)
 
+    @cached_property
+    def _vectors(self) -> VectorTimes:
+        """The fit to measured products with a vector."""
+        return VectorTimes(self.tables["vector product"].seconds)
+
     def product(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
         """Return the seconds of ``batch`` products (m, k) by (k, n)."""
-        if batch == 1 and 1 in (m, n):
-            return self.tables["vector product"].at((1, max(m, n), k))
+        first, second = transposed(layout)
+        if batch == n == 1:  # a matrix by a column reads it as a row by the transposed matrix
+            m, n, second = n, m, 1 - first
+        if 1 in (m, k):
+            return self._vectors.at(batch, m, n, k, SECOND_TRANSPOSED if second else PLAIN)
         return self._products.at(batch, m, n, k, layout)
 
     def _entries(self, call: KernelCall) -> float:
@@ -325,6 +341,12 @@ class GpuTimes(Times):
     def _price(self, call: KernelCall) -> float:
         """Return the seconds of an operation without page faults; a view takes the GPU none."""
         return 0.0 if call.form == "view" else super()._price(call)
+
+    def product(self, batch: int, m: int, n: int, k: int, layout: int = PLAIN) -> float:
+        """Return the seconds of ``batch`` products (m, k) by (k, n)."""
+        if batch == 1 and 1 in (m, n):
+            return self.tables["vector product"].at((1, max(m, n), k))
+        return self._products.at(batch, m, n, k, layout)
 
     def _packing_s(self, copy: KernelCall) -> float:
         """Return 0: a GPU's kernels take factors with any strides."""

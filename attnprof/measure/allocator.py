@@ -5,6 +5,7 @@ freed; smaller ones it learns to keep. Earlier work of a process can change both
 """
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4
 USUAL_MAPS, LARGEST_KEPT = 65536, 32 << 20
 #: A block that glibc learns to keep; it learns by the largest one that was freed so far.
 KEPT = LARGEST_KEPT - (64 << 10)
+#: One entry for each :func:`memory_kept` whose body runs.
+_keeping: list[bool] = []
 
 
 def let_allocator_learn() -> None:
@@ -40,9 +43,11 @@ def memory_kept() -> Iterator[bool]:
         yield False
         return
     wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20))
+    _keeping.append(True)
     try:
         yield min(mallopt(*one) for one in wanted) == 1
     finally:
+        _keeping.pop()
         usual = (
             (_MMAP_MAX, USUAL_MAPS), (_MMAP_THRESHOLD, LARGEST_KEPT),
             (_TRIM_THRESHOLD, 2 * LARGEST_KEPT), (_TOP_PAD, 0),
@@ -57,22 +62,21 @@ def holes_filled() -> Iterator[None]:
 
     glibc gives new memory, which costs page faults, to a result of that size, unless earlier work
     of the process left a hole for it: the time of a layer would depend on what was timed before.
-    Nothing is taken where no block is mapped (:func:`memory_kept`, ``MALLOC_MMAP_MAX_=0``).
+    Nothing is taken where no block is mapped (:func:`memory_kept`, ``MALLOC_MMAP_MAX_=0``): there
+    is no difference, and a calibration would look through its heap thousands of times.
     """
     libc = ctypes.CDLL(None)
     information = getattr(libc, "mallinfo2", None)
     blocks: list[int] = []
-    if information is not None:  # glibc, from 2.33 on
+    is_mapping = not _keeping and os.environ.get("MALLOC_MMAP_MAX_") != "0"
+    if information is not None and is_mapping:  # glibc, from 2.33 on
         information.restype, libc.malloc.restype = _MallocInfo, ctypes.c_void_p
         libc.free.argtypes = [ctypes.c_void_p]
-        for _ in range(1 + information().fordblks // LARGEST_KEPT):  # more than there is room for
+        for _ in range(information().fordblks // LARGEST_KEPT):
             maps = information().hblks
             blocks.append(libc.malloc(ctypes.c_size_t(LARGEST_KEPT)))
-            if information().hblks > maps:
+            if information().hblks > maps:  # no hole was left
                 break
-        else:
-            while blocks:
-                libc.free(blocks.pop())
     try:
         yield
     finally:

@@ -45,6 +45,13 @@ class Crossing:
         return exp(fmean(map(log, known)))
 
     @property
+    def is_sharp(self) -> bool:
+        """Whether the measured interval lies within a quarter of the crossing."""
+        return (
+            0.75 * self.measured <= self.measured_low <= self.measured_high <= 1.25 * self.measured
+        )
+
+    @property
     def predictions(self) -> list[float]:
         """What each calibration predicts."""
         return [self.predicted, self.predicted_2, self.predicted_3]
@@ -164,6 +171,7 @@ def _interval(low: float, high: float) -> str:
 def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> Iterator[str]:
     """Yield mean and worst error of each answer against the truth, and how well that repeats."""
     known = [row for row in rows if not isnan(row.measured)]
+    sharp = [row for row in known if row.is_sharp]
     yield from (f"{len(known)} of {len(rows)} have a measured crossing.", "")
     answers: dict[str, Any] = {
         f"predicted, calibration {n}": lambda row, n=n: row.predictions[n - 1] for n in (1, 2, 3)
@@ -177,6 +185,9 @@ def errors_table(rows: Sequence[Crossing], *, law: bool = False) -> Iterator[str
         name: [abs(of(row) / row.truth - 1) for row in known if not isnan(of(row))]
         for name, of in answers.items()
     }
+    errors["predicted, where the measured interval is within a quarter"] = [
+        abs(row.predicted / row.truth - 1) for row in sharp if not isnan(row.predicted)
+    ]
     errors["second measurement against the first"] = [
         abs(row.again / row.measured - 1) for row in known if not isnan(row.again)
     ]

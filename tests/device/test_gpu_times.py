@@ -32,7 +32,9 @@ LAUNCH_S = 1e-6
 def on_gpu(**tables):
     """A made-up GPU, whose pieces cost as many entries."""
     pieces = TimeTable({(n,): LAUNCH_S + 4e-9 * n for n in (1, 1024, 2**20)})
-    return {**made_up(), "in pieces": pieces, **tables}
+    whole = made_up()
+    vectors = {p[1:4]: s for p, s in whole["product"].seconds.items() if p[:2] == (1, 1)}
+    return {**whole, "vector product": TimeTable(vectors), "in pieces": pieces, **tables}
 
 
 def test_a_gpu_is_measured_at_larger_sizes():

@@ -30,6 +30,8 @@ from attnprof.device.product_times import (
 )
 from attnprof.device.steady_times import TimeReading, steady, usual_reference
 from attnprof.device.tables import TimeTable
+from attnprof.device.times import Times
+from attnprof.device.vector_times import VectorTimes, vector_shapes
 
 
 def test_what_was_measured_is_given_back_and_what_took_too_long_is_less_work_grown():
@@ -227,3 +229,38 @@ def test_layouts_are_read_off_strides():
     assert layout_of(one[0], by_columns[0]) == SECOND_TRANSPOSED
     for layout in (PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED):
         assert transposed(layout + AS_A_BATCH) == transposed(layout)
+
+
+def read_once(batch, m, n, k, layout):
+    """A made-up processor that reads a matrix once, four times as slow beyond its cache."""
+    entries = batch * m * n * k
+    rate = 1e-10 if entries < 2e6 else 4e-10
+    return 2e-6 + entries * rate * (2.0 if k > 1 and layout == PLAIN else 1.0)
+
+
+@pytest.mark.parametrize(("limit", "least_error"), [(2e6, 0.05), (1e9, 0.12)])
+def test_products_with_a_vector_take_what_reading_the_matrix_takes(limit, least_error):
+    known = VectorTimes({shape: read_once(*shape) for shape in vector_shapes()})
+    draw, shapes = random.Random(3), list[tuple[int, ...]]()
+    for _ in range(200):
+        batch, n, k = draw.choice((1, 3, 12)), draw.randint(16, 2000), draw.randint(16, 20_000)
+        shapes += [(batch, 1, n, k, PLAIN), (batch, 1, n, k, SECOND_TRANSPOSED)]
+        shapes += [(batch, n, k, 1, PLAIN)]
+    within = [shape for shape in shapes if math.prod(shape[:4]) < limit]
+    errors = sorted(abs(math.log(known.at(*shape) / read_once(*shape))) for shape in within)
+    assert errors[len(errors) // 2] < least_error
+
+
+def test_vectors_are_drawn_for_every_level_of_a_cache():
+    shapes = vector_shapes()
+    assert all(1 in (m, k) and 1 not in (m * k, n) for _, m, n, k, _ in shapes)
+    sizes = [math.prod(shape[:4]) for shape in shapes]
+    assert sum(size > 8e6 for size in sizes) > 20
+    assert sum(size < 1e5 for size in sizes) > 20
+
+
+def test_a_column_by_a_matrix_is_priced_as_a_row_by_the_transposed_one():
+    times = Times({"vector product": TimeTable({s: read_once(*s) for s in vector_shapes()})})
+    row, column = times.product(1, 1, 512, 64, SECOND_TRANSPOSED), times.product(1, 512, 1, 64)
+    assert row == column
+    assert times.product(1, 512, 1, 64, FIRST_TRANSPOSED) == times.product(1, 1, 512, 64)

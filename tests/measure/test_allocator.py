@@ -1,11 +1,15 @@
 """Which results of calls get new memory from the C library."""
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from attnprof.measure import allocator
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 
@@ -78,3 +82,27 @@ print(sorted(counts)[len(counts) // 2])
         pytest.skip("earlier work left no hole in this C library's heap")
     assert printed_number(code.format(timed)) == pytest.approx(pages, rel=0.05)
     assert printed_number(code.format(f"with memory_kept(): {timed}")) < pages / 10
+
+
+def test_the_heap_is_not_looked_through_where_no_block_is_mapped(monkeypatch):
+    """Each look takes milliseconds in a heap of many pieces, and a calibration times thousands."""
+    looks = []
+    libc = ctypes.CDLL(None)
+
+    def look():
+        looks.append(1)
+        return libc.mallinfo2()
+
+    library = SimpleNamespace(
+        mallinfo2=look, mallopt=libc.mallopt, malloc=libc.malloc, free=libc.free
+    )
+    libc.mallinfo2.restype = allocator._MallocInfo
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: library)
+    with allocator.memory_kept(), allocator.holes_filled():
+        assert looks == []
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    with allocator.holes_filled():
+        assert looks == []
+    monkeypatch.delenv("MALLOC_MMAP_MAX_")
+    with allocator.holes_filled():
+        assert looks
