@@ -26,7 +26,7 @@ from attnprof.device.product_times import (
     product_shapes,
     transposed,
 )
-from attnprof.device.tables import Benchmark, Call, Sizes
+from attnprof.device.tables import ALTERNATING, JUST_USED, Benchmark, Call, Sizes
 from attnprof.device.vector_times import vector_shapes
 
 
@@ -89,9 +89,6 @@ def grids(device: str) -> Grids:
 #: after the other, from the size of a near cache to more than any cache holds.
 WEIGHT_SHAPE = (512, 512)
 WEIGHT_ENTRIES = tuple(parts * 2**18 for parts in (1, 4, 8, 16, 20, 24, 32, 64, 128))
-#: Copies of a call that take turns, each with memory of its own: 1 uses the memory of the last call
-#: again, 2 that of the call before the last.
-JUST_USED, ALTERNATING = 1, 2
 #: Entries from one entry of a strided run to the next; multiples of large powers of two map to few
 #: lines of a cache.
 STRIDES = (2, 16, 128, 1024, 8192)

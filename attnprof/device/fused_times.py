@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from attnprof.device.operation_forms import KernelCall
-from attnprof.device.tables import Benchmark, Call, TimeTable
+from attnprof.device.tables import JUST_USED, Benchmark, Call, TimeTable
 
 #: Heads, queries, keys and head widths that are timed; one query stands for a decoded token.
 HEADS, QUERIES = (1, 8), (1, 16, 64, 256, 1024, 4096)
@@ -40,7 +40,7 @@ def fused_benchmarks(options: Any) -> list[Benchmark]:
     return [
         Benchmark(
             "fused", (HEADS, QUERIES, KEYS, WIDTHS), partial(_forward, options), MAX_PRODUCTS,
-            flops=FORWARD_FLOPS,
+            JUST_USED, flops=FORWARD_FLOPS,
         ),
         *(
             Benchmark(name, square, partial(make, options, causal), MAX_PRODUCTS, flops=flops)

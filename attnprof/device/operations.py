@@ -17,7 +17,7 @@ from typing import Any
 from torch._C._autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnprof.device.operation_forms import KernelCall, kernel_call, tensors_of
+from attnprof.device.operation_forms import FUSED, KernelCall, kernel_call, tensors_of
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
@@ -142,7 +142,7 @@ class _Observer(TorchDispatchMode):
         return out
 
     def _weight_bytes(self, call: KernelCall, args: Any, out: Any) -> int:
-        """Record given and created storages; return the given bytes that a product reads."""
+        """Record given and created storages; return the given bytes that READS_GIVEN read."""
         inputs = tensors_of(args)
         outer = [x for x in inputs if _storage(x) not in self.created]
         if call.form not in PARTIAL_READS:
@@ -150,9 +150,11 @@ class _Observer(TorchDispatchMode):
                 place = _storage(x), int(x.storage_offset())
                 self.outer[place] = max(x.nbytes, self.outer.get(place, 0))
         self.created |= {_storage(x) for x in tensors_of(out)} - {_storage(x) for x in inputs}
-        return sum(x.nbytes for x in outer) if call.form == "product" else 0
+        return sum(x.nbytes for x in outer) if call.form in READS_GIVEN else 0
 
 
+#: Forms of operations whose given factors count: weights, and caches of keys and values.
+READS_GIVEN = ("product", *FUSED)
 #: Forms of operations that read only pieces of a tensor (rows of an embedding), or nothing.
 PARTIAL_READS = ("gather", "scatter", "view")
 

@@ -14,6 +14,10 @@ from math import exp, log, prod
 Sizes = tuple[int, ...]
 Call = Callable[[], object]
 
+#: Copies of a call that take turns, each with memory of its own: 1 uses the memory of the last call
+#: again, 2 that of the call before the last.
+JUST_USED, ALTERNATING = 1, 2
+
 
 @dataclass(frozen=True)
 class Benchmark:
