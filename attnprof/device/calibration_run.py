@@ -48,8 +48,7 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.processes.progress import tell
 
 #: Rows of the square products that are timed for a ceiling; bytes of the copy, beyond every cache.
-PRODUCTS = (256, 512, 1024, 2048)
-GPU_PRODUCTS = (2048, 4096, 8192)
+PRODUCTS, GPU_PRODUCTS = (256, 512, 1024, 2048), (2048, 4096, 8192)
 COPY_BYTES = 1 << 28
 
 
@@ -379,22 +378,23 @@ FAULT_SHAPE = (4096, 4096)
 
 
 def _fault_s(clock: Clock, seconds: float) -> float:
-    """Return the seconds per byte that page faults of new memory cost beyond writing it.
+    """Return the seconds per byte that new memory costs: page faults, and giving it back.
 
-    It is the median over three operations of the difference between results in new memory and in
-    memory that the process has kept.
+    It is the median over five operations of the difference between results in new memory and in
+    memory that the process has kept. Results are dropped at once, as a layer drops most of its own.
     """
     budget = Budget(samples=5, min_time_s=seconds / 8, max_time_s=seconds / 4, warmup_s=0.0)
     x = torch.ones(FAULT_SHAPE)
+    calls: tuple[Call, ...] = (
+        lambda: x * 1.5, lambda: x.softmax(-1), x.exp, lambda: x[:, :64] @ x[:64],
+        lambda: x[:128, None] * x[0, :32, None],
+    )  # fmt: skip
 
     def median_s(call: Call) -> float:
-        return median(timed.wall_s for timed in sample(clock, lambda: None, call, budget))
+        timed = sample(clock, lambda: None, lambda: call() is None, budget)
+        return median(one.wall_s for one in timed)
 
-    calls: tuple[Call, ...] = (
-        lambda: x * 1.5, lambda: x.softmax(-1), lambda: torch.empty_like(x).fill_(1.0)
-    )  # fmt: skip
-    fresh_s = [median_s(call) for call in calls]
+    fresh_s = [*map(median_s, calls)]
     with memory_kept():
-        kept_s = [median_s(call) for call in calls]
-    fault_s = median(new - old for new, old in zip(fresh_s, kept_s, strict=True))
-    return max(0.0, fault_s) / x.nbytes
+        added_s = [fresh - median_s(call) for fresh, call in zip(fresh_s, calls, strict=True)]
+    return max(0.0, median(added_s)) / x.nbytes
