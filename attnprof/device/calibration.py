@@ -197,10 +197,17 @@ def load_by_words(
     """Return the last calibration with tables of a device by words of its name, like ``H200``.
 
     ``threads``: a CPU's calibration has to be with so many; None for any. Raises
-    :class:`RequestError` if there are only others, or if several devices have these words.
+    :class:`RequestError` if there are only others, or if several devices have these words; or
+    tables of another version, of a device whose maker's figures are not known either.
     """
     loaded = map(Calibration.from_dict, entries(path or default_path()))
-    matches = [one for one in loaded if is_named(name, one.ceilings.name) and one.tables]
+    named = [one for one in loaded if is_named(name, one.ceilings.name)]
+    matches = [one for one in named if one.tables]
+    if named and not matches and stated_ceilings(name) is None:
+        raise RequestError(
+            f"--on {name}: {named[-1].ceilings.name} was calibrated by another version of "
+            "attnprof: type attnprof calibrate there"
+        )
     exact = [one for one in matches if is_named(one.ceilings.name, name)]
     names = list(dict.fromkeys(one.ceilings.name for one in exact or matches))
     if len(names) > 1:

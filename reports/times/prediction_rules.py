@@ -49,7 +49,7 @@ def _plain_layout(at: Callable[..., float]) -> Callable[..., float]:
 Measured = tuple[Demand, str, float]
 GPU = "NVIDIA H200"
 #: Folders with the layers and the calibrations of a processor.
-PROCESSORS = (HERE.parent, HERE.with_name("zen4"))
+PROCESSORS = (HERE.parent, HERE.with_name("zen5"))
 #: Rules that went, as they gained nothing on either machine: what a layer's median error was
 #: without them on a CPU's one thread (100 layers) and on the GPU (85), in float32.
 GONE = (
@@ -162,7 +162,7 @@ def page(rows: Sequence[Row]) -> str:
     """Return a table a machine: a line a rule, a column a setting."""
     origin = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
-        "[predictions.md](predictions.md), of [another processor](zen4/predictions.md) and of "
+        "[predictions.md](predictions.md), of [another processor](zen5/predictions.md) and of "
         "[a GPU](h200/crossovers.md): the median error and, in parentheses, what nine in ten "
         "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."

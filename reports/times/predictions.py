@@ -9,7 +9,7 @@ and the layers of that one's own check::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
                                             [--points 100] [--races 20] [--passes 3]
-                                        [--output reports/times/zen4/predictions]
+                                        [--output reports/times/zen5/predictions]
 
 ``--output`` is the place of another processor's tables and page.
 """

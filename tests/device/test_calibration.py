@@ -210,6 +210,17 @@ def test_a_device_elsewhere_is_one_of_the_words_and_threads_that_are_typed(
         predict_points([PointRequest("standard", 8, 1, 8)], on="a toaster", path=path)
 
 
+def test_a_device_elsewhere_with_tables_of_another_version_is_calibrated_again(
+    tmp_path, monkeypatch
+):
+    with monkeypatch.context() as older:
+        older.setattr(calibration, "VERSION", 1)
+        path = named(tmp_path / "c.json", ("AMD EPYC", 1), ("Tesla T4", 1))
+    with pytest.raises(RequestError, match="AMD EPYC was calibrated by another version.* there"):
+        calibration.load_by_words("epyc", path)
+    assert calibration.load_by_words("T4", path) is None  # the maker's figures give a bound
+
+
 def test_formats_of_another_version_or_number_of_threads_are_not_mixed(tmp_path, monkeypatch):
     path = tmp_path / "c.json"
     calibration.save(calibrated("float64"), path)
