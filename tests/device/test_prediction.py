@@ -116,8 +116,9 @@ def test_weights_that_no_cache_holds_until_the_next_call_take_longer():
     assert far_s(entry_bytes * far) == (2, pytest.approx(2 * 64 * 64 * 4e-9))
 
 
-def test_the_weights_of_a_call_are_what_it_did_not_make():
-    request = PointRequest("standard", 96, 2, 8, phase="decode")
+@pytest.mark.parametrize("name", ["standard", "sdpa"])  # two products, one fused kernel
+def test_the_weights_of_a_call_are_what_it_did_not_make(name):
+    request = PointRequest(name, 96, 2, 8, phase="decode")
     work = operations_of(request)
     weights, biases, row, cache = 4 * 4 * 16 * 16, 4 * 4 * 16, 4 * 16, 2 * 4 * 16 * 96
     assert sum(o.weights for o in work.operations) == weights + biases + 3 * row + cache
