@@ -49,7 +49,8 @@ class SharedTokens:
             device, dtype = device_named(self.on or "H100"), workloads[0].dtype
             if (rate := device.rate(dtype)) is None:
                 raise RequestError(
-                    f"--on {device.name}: its maker states no rate for {dtype}; type another --dtype"
+                    f"--on {device.name}: its maker states no rate for {dtype}; type another "
+                    "--dtype"
                 )
             link = Link(_rate(self.bandwidth), rate)
             summary = {"bytes_per_s": link.bytes_per_s, "flops_per_s": rate,

@@ -70,7 +70,9 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
         held.append(entries.live())
     rows = [
         Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=False))}, stage.place)
-        for name, stage, *live in zip(_unique_names(table), table.stages, *held, strict=True)
+        for name, stage, live in zip(
+            _unique_names(table), table.stages, zip(*held, strict=True), strict=True
+        )
     ]
     whole = {
         **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),

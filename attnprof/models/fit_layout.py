@@ -142,12 +142,13 @@ class FitModel:
     """A model's sizes and caches, as far as memory depends on them.
 
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
-    product, or before and after the activation; of the experts that a token is sent to). ``widest``:
-    the same of the layer with most of them. ``finer``: entries of tensors by their GGUF names and by role. ``stored``: each role's entries by the
-    formats that the file names. ``dropout``: whether the configuration has dropout. ``swapped``:
-    whether some layers have mechanisms of ours. ``idle``: entries of weights that text does not
-    run, as of vision. ``longest``: the most tokens that the configuration is for, 0 if it does not
-    say. ``by_layer``: entries of a role in each layer, and whether a layer has a cache.
+    product, or before and after the activation; of the experts that a token is sent to).
+    ``widest``: the same of the layer with most of them. ``finer``: entries of tensors by their GGUF
+    names and by role. ``stored``: each role's entries by the formats that the file names.
+    ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers have
+    mechanisms of ours. ``idle``: entries of weights that text does not run, as of vision.
+    ``longest``: the most tokens that the configuration is for, 0 if it does not say. ``by_layer``:
+    entries of a role in each layer, and whether a layer has a cache.
     """
 
     sizes: ModelSizes
