@@ -65,13 +65,13 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    held = [table.live()]
+    lives = [table.live()]
     if len(entries.stages) == len(table.stages):
-        held.append(entries.live())
+        lives.append(entries.live())
     rows = [
         Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=False))}, stage.place)
         for name, stage, live in zip(
-            _unique_names(table), table.stages, zip(*held, strict=True), strict=True
+            _unique_names(table), table.stages, zip(*lives, strict=True), strict=True
         )
     ]
     whole = {

@@ -144,6 +144,7 @@ heatmap --batch 4 :: --kind formula
 heatmap --set window=4 :: no parameter
 cost --on A100 --ranks 8 :: --bandwidth 450GB/s
 cost --on A100 :: attnprof predict
+fit llama --memory 0 :: a size like 80GB
 list --verify --models :: leave one of them out
 lst :: list
 plot nosuch.jsonl --kind circle
