@@ -250,5 +250,6 @@ def memory_bytes(value: Any, name: str = "memory") -> int:
     if not matched:
         raise RequestError(f"{name} {value}: type a size like 2GiB or 500MB")
     if typed == matched[1] and float(typed) < 10**6:  # nobody means so few
-        raise RequestError(f"{name} {value}: that is {typed} bytes; type {typed}GB")
+        meant = f"{typed}GB" if float(typed) else "a size like 80GB"
+        raise RequestError(f"{name} {value}: that is {typed} bytes; type {meant}")
     return int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])

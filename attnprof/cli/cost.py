@@ -29,8 +29,8 @@ class SharedTokens:
     bandwidth: str | None = opt.flag(
         "RATE", "With --ranks: bytes a second that a rank sends, like 450GB/s."
     )
-    on: str = opt.flag(
-        "NAME", "With --bandwidth: the device whose products hide it.", "--on", default="H100",
+    on: str | None = opt.flag(
+        "NAME", "With --bandwidth: the device whose products hide it (default H100).", "--on",
         callback=opt.device_name,
     )  # fmt: skip
 
@@ -46,10 +46,11 @@ class SharedTokens:
         counts = request.parse_sizes(self.ranks or "", "--ranks")
         link, summary = None, dict[str, Any]()
         if self.bandwidth is not None:
-            device, dtype = device_named(self.on), workloads[0].dtype
+            device, dtype = device_named(self.on or "H100"), workloads[0].dtype
             if (rate := device.rate(dtype)) is None:
                 raise RequestError(
-                    f"--on {self.on}: its maker states no rate for {dtype}; type another --dtype"
+                    f"--on {device.name}: its maker states no rate for {dtype}; type another "
+                    "--dtype"
                 )
             link = Link(_rate(self.bandwidth), rate)
             summary = {"bytes_per_s": link.bytes_per_s, "flops_per_s": rate,
@@ -109,6 +110,11 @@ def cost(
         kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
         **free.sizes,
     )  # fmt: skip
+    if ranks.on is not None and ranks.bandwidth is None:
+        raise RequestError(
+            f"--on {ranks.on} is the device whose products hide what ranks send: type a rate like "
+            "--bandwidth 450GB/s, too, or leave --on out; for times type attnprof predict"
+        )
     if ranks.ranks is not None:
         others = {"--kind": kind, "--quantity": quantity, "--latex": latex, "--full": full,
                   "--convention": convention != "flops", "--scope": scope != "layer"}  # fmt: skip

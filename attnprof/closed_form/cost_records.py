@@ -60,14 +60,19 @@ class Row:
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
     """Return the costs that the implementation executes, by stage; the total is last.
 
-    ``peak_bytes`` and ``peak_entries`` of a stage are alive while it runs.
+    ``peak_bytes`` and ``peak_entries`` of a stage are alive while it runs. Where half precision has
+    stages that copy into another format, entries have fewer stages, and only the total has both.
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    stages = zip(_unique_names(table), table.stages, table.live(), entries.live(), strict=True)
+    lives = [table.live()]
+    if len(entries.stages) == len(table.stages):
+        lives.append(entries.live())
     rows = [
-        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))}, stage.place)
-        for name, stage, *live in stages
+        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=False))}, stage.place)
+        for name, stage, live in zip(
+            _unique_names(table), table.stages, zip(*lives, strict=True), strict=True
+        )
     ]
     whole = {
         **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),

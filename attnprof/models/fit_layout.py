@@ -8,6 +8,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from math import ceil
 from os import PathLike
 from typing import Any
 
@@ -95,7 +97,11 @@ class FitOptions:
 
     def cache_formats(self) -> tuple[str, str]:
         """Return the formats of keys and of values, which ``fp8,nvfp4`` names apart."""
-        names = ("bfloat16" if self.cache_dtype is None else self.cache_dtype).split(",")[:2]
+        names = ("bfloat16" if self.cache_dtype is None else self.cache_dtype).split(",")
+        if len(names) > 2:
+            raise RequestError(
+                f"--cache-dtype {self.cache_dtype}: type one format, or two, of keys and of values"
+            )
         first, *rest = (format_named(name, "--cache-dtype", CACHES) for name in names)
         return first, (rest or [first])[0]
 
@@ -136,12 +142,13 @@ class FitModel:
     """A model's sizes and caches, as far as memory depends on them.
 
     ``inner``: entries per token inside a layer's feed-forward network, on average (gate, up and
-    product, or before and after the activation; of the experts that a token is sent to). ``finer``:
-    entries of tensors by their GGUF names and by role. ``stored``: each role's entries by the
-    formats that the file names. ``dropout``: whether the configuration has dropout. ``swapped``:
-    whether some layers have mechanisms of ours. ``idle``: entries of weights that text does not
-    run, as of vision. ``longest``: the most tokens that the configuration is for, 0 if it does not
-    say. ``by_layer``: entries of a role in each layer, and whether a layer has a cache.
+    product, or before and after the activation; of the experts that a token is sent to).
+    ``widest``: the same of the layer with most of them. ``finer``: entries of tensors by their GGUF
+    names and by role. ``stored``: each role's entries by the formats that the file names.
+    ``dropout``: whether the configuration has dropout. ``swapped``: whether some layers have
+    mechanisms of ours. ``idle``: entries of weights that text does not run, as of vision.
+    ``longest``: the most tokens that the configuration is for, 0 if it does not say. ``by_layer``:
+    entries of a role in each layer, and whether a layer has a cache.
     """
 
     sizes: ModelSizes
@@ -160,6 +167,7 @@ class FitModel:
     idle: int = 0
     longest: int = 0
     by_layer: Mapping[str | LayerCache, Counter[int]] = field(default_factory=dict)
+    widest: int = 0
 
     @property
     def layers(self) -> int:
@@ -215,12 +223,18 @@ def fit_model(
     chosen = subject.chosen if subject.experts > 1 else 1
     rates = [rate for key, rate in whole.to_dict().items() if "drop" in key]
     caches = cache_layout(run, subject) if served else []
+    by_layer, met_share = _by_layer(run, roles, caches), Fraction(subject.chosen, subject.experts)
+    met_in = [
+        by_layer["mlp"][n] + by_layer["shared expert"][n] + by_layer["expert"][n] * met_share
+        for n in range(sizes.layers)
+    ]
+    widest = max(inner, ceil(max(met_in) / sizes.hidden)) if inner else 0
     return FitModel(
         sizes, together(cache for _, cache in caches), config_fields, inner, chosen,
         subject.experts, len(with_experts), sum(weight.numel() for weight in latent), finer, stored,
         any(isinstance(rate, float) and rate > 0 for rate in rates), str(name), bool(swaps),
         sum(weight.numel() for name, weight in weights.items() if not roles[name]), subject.longest,
-        _by_layer(run, roles, caches),
+        by_layer, widest,
     )  # fmt: skip
 
 

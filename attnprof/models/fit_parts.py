@@ -302,11 +302,11 @@ def activation_bytes(model: FitModel, options: FitOptions) -> tuple[int, str]:
     """Return the bytes of activations of a chunk of a prompt, and their formula in T tokens.
 
     A convention, not a measurement: the residual stream, the input and the result of a block, and
-    gate, up and product of the feed-forward network, in half precision; logits of B tokens in
-    float32 and half.
+    gate, up and product of the widest feed-forward network, in half precision; logits of B tokens
+    in float32 and half.
     """
     tokens = min(options.chunk, options.seq_len * options.batch_size)
-    width = 4 * model.sizes.hidden + -(-model.inner // options.tensor_parallel)
+    width = 4 * model.sizes.hidden + -(-model.widest // options.tensor_parallel)
     words = table_rows(model) * (SINGLE + HALF)
     formula = f"{HALF * width}*T + {words}*B"
     return HALF * width * tokens + words * options.batch_size, formula

@@ -190,6 +190,8 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     )
     if idle := first_number(text, ("zero_expert_num",)):  # some choices fall on experts of nothing
         chosen = chosen * experts // (experts + idle)
+    if not (experts and chosen):  # a dense model, also of a class that can have experts
+        experts = chosen = 1
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
         name,
@@ -199,8 +201,8 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         dtype=format_of(config),
         caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
-        experts=experts if chosen else 1,
-        chosen=chosen if chosen and experts else 1,
+        experts=experts,
+        chosen=chosen,
         num_heads=heads,
         head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,

@@ -142,6 +142,9 @@ heatmap --heads 3 --d-model 10 --kind formula :: --d-model 3:48:x2
 heatmap --seq 1:100000:+1 --d-model 1:100000:+1 :: larger steps
 heatmap --batch 4 :: --kind formula
 heatmap --set window=4 :: no parameter
+cost --on A100 --ranks 8 :: --bandwidth 450GB/s
+cost --on A100 :: attnprof predict
+fit llama --memory 0 :: a size like 80GB
 list --verify --models :: leave one of them out
 lst :: list
 plot nosuch.jsonl --kind circle

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnprof import registry
-from attnprof.closed_form.cost_records import CostQuery, cost_records
+from attnprof.closed_form.cost_records import CostQuery, cost_records, executed_rows
 from attnprof.costs import is_symbolic
 from attnprof.errors import RequestError
 from attnprof.ops.layout import ViewError, groups
@@ -59,3 +59,17 @@ def test_a_closed_form_that_has_another_value_is_not_shown():
 def test_a_shape_that_cannot_be_viewed_has_an_error_of_its_own():
     with pytest.raises(ViewError, match="cannot be viewed"):
         groups((2, 3), (5,))
+
+
+@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("phase", ["forward", "train", "decode"])
+def test_half_precision_has_rows_whatever_is_copied_into_float32(name, phase):
+    mechanism, half = registry.get(name), SIZES.with_(seq_len=64, phase=phase, dtype="bfloat16")
+    try:
+        table = mechanism.cost(half, "layer")
+    except RequestError:
+        pytest.skip(f"{name} does not {phase}")
+    *stages, total = executed_rows(mechanism, half, "layer")
+    assert [row.values["peak_bytes"] for row in stages] == list(table.live())
+    assert max(row.values["peak_bytes"] for row in stages) == total.values["peak_bytes"]
+    assert total.values["peak_entries"] == mechanism.cost(half.with_(dtype="entry"), "layer").peak()

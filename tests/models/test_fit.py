@@ -17,6 +17,7 @@ from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
 from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
 from attnprof.models.fit_parts import (
+    activation_bytes,
     activation_bytes_per_token,
     cache_bytes,
     entries_of_rank,
@@ -443,7 +444,8 @@ def test_a_layer_of_gpt_with_dropout_keeps_34_bytes_and_five_for_each_score():
     {"seq_len": 0}, {"dtype": "int3"}, {"cache_dtype": "int4"}, {"utilization": 2.0},
     {"tensor_parallel": -1}, {"train": True, "optimizer": "adagrad"},
     {"train": True, "shard": "zero4"}, {"pipeline": 4}, {"tensor_parallel": 3}, {"unknown": 1},
-    {"expert_parallel": 2}, {"cache_dtype": "fp8,int4"}, {"train": True, "gradient_dtype": "int8"},
+    {"expert_parallel": 2}, {"cache_dtype": "fp8,int4"},
+    {"cache_dtype": "fp8,fp8,fp8"}, {"train": True, "gradient_dtype": "int8"},
 ])  # fmt: skip
 def test_a_wrong_request_is_refused(wrong):
     with pytest.raises(RequestError):
@@ -477,6 +479,17 @@ def test_a_step_is_bounded_by_what_it_reads(capsys):
 ])  # fmt: skip
 def test_networks_make_what_their_matrices_say(name, width):
     assert fit_model(name).inner == width
+
+
+@pytest.mark.parametrize(("config", "width"), [
+    (DEEPSEEK, 3 * 96), ({**QWEN, "decoder_sparse_step": 2}, 3 * 96),
+    ({**QWEN, "moe_intermediate_size": 80, "mlp_only_layers": [1]}, 3 * 2 * 80),
+    ({**QWEN, "num_experts": 0}, 3 * 96),
+])  # fmt: skip
+def test_the_widest_network_of_a_layer_is_at_work_at_once(config, width):
+    """Activations at once are those of one layer, not an average; without experts it is dense."""
+    options = FitOptions(memory=10**9, seq_len=10)
+    assert activation_bytes(fit_model(config), options)[0] == 2 * (4 * 64 + width) * 10 + 6 * 100
 
 
 def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
