@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import sympy
 import torch
+import torch.nn.functional as F
 
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.algebra.values import evaluate
@@ -161,6 +162,17 @@ def test_images_in_windows_are_symbolic():
     assert forms.method == "symbolic"
     assert {"4 divides H", "4 divides W"} <= set(forms.domain)
     assert derivation.at("matmul_flops", B=2, H=12, W=20, d=3) == 2 * 2 * (2 * 240 * 16 * 3)
+
+
+def test_a_product_that_is_not_none_is_a_condition_of_each_factor():
+    def keys_of_patches(x):
+        keys = F.avg_pool2d(x, 4).flatten(2)
+        return F.scaled_dot_product_attention(x.flatten(2).mT, keys.mT, keys.mT)
+
+    target, derivation = shown(keys_of_patches, inputs=("x: B, C, H, W",))
+    shapes = [{"B": 2, "C": 20, "H": h, "W": w} for h, w in ((8, 12), (9, 17), (13, 30))]
+    assert check(target, derivation, shapes) == len(shapes)
+    assert {"H >= 4", "W >= 4"} <= set(derivation.phases["forward"].domain)
 
 
 def test_whole_numbers_are_not_rounded():

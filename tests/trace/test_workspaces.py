@@ -374,6 +374,10 @@ def pools(b, n, d):
     for x in layouts((b, n, d)):
         yield aten.reflection_pad1d.default, (x, [1, 2])
     yield aten.max_pool3d_with_indices.default, (torch.randn(b, 2, 4, n, d).mT, [1, 2, 2])
+    x, places = torch.randn(b, 3, n, d), torch.rand(b, 5, d, 2)
+    for grad in lain(b, 3, 5, d):
+        rest = (grad, x, places, 0, 0, False, [True, True])
+        yield aten.grid_sampler_2d_backward.default, rest
 
 
 def attention(b, n, d):

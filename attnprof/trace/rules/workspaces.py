@@ -351,5 +351,6 @@ workspaces(
         "avg_pool2d_backward max_pool2d_with_indices_backward _adaptive_avg_pool2d_backward "
         "adaptive_max_pool2d_backward": _pool_backward,
         "max_pool1d reflection_pad1d replication_pad1d": lambda _, c: copied(c.self),
+        "grid_sampler_2d_backward": lambda _, c: copied(c.grad_output),
     }
 )  # fmt: skip

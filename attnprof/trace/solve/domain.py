@@ -223,8 +223,8 @@ class Domain(SizeConditions):
     def _unrounded_conditions(self, condition: Any) -> list[Any]:
         """Return the conditions that make up this one, without roundings of whole quotients."""
         canonical = self._canonical(condition)
-        if not isinstance(canonical, sympy.Eq):
-            return [canonical]
+        if not isinstance(canonical, sympy.Eq):  # sympy makes two of "a product is not 0"
+            return sorted(sympy.And.make_args(canonical), key=str)
         strides = _stride_conditions(canonical.lhs - canonical.rhs, self.simplified)
         return (octave(canonical) or [canonical]) if strides is None else strides
 
