@@ -216,7 +216,7 @@ def test_a_device_elsewhere_with_tables_of_another_version_is_calibrated_again(
     with monkeypatch.context() as older:
         older.setattr(calibration, "VERSION", 1)
         path = named(tmp_path / "c.json", ("AMD EPYC", 1), ("Tesla T4", 1))
-    with pytest.raises(RequestError, match="AMD EPYC was calibrated by another version.* there"):
+    with pytest.raises(RequestError, match=r"AMD EPYC was calibrated by another version.* there"):
         calibration.load_by_words("epyc", path)
     assert calibration.load_by_words("T4", path) is None  # the maker's figures give a bound
 
