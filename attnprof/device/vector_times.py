@@ -3,8 +3,8 @@
 Decoding is made of them: one query reads a cache, a state grows by the product of a key and a
 value. Each entry of a matrix is used once, so the time is that of reading or writing it, from the
 level of the cache that holds it. Kernels of wider products say little about that: fitted to them,
-products of one row were 23 % off at the median on an AMD EPYC; these fits are 4 % off up to
-MANY_ENTRIES and 10 % beyond.
+products of one row were 23 % off at the median on an AMD EPYC. These fits are 6 to 9 % off up to
+MANY_ENTRIES and 8 to 11 % beyond, by products that were left out of them.
 
 Entry points: :func:`vector_shapes` for a calibration, :meth:`VectorTimes.at` for a prediction.
 """
