@@ -45,13 +45,14 @@ def main() -> None:
     if name not in names():
         raise SystemExit(f"no report {name}: possible: {', '.join(names())}")
     report = import_module(name.replace("/", "."))
-    if hasattr(report, "prepare") and "--page" not in sys.argv:
-        report.prepare()
     if hasattr(report, "main"):
         sys.argv = [str(HERE / f"{name}.py"), *sys.argv[2:]]
         report.main()
-    else:
-        fill(report, name, options(sys.argv[2:]))
+        return
+    arguments = options(sys.argv[2:])
+    if hasattr(report, "prepare") and not arguments.page:
+        report.prepare()
+    fill(report, name, arguments)
 
 
 def names() -> list[str]:
