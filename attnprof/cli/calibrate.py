@@ -71,11 +71,16 @@ def calibrate(
             f"{', '.join(dropped)} had been calibrated under other conditions (wait policy, torch, "
             f"allocator or cores): type attnprof calibrate --dtype {','.join(dropped)}, too"
         )
-    to.deliver(_ceilings_report(measured, formats, path))
+    to.deliver(_ceilings_report(measured, merged, formats, path))
 
 
-def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -> Report:
-    """Return a row a number format, and facts of the whole device as summary."""
+def _ceilings_report(
+    calibration: Calibration, merged: Calibration, formats: list[str], path: Path
+) -> Report:
+    """Return a row a number format, and facts of the whole device as summary.
+
+    ``merged``: the calibration with formats that were there before, which predictions use, too.
+    """
     from attnprof.device.prediction import Predictor
     from attnprof.measure.environment import describe_environment
 
@@ -92,6 +97,6 @@ def _ceilings_report(calibration: Calibration, formats: list[str], path: Path) -
     missing = [name for name in formats if name not in ceilings.flops_per_s]
     summary = {
         "file": str(path), "not_multiplied": missing, "cpu_share": calibration.cpu_share,
-        "fault_s_per_byte": calibration.fault_s, "made_of": Predictor(calibration).made_of,
+        "fault_s_per_byte": calibration.fault_s, "made_of": Predictor(merged).made_of,
     }  # fmt: skip
     return Report("calibrate", records, summary, describe_environment(calibration.device))

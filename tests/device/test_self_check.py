@@ -69,7 +69,7 @@ def test_predictions_are_corrected_by_the_bias_and_reach_as_far_as_the_check():
     assert sum(row["time_s"] for row in after.operations) == pytest.approx(after.time_s)
     assert log(after.ci_high_s / after.time_s) == pytest.approx(0.4)
     assert log(after.time_s / after.ci_low_s) == pytest.approx(0.4)
-    assert "median error 0%, at most 49% in 13 layers" in Predictor(held).made_of
+    assert "median error 0%, at most 49% in 20 layers" in Predictor(held).made_of
 
 
 def test_layers_are_predicted_and_timed_until_there_are_enough():
@@ -79,7 +79,7 @@ def test_layers_are_predicted_and_timed_until_there_are_enough():
     assert len({layer.mechanism for layer in check.layers}) > 5
 
 
-def test_a_layer_that_ends_the_second_time_keeps_its_first():
+def test_a_disturbed_layer_that_ends_the_second_time_keeps_its_first():
     calls = itertools.count()
 
     def measure(_):
@@ -87,7 +87,7 @@ def test_a_layer_that_ends_the_second_time_keeps_its_first():
             raise CannotRunError("no memory now")
         return [2e-3]
 
-    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure)
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), measure, lambda: False)
     assert check.bias("train") == pytest.approx(log(2))
 
 
@@ -107,10 +107,14 @@ def test_a_neighbour_that_slows_runs_changes_intervals_but_no_bias():
     assert check.reach == pytest.approx(log(1.6))  # as a user's run may be slowed down
 
 
-def test_single_calls_that_are_disturbed_do_not_count():
+@pytest.mark.parametrize(("is_undisturbed", "seconds"), [(True, 5e-3), (False, 2e-3)])
+def test_an_undisturbed_run_tells_its_median_a_disturbed_one_its_fast_calls(
+    is_undisturbed, seconds
+):  # fmt: skip
     calls = [5e-3, 2e-3, 5e-3, 2e-3, 5e-3, 2e-3, 5e-3, 5e-3]
-    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: calls)
-    assert check.bias("train") == pytest.approx(log(2))
+    points = drawn_points("float32", "cpu")
+    check = check_layers(lambda *_: 1e-3, points, lambda _: calls, lambda: is_undisturbed)
+    assert check.bias("train") == pytest.approx(log(seconds / 1e-3))
 
 
 def test_layers_are_timed_in_a_process_of_their_own():
