@@ -25,7 +25,12 @@ from typing import Any
 import torch
 from rows import earlier, save
 from times.crossovers_tables import Crossing, OnGrid, Recommended, page
-from times.predictions import calibrated, output_flag, wait_until_calibrated_speed
+from times.predictions import (
+    calibrated,
+    output_flag,
+    refuse_rows_of_another_machine,
+    wait_until_calibrated_speed,
+)
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
@@ -80,8 +85,9 @@ def main() -> None:
     base: Path = options.output
     suffix = f"_{threads}_threads" if threads > 1 else ""
     device = base.with_name("devices") / "cpu.json"
-    known = calibrated(device, threads, "float32")
     base = base.with_name(f"{base.name}{suffix}")
+    refuse_rows_of_another_machine(base.parent.glob(f"{base.name}_*.csv"), device)
+    known = calibrated(device, threads, "float32")
     terms = TimeTerms("cpu", threads, device)
     parts: dict[str, tuple[Any, Any]] = {
         "taylor": (Crossing, lambda done: missing("taylor", terms, done)),

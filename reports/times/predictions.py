@@ -66,7 +66,7 @@ CONTENDERS = 2.0
 #: A winner that takes up to so many times the fastest is right within noise.
 ALIKE = 1.1
 #: A layer is timed again at most so many times; looks at a machine of another speed, seconds apart.
-AGAIN, LOOKS, BETWEEN_S = 8, 15, 1.0
+AGAIN, LOOKS, BETWEEN_S = 4, 8, 1.0
 BUDGET = Budget(samples=20, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=5)
 
 
@@ -154,6 +154,7 @@ def main() -> None:
     options = parser.parse_args()
     base, devices = options.output, options.output.with_name("devices") / "cpu.json"
     tables = base.with_suffix(".csv"), base.with_name(f"{base.name}_races.csv")
+    refuse_rows_of_another_machine(tables, devices)
     points, races = earlier(tables[0], Point), earlier(tables[1], Race)
     for threads, dtype in product(map(int, options.threads.split(",")), options.dtype.split(",")):
         torch.set_num_threads(threads)
@@ -193,6 +194,18 @@ def output_flag(base: Path, usual: Path) -> str:
     """Return the option by which a page lies elsewhere than usual."""
     path, root = base.absolute(), usual.parents[2]
     return "" if base == usual else f" --output {os.path.relpath(path, root)}"
+
+
+def refuse_rows_of_another_machine(tables: Iterable[Path], devices: Path) -> None:
+    """End the script where tables have rows, but no calibration beside them is of this machine."""
+    known = map(calibration.Calibration.from_dict, calibration.entries(devices))
+    names = {one.ceilings.name for one in known}
+    rows = [table for table in tables if table.exists()]
+    if rows and device_name("cpu") not in names:
+        raise SystemExit(
+            f"{rows[0]} has rows of another machine than {device_name('cpu')}: type --output with "
+            "a folder of its own"
+        )
 
 
 def calibrated(path: Path, threads: int, dtype: str) -> calibration.Calibration:
