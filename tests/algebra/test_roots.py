@@ -1,7 +1,5 @@
 """Roots, pieces and closed forms against sympy and against every integer tried."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

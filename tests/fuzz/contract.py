@@ -1,7 +1,5 @@
 """What holds for every command line, however strange: run one in this process and look."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -10,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from attnprof.cli.app import main
@@ -99,11 +96,3 @@ def _hold_json(value: Any, context: str, key: str = "") -> None:
             _hold_json(item, context, key)
     elif isinstance(value, int | float) and _COUNTS.search(key):
         assert value >= 0, (key, value, context)
-
-
-def contents(folder: Path) -> set[str]:
-    return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if "__pycache__" not in str(path)
-    }

@@ -1,8 +1,6 @@
 """A folder of files that nobody should hand to a program, and modules that misbehave."""
 
 # ruff: noqa: E501 - the lists are texts
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Values that a user, a script or an adversary may type for a flag: usual, odd and hostile ones."""
 
 # ruff: noqa: E501 - the lists are texts
-from __future__ import annotations
-
 MECHANISMS = [
     "standard", "sdpa", "efficient", "super", "taylor-direct", "taylor-efficient", "taylorshift",
     "linformer", "performer", "linear", "longformer", "reformer", "sparse", "low-rank", "neural",

@@ -4,8 +4,6 @@
 processor time.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,6 +1,7 @@
 """What counting tensors count: operations, lifetimes, repetition, the backward pass in order."""
 
 from collections import Counter as Multiset
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from attnprof.costs import (
     scaled,
 )
 from attnprof.ops.counter import Counter
+from attnprof.ops.flags import as_flag
 from attnprof.ops.functional import arange
 from attnprof.ops.loops import in_blocks
 from attnprof.ops.tensor import Tensor
@@ -183,3 +185,23 @@ def test_blocks_stand_where_the_band_begins():
     assert rows == [(10, 12), (12, 14), (14, 15)]
     assert seen == [(10, 13), (11, 15), (13, 15)]
     assert columns == [(1, 4), (0, 4), (0, 2)]
+
+
+a, b, c = sympy.symbols("a b c")
+
+
+@pytest.mark.parametrize(
+    ("value", "terms"),
+    [
+        ((1 - a) ** 2 * (1 - a * b), 2),
+        (1 - (1 - a) * (1 - b), 3),
+        ((a + b) ** 2, 3),
+        ((a + b) ** 3 * c - a**2, 4),
+    ],
+)
+def test_a_sum_of_products_of_flags_keeps_its_value_with_fewer_terms(value, terms):
+    flag = as_flag(value)
+    assert len(sympy.Add.make_args(flag)) == terms
+    for numbers in product((0, 1), repeat=3):
+        at = dict(zip((a, b, c), numbers, strict=True))
+        assert flag.subs(at) == value.subs(at)

@@ -1,7 +1,5 @@
 """The flags of commands, as the parser has them."""
 
-from __future__ import annotations
-
 import re
 
 import typer

@@ -1,32 +1,42 @@
-"""The page of mechanisms says what the registry knows."""
+"""Pages of docs/ and the README say what the code knows, and show what their commands print."""
 
 import re
 import runpy
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from attnprof import registry
+from attnprof.cli import measurement
+from attnprof.closed_form.cost_records import QUANTITIES
+from attnprof.measure.correctness import TOKENS
+from attnprof.measure.request import Budget
+from attnprof.measure.sweep import points_of
 from attnprof.papers.checks import VERDICTS
 from attnprof.papers.documents import DOCUMENTS
 from attnprof.papers.replay import committed
+from attnprof.record import ProfileRecord
+from attnprof.render.plots.results import KINDS
 from attnprof.units import setting_text
+from attnprof.verify.own_formulas import MACS
+from attnprof.verify.printed import COLUMNS, FUNCTIONS, PHASES
 from tests.structure.command_flags import flags_in, flags_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "mechanisms.md"
 ABILITIES = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
-
-
-def section(name):
-    """The text below a mechanism's heading."""
-    return PAGE.read_text(encoding="utf-8").split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
+DERIVING, MEASURING, REPLAYING = (
+    PAGE.with_name(f"{name}.md").read_text(encoding="utf-8")
+    for name in ("deriving", "measuring", "replaying")
+)
 
 
 def test_the_page_says_of_each_mechanism_its_parameters_orders_and_what_it_supports():
     text = PAGE.read_text(encoding="utf-8")
     for name in registry.names():
-        spec, part = registry.get(name), section(name)
+        spec = registry.get(name)
+        part = text.split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
         assert f"{spec.title}. Document {spec.document}." in part
         assert f"Time {spec.time_order}, memory {spec.memory_order}" in part
         for parameter, value in spec.params.items():
@@ -49,26 +59,53 @@ def test_a_page_is_what_its_script_writes(name):
         assert all((PAGE.parent / file).stat().st_size < script["LARGEST"] for file in shown)
 
 
-DERIVING = PAGE.with_name("deriving.md")
+#: Files, and commands with exit code and output, as pages show them.
+FILES = re.findall(r"`([\w.]+)`:\n\n```\w+\n(.*?)```", DERIVING + REPLAYING, re.DOTALL)
+EXAMPLES = re.findall(
+    r"<!-- command -->\n```\n(.*?)```\n<!-- output (\d) -->\n```(?:text)?\n(.*?)\n```",
+    DERIVING + REPLAYING, re.DOTALL,
+)  # fmt: skip
 
 
-def between(text, start, end):
-    """What stands between two marks of a page, without fences."""
-    block = text.split(start, 1)[1].split(end, 1)[0]
-    return "\n".join(line for line in block.splitlines() if not line.startswith("```")).strip()
-
-
-def test_the_example_of_the_deriving_page_is_what_comes_out(attnprof, tmp_path, monkeypatch):
-    text = DERIVING.read_text(encoding="utf-8")
-    (tmp_path / "my.py").write_text(between(text, "```python", "```\n"), encoding="utf-8")
+@pytest.mark.parametrize(("command", "code", "shown"), EXAMPLES)
+def test_a_command_gives_what_the_page_shows(attnprof, command, code, shown, tmp_path, monkeypatch):
+    for name, text in FILES:
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.setenv("COLUMNS", "100")
-    program, *words = shlex.split(between(text, "<!-- command -->", "<!-- output -->"))
+    program, *words = shlex.split(command)
     ended = attnprof(tuple(words))
-    assert (program, ended.code) == ("attnprof", 0)
-    shown = between(text, "<!-- output -->", "<!-- end -->").splitlines()
-    written = [line.rstrip() for line in ended.out.strip().splitlines()]
-    end = shown.index("by operation")  # operations are torch's, and may be others elsewhere
-    assert written[:end] == shown[:end]
+    assert (program, ended.code) == ("attnprof", int(code))
+    # operations are torch's, and may be others elsewhere
+    printed, expected = (text.partition("by operation")[0].strip() for text in (ended.out, shown))
+    assert [line.rstrip() for line in printed.splitlines()] == expected.splitlines()
+
+
+def test_the_pages_have_a_match_and_an_erratum_and_every_file_they_use():
+    assert [code for _, code, _ in EXAMPLES] == ["0", "1", "0", "1", "0"]
+    assert [name for name, _ in FILES] == ["my.py", "linformer.py", "linformer.csv", "table1.csv"]
+    assert "by operation" in EXAMPLES[0][2]
+
+
+def test_the_lists_of_the_page_on_replaying_are_complete_and_its_python_runs(capsys):
+    rules = REPLAYING.split("## How formulas are read and compared")[1]
+    for name in (*QUANTITIES, MACS, *COLUMNS, *PHASES):
+        assert f"`{name}`" in rules or f"--phase {name}" in rules, name
+    assert " ".join(FUNCTIONS) in rules
+    exec(re.findall(r"```python\n(from attnprof.*?)```", REPLAYING, re.DOTALL)[0], {})
+    assert capsys.readouterr().out.startswith("match ")
+
+
+def test_the_page_on_measuring_names_fields_figures_defaults_and_a_grid_that_are_there(tmp_path):
+    cells = re.findall(r"^\| (`.*?) \|", MEASURING, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert len(named) > 20
+    assert named <= {item.name for item in fields(ProfileRecord)}
+    (tmp_path / "grid.toml").write_text(re.search(r"```toml\n(.*?)```", MEASURING, re.DOTALL)[1])
+    points = points_of(measurement.grids_from_file(tmp_path / "grid.toml"), Budget())
+    assert len(points) == 2 * 6 + 2 * 2 * 2
+    assert [kind for kind in KINDS if f"`{kind}`" not in MEASURING] == []
+    assert f"at {TOKENS} tokens" in MEASURING
+    assert f"After {Budget().warmup_s} s of warm-up" in MEASURING
 
 
 #: Pages by the commands whose flags they name.
@@ -135,8 +172,9 @@ def test_a_picture_of_a_terminal_is_what_its_script_draws_and_loads_nothing():
         assert f"docs/pictures/{name}.svg" in script["README"].read_text(encoding="utf-8")
 
 
-def test_the_pages_that_the_readme_names_are_there():
+def test_links_of_pages_lead_to_files():
     root = PAGE.parents[1]
-    for page in (root / "README.md", root / "CONTRIBUTING.md", *PAGE.parent.glob("*.md")):
+    written = (*PAGE.parent.glob("*.md"), *(root / "reports").rglob("*.md"))
+    for page in (root / "README.md", root / "CONTRIBUTING.md", *written):
         for name in re.findall(r"\]\((?!http)([^)#]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
             assert (page.parent / name).exists(), f"{page.name}: {name}"

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from attnprof.models.conventions import NAMES_OF_CONVENTIONS
 from tests.gate.test_history import save, times
 from tests.models.test_mfu import DENSE
 from tests.structure.command_flags import parser_of
 
 ROOT = Path(__file__).parents[2]
 #: Pages whose commands are run by a test of that page.
-ELSEWHERE = {"choosing", "deriving", "mfu", "replaying", "tutorial"}
+ELSEWHERE = {"choosing", "deriving", "replaying", "tutorial"}
 #: A model for the pages' placeholders.
 MODELS = {"NAME": "llama-3.2-1b", "OTHER": "qwen3-0.6b"}
 MODULES = """from torch import nn
@@ -98,6 +99,19 @@ RUN = [
 @pytest.mark.parametrize("command", RUN)
 def test_a_command_of_a_page_runs(attnprof, command, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    forced = ("--force",) * ("-o " in command or "--plot" in command)
+    forced = ("--force",) * bool(re.search("-o |--plot|--as-python", command))
     ended = attnprof((*words_of(command), *forced))
     assert ended.code == ("verify-formula" in command), ended.err
+    assert "--mfu" not in command or "FLOPs" in ended.out
+
+
+def test_the_page_on_flops_a_token_has_each_convention_and_its_python_gives_a_number(
+    folder, monkeypatch
+):
+    page = PAGES["mfu"]
+    assert {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)} == {*NAMES_OF_CONVENTIONS}
+    monkeypatch.chdir(folder)
+    *setup, call = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1].strip().splitlines()
+    scope: dict = {}
+    exec("\n".join(setup), scope)
+    assert eval(call, scope) > 0

@@ -73,12 +73,6 @@ def test_every_command_of_the_index_names_a_script_that_is_there(runner):
             assert (REPORTS.parent / name).is_file()
 
 
-def test_links_on_pages_lead_to_files():
-    for page in REPORTS.rglob("*.md"):
-        for name in links(page.read_text(encoding="utf-8")):
-            assert (page.parent / name).exists(), f"{page.name}: {name}"
-
-
 @dataclass(frozen=True)
 class Square:
     name: str

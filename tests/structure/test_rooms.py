@@ -1,7 +1,5 @@
 """The house keeps its shape: imports go down, light commands stay light."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
@@ -14,35 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "attnprof"
-#: A room imports from rooms of a lower level only; level 1 has an order of its own.
-LEVELS = {
-    "cli": 9,
-    "render": 8,
-    "papers": 7,
-    "gate": 6,
-    "verify": 6,
-    "crossovers": 5.5,
-    "device": 5,
-    "measure": 4,
-    "models": 3,
-    "trace": 2,
-    "closed_form": 2,
-    "registry": 1.2,
-    "mechanisms": 1.1,
-    "blocks": 1.0,
-    "mechanism": 0.5,
-    "ops": 0.4,
-    "workload": 0.3,
-    "costs": 0.2,
-    "record": 0.1,
-    "units": 0.08,
-    "parameters": 0.2,
-    "arguments": 0.06,
-    "algebra": 0.05,
-    "processes": 0.05,
-    "user_code": 0.055,
-    "errors": 0.0,
-}
+#: A room imports from rooms of earlier texts only: those of one text stand beside each other.
+ORDER = (
+    "errors", "algebra processes", "user_code", "arguments", "units", "record", "costs parameters",
+    "workload", "ops", "mechanism", "blocks", "mechanisms", "registry", "trace closed_form",
+    "models", "measure", "device", "crossovers", "gate verify", "papers", "render", "cli",
+)  # fmt: skip
+LEVELS = {room: level for level, rooms in enumerate(ORDER) for room in rooms.split()}
 #: The same between the rooms of ``attnprof/trace``; its plain files are below all of them.
 TRACE_LEVELS = {"solve": 5, "report": 4, "request": 3, "run": 2, "rules": 1}
 #: The outer door: it may lead anywhere, nothing inside goes through it.

@@ -49,9 +49,44 @@ class IntOfRatio(Attention):
         return 1 / sqrt(self.width)
 
 
-class Tuple(Attention):
-    def done(self, y):
-        return y, None
+def after(done):
+    """Attention of whose result something is made."""
+    return type("After", (Attention,), {"done": staticmethod(done)})
+
+
+Tuple = after(lambda y: (y, None))
+Sorted = after(lambda y: y.sort(dim=1).values)
+Jagged = after(lambda y: torch.nested.nested_tensor(list(y.unbind()), layout=torch.jagged).values())
+Ragged = after(lambda y: torch.nested.nested_tensor(list(y.unbind())).to_padded_tensor(0.0))
+Compressed = after(
+    lambda y: torch.stack([torch.eye(y.shape[1]).to_sparse_csr() @ one for one in y])
+)
+Coordinates = after(
+    lambda y: torch.stack([torch.sparse.mm(torch.eye(y.shape[1]).to_sparse(), one) for one in y])
+)
+Choosing = after(lambda y: torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)))
+
+
+@torch.library.custom_op("attnprof_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+WithUnknown = after(unknown)
+
+
+@after
+def Scanned(y):  # noqa: N802 - a class
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    return associative_scan(torch.add, y, dim=1, combine_mode="generic")
+
+
+@after
+def Looping(y):  # noqa: N802 - a class
+    from torch._higher_order_ops.while_loop import while_loop
+
+    return while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, 2 * y), (torch.tensor(0), y))[1]
 
 
 class Mapping(Attention):
@@ -73,33 +108,6 @@ class LengthBranch(Attention):
         return y if x.shape[1] > 307 else y + x
 
 
-class Sorted(Attention):
-    def done(self, y):
-        return y.sort(dim=1).values
-
-
-class TokenLoop(nn.Module):
-    """A state, token by token."""
-
-    def forward(self, x):
-        state = x[:, 0]
-        out = []
-        for i in range(x.shape[1]):
-            state = state * 0.5 + x[:, i]
-            out.append(state)
-        return torch.stack(out, 1)
-
-
-@torch.jit.script
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    return torch.exp(x) + x
-
-
-class Scripted(nn.Module):
-    def forward(self, x):
-        return scripted(x)
-
-
 class Checkpointed(Attention):
     def forward(self, x):
         return checkpoint(super().forward, x, use_reentrant=False)
@@ -107,31 +115,7 @@ class Checkpointed(Attention):
 
 class ReadsValue(Attention):
     def forward(self, x):
-        if x.sum().item() > 0:
-            return super().forward(x)
-        return x
-
-
-class Raises(nn.Module):
-    def forward(self, x):
-        raise ValueError("not today")
-
-
-class Spectral(nn.Module):
-    """n log n: no polynomial."""
-
-    def forward(self, x):
-        return torch.fft.rfft(x, dim=1).real
-
-
-@torch.library.custom_op("attnprof_tests::unknown", mutates_args=())
-def unknown(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-class WithUnknown(Attention):
-    def done(self, y):
-        return unknown(y)
+        return super().forward(x) if x.sum().item() > 0 else x
 
 
 class Asserts(Attention):
@@ -142,21 +126,6 @@ class Asserts(Attention):
         return super().forward(x)
 
 
-class Unfinished(nn.Module):
-    def forward(self, x):
-        raise NotImplementedError
-
-
-class Divides(nn.Module):
-    def forward(self, x):
-        return x * Fraction(1, 0)
-
-
-class Exits(nn.Module):
-    def forward(self, x):
-        sys.exit(5)
-
-
 class ExitsWhenLong(Attention):
     def forward(self, x):
         if x.shape[1] > 400:
@@ -164,38 +133,52 @@ class ExitsWhenLong(Attention):
         return super().forward(x)
 
 
-class RaisesTheBase(nn.Module):
-    def forward(self, x):
-        raise BaseException("out")  # noqa: TRY002 - what it is here for
-
-
-class ExitsWhenMade(nn.Module):
+class ExitsWhenMade(Attention):
     def __init__(self, d_model, num_heads):
-        super().__init__()
         raise SystemExit(0)
 
-    def forward(self, x):
-        return x
+
+def token_loop(x):
+    """A state, token by token."""
+    state, out = x[:, 0], []
+    for i in range(x.shape[1]):
+        state = state * 0.5 + x[:, i]
+        out.append(state)
+    return torch.stack(out, 1)
 
 
-class Jagged(Attention):
-    def done(self, y):
-        return torch.nested.nested_tensor(list(y.unbind()), layout=torch.jagged).values()
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) + x
 
 
-class Ragged(Attention):
-    def done(self, y):
-        return torch.nested.nested_tensor(list(y.unbind())).to_padded_tensor(0.0)
+def calls_scripted(x):
+    return scripted(x)
 
 
-class Compressed(Attention):
-    def done(self, y):
-        return torch.stack([torch.eye(y.shape[1]).to_sparse_csr() @ one for one in y])
+def spectral(x):
+    """n log n: no polynomial."""
+    return torch.fft.rfft(x, dim=1).real
 
 
-class Coordinates(Attention):
-    def done(self, y):
-        return torch.stack([torch.sparse.mm(torch.eye(y.shape[1]).to_sparse(), one) for one in y])
+def raises(x):  # noqa: ARG001 - it takes an input
+    raise ValueError("not today")
+
+
+def unfinished(x):
+    raise NotImplementedError
+
+
+def divides(x):
+    return x * Fraction(1, 0)
+
+
+def exits(x):  # noqa: ARG001 - it takes an input
+    sys.exit(5)
+
+
+def raises_the_base(x):  # noqa: ARG001 - it takes an input
+    raise BaseException("out")  # noqa: TRY002 - what it is here for
 
 
 class Masked(nn.Module):
@@ -252,22 +235,3 @@ class NeverDropping(DroppingAlways):
 
     def chance(self):
         return 0.05 + random.random()
-
-
-class Scanned(Attention):
-    def done(self, y):
-        from torch._higher_order_ops.associative_scan import associative_scan
-
-        return associative_scan(torch.add, y, dim=1, combine_mode="generic")
-
-
-class Choosing(Attention):
-    def done(self, y):
-        return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
-
-
-class Looping(Attention):
-    def done(self, y):
-        from torch._higher_order_ops.while_loop import while_loop
-
-        return while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, 2 * y), (torch.tensor(0), y))[1]

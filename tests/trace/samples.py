@@ -190,3 +190,14 @@ class Named(nn.Module):
 
 def first_of(self, other):
     return self * other
+
+
+class SelfAttention(nn.Module):
+    """Torch's own, of one sequence with itself."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, x, need_weights=False):
+        return self.inner(x, x, x, need_weights=need_weights)[0]

@@ -1,4 +1,4 @@
-"""What guards of a symbolic run say about sizes, against the integers themselves."""
+"""What guards of a run say about sizes, against the integers; shapes outside of a domain."""
 
 import math
 from itertools import product
@@ -6,11 +6,16 @@ from itertools import product
 import pytest
 import sympy
 import torch
-import torch.nn.functional as F
+from torch import nn
+from torch.nn import functional as F
 
+import attnprof
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.algebra.values import evaluate
+from attnprof.errors import RequestError
 from attnprof.trace.doubles import DoubleProduct, called
+from attnprof.trace.report.derivation import curves_of
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.solve.conditions import (
     condition_text,
     division_in,
@@ -18,7 +23,8 @@ from attnprof.trace.solve.conditions import (
     is_wider,
 )
 from attnprof.trace.solve.domain import SizeConditions
-from tests.trace.checks import check, shown
+from tests.trace.checks import check, counted_at, shown
+from tests.trace.samples import MyAttention
 
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
@@ -69,27 +75,21 @@ def test_what_is_told_of_a_few_lengths_is_all_that_holds_there(low, high, unit):
 
 @pytest.mark.parametrize(
     ("condition", "said"),
-    [(H / 8 >= 1, "H >= 8"), (sympy.Ne(d / 2, 1), "d != 2"), (W - 2 < H / 2, "2*W < H + 4")],
-)
-def test_comparisons_are_told_in_whole_numbers(condition, said):
-    assert condition_text(condition) == said
-
-
-@pytest.mark.parametrize(
-    ("condition", "said"),
     [
         (sympy.ceiling(d * H / 16) - 2 >= 0, "H*d > 16"),
         (-f(-d / 8) <= 3, "d <= 24"),
         (1 - f(3 * d / 4) < 0, "3*d >= 8"),
         (f(d / 8) < 2, "d < 16"),
         (f(d / 8) <= h, "floor(d/8) <= h"),
+        (H / 8 >= 1, "H >= 8"),
+        (sympy.Ne(d / 2, 1), "d != 2"),
+        (W - 2 < H / 2, "2*W < H + 4"),
     ],
 )
-def test_a_bound_of_a_rounded_quotient_is_one_of_its_number(condition, said):
+def test_a_bound_of_a_quotient_is_told_in_whole_numbers(condition, said):
     assert condition_text(condition) == said
-    for shape in ({"d": size, "H": 1, "h": 3} for size in range(1, 40)):
-        spelled = sympy.sympify(said, {"d": d, "H": H, "h": h})
-        assert evaluate(condition, shape) == evaluate(spelled, shape)
+    for shape in ({"d": size, "H": 1 + 3 * size % 17, "h": 3, "W": 5} for size in range(1, 40)):
+        assert bool(evaluate(condition, shape)) is eval(said, {"floor": math.floor}, shape)
 
 
 @pytest.mark.parametrize("rounded", [sympy.ceiling(H / 64) - 5 > 0, f((H - 1) / 64) >= 5])
@@ -210,3 +210,106 @@ def test_a_single_one_is_no_case_of_its_own_where_all_is_done_as_for_others(code
     target, derivation = shown(code, phase="train")
     assert check(target, derivation, [inside, outside], "train") == 1
     assert not derivation.phases["train"].holds(outside)
+
+
+# -- shapes outside of a formula's domain are run, not guessed ---------------------------------
+@pytest.fixture(scope="module")
+def free():
+    """With no size given."""
+    return attnprof.derive(MyAttention)
+
+
+@pytest.mark.parametrize("sizes", [(1, 9, 3, 4), (2, 9, 1, 4), (3, 1, 2, 1)])
+def test_a_size_of_one_is_a_case_of_its_own(free, sizes):
+    at = dict(zip("BNhd", sizes, strict=True))
+    for phase in ("forward", "backward"):
+        counts = counted_at(target_of(MyAttention), at, phase, real=True)
+        assert {name: free.at(name, phase, **at) for name in counts} == counts
+
+
+def test_formulas_asked_for_at_sizes_of_one_are_those_of_that_case(free):
+    at = {"B": 1, "N": 1, "h": 1, "d": 4}
+    asked = attnprof.derive(MyAttention, at=at)
+    for phase, name in product(("forward", "backward"), ("flops", "bytes_moved", "peak_bytes")):
+        assert free.at(name, phase, **at) == asked.at(name, phase, **at)
+
+
+def test_where_the_code_does_not_run_there_is_no_number():
+    def rows(x):
+        return x.view(x.shape[0], 4, -1) * 2.0
+
+    _, derivation = shown(rows, inputs={"x": "B, 4*N"})
+    assert derivation.at("flops", "forward", B=2, N=3) == 24
+    with pytest.raises(RequestError):
+        derivation.at("flops", "forward", B=2)
+
+
+def test_another_branch_is_run_and_curves_are_values_of_formulas_where_they_hold():
+    _, branching = shown(lambda x: x @ x.mT @ x if x.shape[1] > 64 else x * 2.0)
+    assert branching.at("flops", "forward", B=2, N=10, d=3) == 2 * 10 * 3
+    assert branching.at("flops", "forward", B=2, N=100, d=3) == 4 * 2 * 100 * 100 * 3
+    flops = curves_of(branching)[0]
+    assert flops["seq_len"] == [2**n for n in range(7, 19)]
+    assert flops["value"] == [4 * 2 * n**2 * 64 for n in flops["seq_len"]]
+    assert flops["sizes"] == {"B": 2, "d": 64}
+
+
+def test_curves_of_a_shorter_last_block_are_drawn_just_below_whole_ones():
+    blockwise = attnprof.derive("linear", scope="core", phases=["forward"])
+    curves = curves_of(blockwise)
+    assert [one["quantity"] for one in curves] == ["flops", "bytes_moved", "peak_bytes"]
+    assert curves[0]["seq_len"] == [2**n - 1 for n in range(9, 19)]
+
+
+LOOKUPS = {
+    "embedded": lambda table, n: F.embedding(torch.arange(n), table),
+    "expanded": lambda table, n: F.embedding(torch.arange(n)[None].expand(2, n), table)[0],
+    "moved": lambda table, n: F.embedding(torch.arange(n) + 2, table),
+    "cut": lambda table, n: F.embedding(torch.arange(2 * n)[:n], table),
+    "backwards": lambda table, n: table.index_select(0, torch.arange(n).flip(0)),
+    "negative": lambda table, n: table[torch.arange(n) - n],
+    "relative": lambda table, n: table[torch.arange(n)[:, None] - torch.arange(n) + 500].sum(0),
+    "gathered": lambda table, n: table.gather(0, torch.arange(n)[:, None].expand(n, 4)),
+    "folded": lambda table, n: F.embedding(torch.arange(n) % 1000, table),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_rows_are_looked_up_as_far_as_the_table_reaches(lookup):
+    """Fake tensors look nothing up: what real ones refuse must not be in the domain."""
+    table = torch.randn(1000, 4)
+
+    def looks_up(x):
+        return x * lookup(table, x.shape[0])
+
+    _, derivation = shown(looks_up, inputs={"x": "N, 4"})
+    for n in (2, 500, 501, 998, 999, 1000, 1001, 1500):
+        try:
+            looks_up(torch.randn(n, 4))
+        except (IndexError, RuntimeError):  # the latter by gather
+            assert not derivation.phases["forward"].holds({"N": n}), n
+            with pytest.raises(RequestError, match="out of range"):
+                derivation.at("flops", N=n)
+        else:
+            assert derivation.phases["forward"].holds({"N": n}), n
+
+
+@pytest.mark.parametrize("longest", [13, 600])
+def test_code_with_a_longest_sequence_is_derived_up_to_there(longest):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(longest, longest).tril())
+
+        def forward(self, x):
+            n = x.shape[1]
+            return (x @ x.mT).masked_fill(self.mask[:n, :n] == 0, -1e9).softmax(-1) @ x
+
+    _, derivation = shown(Masked)
+    inside = {"B": 2, "N": longest - 1, "d": 4}
+    pairs = 2 * (longest - 1) ** 2
+    assert derivation.phases["forward"].holds(inside)
+    assert derivation.at("matmul_flops", **inside) == 2 * 2 * 4 * pairs
+    assert not derivation.phases["forward"].holds({**inside, "N": longest + 1})
+    with pytest.raises(RequestError):
+        derivation.at("flops", **{**inside, "N": longest + 1})

@@ -20,6 +20,7 @@ from attnprof.trace.request.target import folded, parsed
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
+from tests.trace.checks import counted_at
 
 SIZES = {"B": 2, "N": 6, "h": 3, "d": 4}
 
@@ -74,7 +75,7 @@ class Plain(nn.Module):
 
 def parameters(target):
     sizes = {name: SIZES[name] for name in target.symbols}
-    return totals(record(target, sizes, training=False), "forward")["parameters"]
+    return counted_at(target, sizes, "forward")["parameters"]
 
 
 @pytest.mark.parametrize("layer", [Projected, Optionally, Beside])

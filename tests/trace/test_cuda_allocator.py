@@ -1,7 +1,5 @@
 """The model of CUDA's caching allocator: sequences worked by hand, and what always holds."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

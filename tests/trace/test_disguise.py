@@ -28,46 +28,30 @@ def target(layer):
     return target_of(layer, inputs=DIMS)
 
 
-def asks_by_package(x):
-    return isinstance(x, torch._subclasses.FakeTensor)
-
-
-def asks_by_module(x):
-    return torch._subclasses.fake_tensor.is_fake(x)
-
-
-def asks_by_late_import(x):
+def by_late_import(x):
     from torch._subclasses.fake_tensor import FakeTensor as Late
 
     return isinstance(x, Late)
 
 
-def asks_by_early_import(x):
-    return isinstance(x, FakeTensor)
-
-
-def asks_by_mode(_):
-    return torch._guards.detect_fake_mode() is not None
-
-
-def asks_the_compiler(_):
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
-ASKS = (
-    asks_by_package, asks_by_module, asks_by_late_import, asks_by_early_import, asks_by_mode,
-    asks_the_compiler,
-)  # fmt: skip
+#: Ways in which code asks whether it runs on fake tensors, or is compiled.
+ASKS = {
+    "by package": lambda x: isinstance(x, torch._subclasses.FakeTensor),
+    "by module": lambda x: torch._subclasses.fake_tensor.is_fake(x),  # noqa: PLW0108 - late
+    "by late import": by_late_import,
+    "by early import": lambda x: isinstance(x, FakeTensor),
+    "by mode": lambda _: torch._guards.detect_fake_mode() is not None,
+    "the compiler": lambda _: torch.compiler.is_compiling() or torch.jit.is_tracing(),
+}
 
 
 def test_code_that_asks_for_fake_tensors_finds_none():
-    class Asking(nn.Module):
-        def forward(self, x):
-            found = [asks.__name__ for asks in ASKS if asks(x)]
-            assert not found, found
-            return x.sin()
+    def asking(x):
+        answers = [name for name, asks in ASKS.items() if asks(x)]
+        assert not answers, answers
+        return x.sin()
 
-    _, derivation = shown(Asking)
+    _, derivation = shown(asking)
     assert derivation.phases["forward"].method == "symbolic"
 
 
@@ -75,14 +59,6 @@ def test_torch_itself_still_knows_its_fake_tensors():
     record(target(Sine), SIZES, training=False)
     assert torch._subclasses.FakeTensor is FakeTensor
     assert type(torch._subclasses).__name__ == "module"
-
-
-def copied(module):
-    return copy.deepcopy(module)
-
-
-def pickled(module):
-    return pickle.loads(pickle.dumps(module))
 
 
 def saved(module):
@@ -130,7 +106,10 @@ class Encoder(nn.Module):
         return self.layers(x)
 
 
-CLONED = [*map(twice, (copied, pickled, saved, copied_shallowly, cloned)), Encoder]
+COPIES = (
+    copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), saved, copied_shallowly, cloned
+)  # fmt: skip
+CLONED = [*map(twice, COPIES), Encoder]
 
 
 @pytest.mark.parametrize("layer", CLONED)
@@ -196,14 +175,6 @@ def compiled_inside(x):
     return torch.compile(lambda y: y.sin() * 2)(x)
 
 
-def calls_decorated(x):
-    return decorated()(x)
-
-
-def calls_decorated_with_settings(x):
-    return decorated(**SETTINGS)(x)
-
-
 def compiled_flex(x):
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -212,7 +183,9 @@ def compiled_flex(x):
 
 
 COMPILED = [
-    compiled_inside, CompiledPart, CompiledInPlace, calls_decorated, calls_decorated_with_settings
+    compiled_inside, CompiledPart, CompiledInPlace,
+    lambda x: decorated()(x),  # noqa: PLW0108 - compiled when it is called
+    lambda x: decorated(**SETTINGS)(x),  # noqa: PLW0108 - the same
 ]  # fmt: skip
 
 
@@ -274,5 +247,5 @@ class WithLoss(TwoOutputs):
 
 
 def test_beside_a_loss_nothing_is_missed():
-    notes = derived(target(WithLoss), ("train",)).phases["train"].notes
+    notes = shown(WithLoss, inputs=DIMS, phase="train")[1].phases["train"].notes
     assert not any("differentiated" in note for note in notes)

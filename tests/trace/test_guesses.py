@@ -99,6 +99,17 @@ class Narrower(Layer):
         return self.map(x) @ self.other(context).mT
 
 
+class Quarter(Layer):
+    """Takes layouts, as wide as the code asks in terms of the width."""
+
+    def __init__(self, dim, num_heads):
+        super().__init__(dim)
+        self.narrow = nn.Linear(dim // 4, dim)
+
+    def forward(self, hidden_states, layout_inputs):
+        return self.map(hidden_states) + self.narrow(layout_inputs)
+
+
 class Apart(nn.Module):
     def __init__(self, head_dim):
         super().__init__()
@@ -350,6 +361,7 @@ WORKING = {
     Anything: "x: B, N, h*d",
     Named: "context: B, N, h*d",
     Narrower: "context: B, N, 768",
+    Quarter: "layout_inputs: B, N, h*d/4",
     Apart: "k: B, h, N, d",
     Square: "x: B, h*d, N, N",
     Pixels: "data: B, H, W, 3",

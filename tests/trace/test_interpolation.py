@@ -9,23 +9,17 @@ from torch import nn
 import attnprof
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.values import evaluate
-from attnprof.trace.events import Trace
 from attnprof.trace.report.records import operations, subtotals
-from attnprof.trace.request import lookup
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
-from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import Lattice, SampledSizes, degree, lower_set
-from attnprof.trace.solve.mixed import Mixed, narrow_to_corners
+from attnprof.trace.solve.mixed import narrow_to_corners
 from attnprof.trace.solve.verification import NoFormulaError
 from tests.trace import hazards
-from tests.trace.checks import check, shown
+from tests.trace.checks import check, mixed_formulas, shown
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
-
-
-def target_of(layer):
-    return lookup.target_of(layer, ["d_model=h*d"], ["x: B, N, h*d"])
+HOW = ["d_model=h*d"], ["x: B, N, h*d"]
 
 
 def test_degrees_need_two_more_points_than_they_say():
@@ -61,11 +55,10 @@ def test_a_lower_set_of_points_fixes_exactly_its_monomials():
 
 def numbers(fits):
     """Formulas over B and N, both numbers, that hold where ``fits`` says."""
-    plan = SimpleNamespace(target=SimpleNamespace(symbols=("B", "N")), blocks={"B": 1, "N": 1})
     forms = {"forward": {"flops": B * N, "peak_bytes": N}}
-    ends = {"B": 64, "N": 4096}
-    least = {"B": 2, "N": 4}
-    formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
+    formulas = mixed_formulas(
+        {"B": 3, "N": 421}, {"B": 1, "N": 1}, {"B": 64, "N": 4096}, {"B": 2, "N": 4}, forms=forms
+    )
     formulas.fits = lambda shape, _: fits(formulas, shape)
     return formulas
 
@@ -118,26 +111,38 @@ class Padded(nn.Module):
         return self.proj((blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks)
 
 
-@pytest.fixture(scope="module")
-def padded():
-    return derived(target_of(Padded), ["forward"])
+def calls_within(run):
+    """Return the number of Python functions that a call enters."""
+    calls = 0
+
+    def look(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(look)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
-def test_padding_gives_a_class_of_lengths(padded):
-    derivation, forms = padded, padded.phases["forward"]
+def test_padding_gives_a_class_of_lengths_and_formulas_that_take_few_steps():
+    _, derivation = shown(Padded, *HOW)
+    forms = derivation.phases["forward"]
     assert forms.method == "interpolated"
     assert "64 divides N" in forms.domain
     blocks = N / 64
     products = B * blocks * (4 * 64**2 * d * h + 2 * 64 * d**2 * h**2)
     assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
-    assert derivation.at("matmul_flops", B=2, N=128, h=2, d=8) == products.subs(
-        {B: 2, N: 128, h: 2, d: 8}
-    )
     assert derivation.expression("peak_bytes") is not None
     # 100 tokens are padded to 128: outside of the class the code is run
-    at = {"B": 2, "h": 2, "d": 8}
-    padded = derivation.at("matmul_flops", N=100, **at)
-    assert padded == derivation.at("matmul_flops", N=128, **at)
+    for length in (100, 128):
+        counted = derivation.at("matmul_flops", B=2, N=length, h=2, d=8)
+        assert counted == products.subs({B: 2, N: 128, h: 2, d: 8})
+    sizes, formulas = {"B": 2, "N": 64 * 12, "h": 4, "d": 16}, forms.formulas.values()
+    steps = calls_within(lambda: [evaluate(one.expression, sizes) for one in formulas])
+    assert steps < 6000  # some 0.1 microseconds each
 
 
 class Branching(nn.Module):
@@ -154,7 +159,7 @@ class Branching(nn.Module):
 
 
 def test_the_formula_is_of_the_branch_that_was_asked_for():
-    derivation = derived(target_of(Branching), ["forward"], {"N": 100})
+    _, derivation = shown(Branching, *HOW, at={"N": 100})
     assert derivation.expression("exponentials") == 0
     assert derivation.expression("matmul_flops") == 2 * B * N**2 * h * d
     assert "N <= 300" in derivation.phases["forward"].domain
@@ -170,41 +175,17 @@ def test_an_asked_length_that_is_a_case_of_its_own_has_its_own_formula():
     assert derivation.expression("matmul_flops") == 2 * 256**2 * B * d
 
 
-class Looping(nn.Module):
+def looping(x):
     """One sample at a time, joined where there are several."""
-
-    def __init__(self, d_model):
-        super().__init__()
-
-    def forward(self, x):
-        parts = [(part @ part.T).softmax(-1) @ part for part in x]
-        return parts[0][None] if len(parts) == 1 else torch.stack(parts)
+    parts = [(part @ part.T).softmax(-1) @ part for part in x]
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
 
 
 def test_one_sample_may_be_a_case_of_its_own():
     sizes = {"B": 1, "N": 128, "h": 2, "d": 16}
-    target = target_of(Looping)
-    derivation = derived(target, ["forward"], sizes)
+    target, derivation = shown(looping, inputs=["x: B, N, h*d"], at=sizes)
     assert check(target, derivation, [sizes]) == 1
     assert "B = 1" in derivation.phases["forward"].domain
-
-
-def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms(padded):
-    sizes = {"B": 2, "N": 64 * 12, "h": 4, "d": 16}
-    for forms in padded.phases.values():
-        calls = 0
-
-        def look(_frame, event, _argument):
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(look)
-        try:
-            for formula in forms.formulas.values():
-                evaluate(formula.expression, sizes)
-        finally:
-            sys.setprofile(None)
-        assert calls < 6000  # some 0.1 microseconds each
 
 
 def repeated(x):
@@ -231,10 +212,10 @@ def test_calls_of_a_run_by_symbols_are_counted_one_by_one():
     assert (row["operation"], row["calls"]) == ("mul", 2)
 
 
-@pytest.mark.parametrize("layer", [hazards.TokenLoop, hazards.Mapping])
+@pytest.mark.parametrize("layer", [hazards.token_loop, hazards.Mapping])
 def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
     """Results that share what they were given, as a view of a product does, share it each time."""
-    target = lookup.target_of(layer, inputs=["x: B, N, h*d"])
+    target = target_of(layer, inputs=["x: B, N, h*d"])
     sizes = {"B": 3, "N": 21, "h": 2, "d": 4}
     for training in (False, True):
         fake, meta = (record(target, sizes, training=training, on_meta=m) for m in (False, True))

@@ -1,6 +1,5 @@
 """Sizes that code makes numbers of: the others stay symbols, a few numbers stand for these."""
 
-from dataclasses import dataclass, fields
 from functools import cache
 from types import SimpleNamespace
 
@@ -18,13 +17,13 @@ from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import families
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.mixed import Mixed, trimmed
+from attnprof.trace.solve.mixed import trimmed
 from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
-from reports.derive.cases.loops import HEADS, blockwise, chunked, recurrence
+from reports.derive.cases.loops import HEADS, Strict, blockwise, chunked, recurrence
 from tests.oracles.memory import allocator_peak
-from tests.trace.checks import check, shown
+from tests.trace.checks import check, mixed_formulas, shown
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
 
@@ -40,9 +39,9 @@ def test_a_loop_over_tokens_is_linear_in_them(asked):
     target, derivation = shown(recurrence, inputs=HEADS, at=asked)
     forms = derivation.phases["forward"]
     assert forms.method == "mixed"
-    assert sympy.expand(derivation.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
-    for single in ("multiplications", "additions"):  # of the state, and in the product with it
-        assert sympy.expand(derivation.expression(single) - 2 * B * N * h * d**2) == 0
+    # multiplications and additions are of the state, and of the product with it
+    for quantity in ("matmul_flops", "multiplications", "additions"):
+        assert sympy.expand(derivation.expression(quantity) - 2 * B * N * h * d**2) == 0
     assert derivation.expression("peak_bytes").free_symbols == {B, N, h, d}
     shapes = [{"B": 3, "N": n, "h": 4, "d": 9} for n in ((90,) if asked else (4, 7, 23, 32))]
     assert check(target, derivation, shapes) == len(shapes)
@@ -71,33 +70,6 @@ def test_blocks_and_a_rest_are_one_formula():
     assert exponentials.subs({B: 1, N: 130}) == 2 * 64**2 + 2**2
     shapes = [{"B": 2, "N": 128 + rest, "d": 8} for rest in (0, 1, 2, 3, 31, 32, 33, 62, 63)]
     assert check(target, derivation, [*shapes, {"B": 3, "N": 1000, "d": 5}], "train") >= 8
-
-
-@dataclass
-class Settings:
-    """Takes whole numbers alone."""
-
-    width: int
-    heads: int
-
-    def __post_init__(self):
-        for item in fields(self):
-            if type(getattr(self, item.name)) is not int:
-                raise TypeError(f"{item.name} must be an int")
-
-
-class Strict(nn.Module):
-    """Attention made from settings."""
-
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.settings = Settings(d_model, num_heads)
-        self.qkv = nn.Linear(d_model, 3 * d_model)
-
-    def forward(self, x):
-        shape = *x.shape[:2], 3, self.settings.heads, -1
-        q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
-        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
 
 
 def test_settings_that_insist_on_integers():
@@ -187,6 +159,10 @@ def test_a_size_that_code_makes_a_number_of_keeps_its_range_if_one_is_asked_for(
     assert sympy.expand(derivation.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
     shapes = [{"B": 2, "N": 5, "h": heads, "d": 8} for heads in (2, 12, 30)]
     assert check(target, derivation, shapes) == len(shapes)
+    parts, maps = derivation.submodules(), 2 * B * N * h * d**2 + B * N * h * d
+    assert [part.name for part in parts] == ["", "maps", "maps.*"]  # told together
+    assert all(sympy.expand(part.flops - maps) == 0 for part in parts[1:])
+    assert all(sympy.expand(part.parameters - h * (d**2 + d)) == 0 for part in parts)
 
 
 class HeadsInAWindow(nn.Module):
@@ -281,11 +257,9 @@ def test_a_kernel_that_takes_the_larger_of_two_amounts_in_a_run_for_each_length(
 
 
 def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
-    target = SimpleNamespace(symbols=("N", "C"))
-    plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C, "C": 1})
-    least, most = {"N": 2, "C": 2}, {"N": 999, "C": 99}
-    sizes = SizeConditions([])
-    formulas = Mixed(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
+    hints, blocks = {"N": 421, "C": 7}, {"N": C, "C": 1}
+    least, ends = {"N": 2, "C": 2}, {"N": 999, "C": 99}
+    formulas = mixed_formulas(hints, blocks, ends, least, 2, unit=Blocks("N", C))
     assert not formulas.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
     assert formulas.holds({"N": 7, "C": 3})
     assert "N > 2*C" in formulas.domain
@@ -294,13 +268,11 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
 
 
 def test_sizes_that_are_meant_lie_beyond_a_branch():
-    target = SimpleNamespace(symbols=("N",))
-    plan = SimpleNamespace(target=target, hints={"N": 421}, blocks={"N": 1})
-    formulas = Mixed(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
+    formulas = mixed_formulas({"N": 421}, {"N": 1}, {"N": 16}, {"N": 4}, 4)
     assert not formulas.narrow
     formulas.borders.append("the code branches between N = 16 and 17")
     assert formulas.narrow
-    plan.hints["N"] = 9  # that is what was asked for
+    formulas.plan.hints["N"] = 9  # that is what was asked for
     assert not formulas.narrow
 
 
@@ -318,12 +290,10 @@ def test_smaller_sizes_are_tried_with_another_far_larger():
         held = sympy.Max(4 * d * numbers["N"], d * numbers["h"] ** 2 * int(numbers["N"] < 4) / 2)
         return SymbolicRun(("d",), {"train": {"peak_bytes": held}}, SizeConditions([]), None, {})
 
-    target = SimpleNamespace(symbols=("N", "h", "d"))
     hints, blocks = {"N": 421, "h": 6, "d": 32}, {"N": 1, "h": 1}
-    no_run = {"run_of_whole_blocks": lambda *_, **__: None}
-    plan = SimpleNamespace(target=target, hints=hints, blocks=blocks, at=at, **no_run)
     forms, least, ends = {"train": {"peak_bytes": 4 * d * N}}, {"N": 5, "h": 2}, {"N": 64, "h": 64}
-    formulas = Mixed(plan, None, forms, Trace([], 0), SizeConditions([]), least, ends, {}, 1)
+    formulas = mixed_formulas(hints, blocks, ends, least, forms=forms)
+    formulas.plan.at, formulas.plan.run_of_whole_blocks = at, lambda *_, **__: None
     formulas.fits = lambda *_: True
     extend_downwards(formulas, "N", SimpleNamespace(phases=["train"]))
     assert formulas.least == {"N": 4, "h": 2}  # below 4 not with 9 for h

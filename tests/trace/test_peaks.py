@@ -1,6 +1,6 @@
 """Derived peaks are the allocator's, kernels' own memory included; what is not known is named."""
 
-from __future__ import annotations
+from itertools import product
 
 import pytest
 import torch
@@ -9,24 +9,15 @@ from torch import nn
 import attnprof
 from attnprof.trace.events import at_least, peak
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.target import Expression, Input, Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
-from tests.mechanisms.cases import inputs
 from tests.oracles.memory import allocator_peak, held
-from tests.trace.checks import torchs_products
+from tests.trace.checks import counted_at, torchs_products
+from tests.trace.test_state import OnItself
 
-SHAPE = (2, 40, 2, 8)
-SIZES = dict(zip("BNhd", SHAPE, strict=True))
-#: Numbers that torch wraps on the way; row sums of a thread that the profiler does not see.
-SCALARS, ROW_SUMS = 64, 4 * 32 * torch.get_num_threads()
-
-
-def wrapped(make):
-    """A module on (B, N, h·d) as something to derive."""
-    x = Input("x", tuple(map(Expression, ("B", "N", "h*d"))))
-    return Target("it", lambda s: make(s["h"] * s["d"]), (x,), tuple("BNhd"))
+#: Bytes of numbers that torch wraps on the way.
+SCALARS = 64
 
 
 class Convolved(nn.Module):
@@ -38,33 +29,13 @@ class Convolved(nn.Module):
         return self.inner(x.transpose(1, 2)).transpose(1, 2)
 
 
-class Mixed(nn.Module):
-    def forward(self, x):
-        return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real
-
-
-MODULES = {
-    "convolution": lambda width: Convolved(width, width),
-    "fourier": lambda _: Mixed(),
-    "norm": nn.LayerNorm,
-    "encoder": lambda width: nn.TransformerEncoderLayer(width, 2, 32, 0.0, batch_first=True),
-}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_kernels_own_memory_is_in_the_peak(name):
-    module, x = MODULES[name](16), inputs(SHAPE)
-    seen = held(module, x, "train")
-    trace = record(wrapped(MODULES[name]), SIZES, training=True)
-    assert not at_least(trace, "train")
-    assert any(call.workspace for call in trace.calls)
-    assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + ROW_SUMS, rel=0)
+def convolved(groups):
+    return target_of(Convolved, ["width=h*d", f"groups={groups}"], ["x: B, N, h*d"])
 
 
 def test_a_dense_convolutions_gradient_is_named_and_at_least():
-    module, x = Convolved(16, 1), inputs(SHAPE)
-    seen = held(module, x, "train")
-    trace = record(wrapped(lambda width: Convolved(width, 1)), SIZES, training=True)
+    trace = record(convolved("1"), {"B": 2, "N": 40, "h": 2, "d": 8}, training=True)
+    seen = held(Convolved(16, 1), torch.randn(2, 40, 16), "train")
     assert peak(trace, "train") <= seen + SCALARS
     assert "aten.convolution_backward" in at_least(trace, "train")[0]
     assert not at_least(trace, "forward")
@@ -74,12 +45,12 @@ def test_a_depthwise_convolutions_gradient_has_a_formula_though_threads_sum_up()
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        target = wrapped(lambda width: Convolved(width, width))
+        target = convolved("h*d")
         derivation = derived(target, ("train",), {})
         for width in (8, 24, 40):
             sizes = {"B": 3, "N": 50, "h": 1, "d": width}
-            held = peak(record(target, sizes, training=True), "train")
-            assert derivation.at("peak_bytes", "train", **sizes) == held
+            peak_bytes = counted_at(target, sizes, "train")["peak_bytes"]
+            assert derivation.at("peak_bytes", "train", **sizes) == peak_bytes
     finally:
         torch.set_num_threads(before)
 
@@ -116,34 +87,22 @@ class Normed(nn.Module):
         return self.norm(self.map(x))
 
 
-class Cached(nn.Module):
-    """Attention with a table of distances that the first call makes."""
-
-    def __init__(self, d):
-        super().__init__()
-        self.map = nn.Linear(d, d)
-        self.tables = {}
-
-    def forward(self, x):
-        n = x.shape[1]
-        if n not in self.tables:
-            places = torch.arange(n, dtype=x.dtype)
-            self.tables[n] = (places[:, None] - places).abs().log1p()
-        return (self.map(x) @ x.mT - self.tables[n]).softmax(-1) @ x
-
-
 @pytest.mark.parametrize(
-    ("kind", "sizes", "phase"),
-    [(Normed, "N, d", "train"), (Cached, "B, N, d", "forward"), (Cached, "B, N, d", "train")],
+    ("kind", "args", "sizes", "phases"),
+    [(Normed, ["d"], "N, d", ["train"]), (OnItself, [], "B, N, d", ["forward", "train"])],
 )
-def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
-    derivation = attnprof.derive(kind, inputs={"x": sizes}, args={"d": "d"}, phases=phase)
-    assert not derivation.phases[phase].formulas["peak_bytes"].withheld
-    for shape in ({"B": 2, "N": 24, "d": 8}, {"B": 3, "N": 9, "d": 16}):
-        dims = [shape[name] for name in sizes.split(", ")]
-        module, x = kind(shape["d"]).train(phase == "train"), torch.randn(*dims)
-        peak_bytes = derivation.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
-        assert abs(peak_bytes - held(module, x, phase)) <= SCALARS
+def test_a_peak_is_that_of_a_call_after_the_first_one(kind, args, sizes, phases):
+    args_by_name = {name: name for name in args}
+    derivation = attnprof.derive(kind, inputs={"x": sizes}, args=args_by_name, phases=phases)
+    for phase, shape in product(phases, ({"B": 2, "N": 24, "d": 8}, {"B": 3, "N": 9, "d": 16})):
+        forms = derivation.phases[phase]
+        assert not any("changes between" in condition for condition in forms.domain)
+        assert not any("of the same module" in note for note in forms.notes)
+        assert not forms.formulas["peak_bytes"].withheld
+        dims = {name: shape[name] for name in sizes.split(", ")}
+        module = kind(*(shape[name] for name in args)).train(phase == "train")
+        seen = held(module, torch.randn(*dims.values()), phase)
+        assert derivation.at("peak_bytes", phase, **dims) == pytest.approx(seen, abs=SCALARS, rel=0)
 
 
 class Carried(nn.Module):

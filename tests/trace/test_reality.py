@@ -14,7 +14,7 @@ from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.runs import TooLargeError, record
 from attnprof.trace.solve.count import count, smallest_real_run
 from attnprof.trace.solve.derive import derived
-from tests.trace.checks import check, shown
+from tests.trace.checks import check, counted_at, shown
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 5, "N": 121})
 BOTH = ("forward", "train")
@@ -42,52 +42,44 @@ def test_gradients_in_columns_are_laid_out_as_the_kernels_lay_them_out(name):
         function = getattr(nn.functional, name)
         return function(x).mT.contiguous() + function(x.mT)
 
-    subject, sizes = target(activated), {"B": 3, "N": 7}
-    runs = [record(subject, sizes, training=True, real=real) for real in (False, True)]
-    assert totals(runs[0], "train") == totals(runs[1], "train")
+    sizes = {"B": 3, "N": 7}
+    fake, real = (counted_at(target(activated), sizes, "train", real=x) for x in (False, True))
+    assert fake == real
 
 
-class AsksItsType(nn.Module):
+def asks_its_type(x):
     """Another way on anything that is not exactly a tensor."""
-
-    def forward(self, x):
-        return x.sin() if type(x) is torch.Tensor else x @ x.mT @ x
+    return x.sin() if type(x) is torch.Tensor else x @ x.mT @ x
 
 
-class AsksItsTypeOnTheWay(nn.Module):
+def asks_its_type_on_the_way(x):
     """A mask only on fake tensors, as code has it that must not read values when it is traced."""
-
-    def forward(self, x):
-        scores = x @ x.mT
-        if type(scores).__name__ == "FakeTensor":
-            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-            scores = scores.masked_fill(mask, 0.0)
-        return scores.softmax(-1) @ x
+    scores = x @ x.mT
+    if type(scores).__name__ == "FakeTensor":
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        scores = scores.masked_fill(mask, 0.0)
+    return scores.softmax(-1) @ x
 
 
-class AsksWhetherSizesAreNumbers(nn.Module):
-    def forward(self, x):
-        return x.sin() if type(x.shape[1]) is int else x @ x.mT @ x
+def asks_whether_sizes_are_numbers(x):
+    return x.sin() if type(x.shape[1]) is int else x @ x.mT @ x
 
 
-class AsksForAddresses(nn.Module):
-    def forward(self, x):
-        try:
-            known = x.data_ptr() != 0
-        except RuntimeError:
-            known = False
-        return x.sin() if known else x @ x.mT @ x
+def asks_for_addresses(x):
+    try:
+        known = x.data_ptr() != 0
+    except RuntimeError:
+        known = False
+    return x.sin() if known else x @ x.mT @ x
 
 
-class ReadsPositions(nn.Module):
+def reads_positions(x):
     """A number from values that depend on sizes alone: whether positions follow each other."""
-
-    def forward(self, x):
-        positions = torch.arange(x.shape[1], device=x.device)
-        packed = (torch.diff(positions) != 1).cumsum(-1)
-        if (packed[-1] == 0).all():
-            return x.sin()
-        return x @ x.mT @ x
+    positions = torch.arange(x.shape[1], device=x.device)
+    packed = (torch.diff(positions) != 1).cumsum(-1)
+    if (packed[-1] == 0).all():
+        return x.sin()
+    return x @ x.mT @ x
 
 
 class WarnsOfPadding(nn.Module):
@@ -99,11 +91,10 @@ class WarnsOfPadding(nn.Module):
         return x.sin()
 
 
-class ChecksItsInput(nn.Module):
-    def forward(self, x):
-        if (x.abs() > 1e6).any():
-            raise ValueError("too large")
-        return x.sin()
+def checks_its_input(x):
+    if (x.abs() > 1e6).any():
+        raise ValueError("too large")
+    return x.sin()
 
 
 @cache
@@ -114,19 +105,19 @@ def derivation(layer, phases):
 @pytest.mark.parametrize(
     ("layer", "phases"),
     [
-        (AsksItsType, BOTH), (AsksItsTypeOnTheWay, ("forward",)), (AsksForAddresses, ("train",)),
-        (AsksWhetherSizesAreNumbers, ("train",)), (ReadsPositions, ("forward",)),
-        (WarnsOfPadding, BOTH), (ChecksItsInput, ("train",)),
+        (asks_its_type, BOTH), (asks_its_type_on_the_way, ("forward",)),
+        (asks_for_addresses, ("train",)), (asks_whether_sizes_are_numbers, ("train",)),
+        (reads_positions, ("forward",)), (WarnsOfPadding, BOTH), (checks_its_input, ("train",)),
     ],
 )  # fmt: skip
 def test_the_way_on_real_tensors_is_what_is_counted(layer, phases):
     """By formulas, and by the count of one shape, which profile and the gate show."""
     formulas = derivation(layer, phases)
     for sizes, phase in product(SHAPES, phases):
-        real = record(target(layer), sizes, training=phase == "train", real=True)
-        values = {name: formulas.at(name, phase, **sizes) for name in totals(real, phase)}
-        assert values == totals(real, phase), (phase, sizes)
-        assert totals(count(target(layer), sizes, phase), phase) == totals(real, phase)
+        real = counted_at(target(layer), sizes, phase, real=True)
+        values = {name: formulas.at(name, phase, **sizes) for name in real}
+        assert values == real, (phase, sizes)
+        assert totals(count(target(layer), sizes, phase), phase) == real
 
 
 def test_runs_without_numbers_contradict_nothing_on_their_own():
@@ -141,7 +132,7 @@ def test_runs_without_numbers_contradict_nothing_on_their_own():
 
 
 def test_where_the_ways_part_is_said_with_the_line_and_both_operations():
-    forms = derivation(AsksItsTypeOnTheWay, ("forward",)).phases["forward"]
+    forms = derivation(asks_its_type_on_the_way, ("forward",)).phases["forward"]
     note = " ".join(forms.notes)
     assert "test_reality.py:" in note
     assert "on real tensors" in note
@@ -150,9 +141,8 @@ def test_where_the_ways_part_is_said_with_the_line_and_both_operations():
     assert forms.method == "interpolated"
 
 
-class BranchesOnItsInput(nn.Module):
-    def forward(self, x):
-        return x.sin() if x.sum() > 0 else x @ x.mT @ x
+def branches_on_its_input(x):
+    return x.sin() if x.sum() > 0 else x @ x.mT @ x
 
 
 class BranchesOnItsWeights(nn.Module):
@@ -164,21 +154,17 @@ class BranchesOnItsWeights(nn.Module):
         return x.sin() if self.gate.item() > 0 else x @ x.mT @ x
 
 
-class ScalesByItsInput(nn.Module):
-    def forward(self, x):
-        return x[:, : int(x.abs().max()) + 1]
+def scales_by_its_input(x):
+    return x[:, : int(x.abs().max()) + 1]
 
 
-class PicksByItsInput(nn.Module):
-    def forward(self, x):
-        return x[x > 0]
+def picks_by_its_input(x):
+    return x[x > 0]
 
 
-class ReadsNothing(nn.Module):
+def reads_nothing(x):
     """Scores of 5 GiB, piece by piece."""
-
-    def forward(self, x):
-        return [x[:, i : i + 1000] @ x.mT for i in range(0, x.shape[1], 1000)]
+    return [x[:, i : i + 1000] @ x.mT for i in range(0, x.shape[1], 1000)]
 
 
 class Huge(nn.Module):
@@ -231,9 +217,9 @@ BY_VALUES = r"value of a tensor.*test_reality\.py:\d+"
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (BranchesOnItsInput, BY_VALUES), (BranchesOnItsWeights, BY_VALUES),
-        (ScalesByItsInput, BY_VALUES), (HugeReader, "GiB"),
-        (PicksByItsInput, "size of a result depends on the values"),
+        (branches_on_its_input, BY_VALUES), (BranchesOnItsWeights, BY_VALUES),
+        (scales_by_its_input, BY_VALUES), (HugeReader, "GiB"),
+        (picks_by_its_input, "size of a result depends on the values"),
     ],
 )  # fmt: skip
 def test_what_depends_on_values_is_refused_with_its_line(layer, words):
@@ -243,16 +229,17 @@ def test_what_depends_on_values_is_refused_with_its_line(layer, words):
 
 def test_a_run_on_real_tensors_ends_before_it_takes_the_machines_memory():
     with pytest.raises(TooLargeError, match="1024 MiB"):
-        record(target(ReadsNothing), {"B": 2, "N": 40_000}, training=False, real=True)
+        record(target(reads_nothing), {"B": 2, "N": 40_000}, training=False, real=True)
 
 
 def test_a_module_that_exists_is_left_as_it_is():
     module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(7), nn.Dropout(0.5)).eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    record(target_of(module, inputs=["input: B, 7, 16"]), {"B": 3}, training=True, real=True)
+    for how in ({}, {"real": True}):
+        record(target_of(module, inputs=["input: B, 7, 16"]), {"B": 3}, training=True, **how)
     assert not module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert all(parameter.grad is None for parameter in module.parameters())
+    assert all(x.grad is None and type(x) is nn.Parameter for x in module.parameters())
 
 
 def test_random_numbers_of_the_caller_are_not_used_up():
@@ -263,7 +250,11 @@ def test_random_numbers_of_the_caller_are_not_used_up():
     assert torch.equal(after, torch.rand(1))
 
 
-def test_real_shapes_are_among_those_it_is_verified_at():
+def test_formulas_are_verified_at_all_magnitudes_and_at_real_shapes():
     forms = derived(mechanism_target(registry.get("standard")), ("forward",), {}).phases["forward"]
     assert {"B": 2, "N": 6, "h": 2, "d": 8} in forms.verified_at
+    lengths = [shape["N"] for shape in forms.verified_at]
+    assert len(lengths) >= 6
+    assert min(lengths) < 10
+    assert max(lengths) > 10_000
     assert not forms.notes

@@ -14,7 +14,7 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
 from attnprof.trace.sizes import user_symbols
-from attnprof.trace.solve.symbolic import run_symbolically
+from tests.trace.checks import check_symbols
 
 STEPS, BATCH = 13, 9
 
@@ -47,40 +47,31 @@ def test_training_takes_what_the_allocator_gives(how):
     assert not any(call.scratch or call.uncounted for call in trace.calls)
 
 
-@pytest.mark.parametrize("phase", ["forward", "train"])
-def test_symbols_count_what_numbers_count(phase):
-    counted = held_against_real_tensors(phase, batch_first=True)
-    # four gates, of the input and of the state, forward; twice as much backward
-    assert counted["matmul_flops"] == 2 * STEPS * BATCH * 160 * 64 * (3 if phase == "train" else 1)
-
-
-def held_against_real_tensors(phase, **how):
-    """What a run on real tensors counts; formulas of a run on symbols give the same."""
-    _, target = layer(**how)
-    run = run_symbolically(target, {"B": 5, "N": 7}, [phase])
-    sizes = {"N": STEPS, "B": BATCH}
-    counted = totals(record(target, sizes, training=phase == "train", real=True), phase)
-    assert {name: evaluate(form, sizes) for name, form in run.forms[phase].items()} == counted
-    return counted
+HOW = {
+    "one direction": {"batch_first": True},
+    "without biases": {"bias": False},
+    "both directions into a second layer": {
+        "num_layers": 2, "bidirectional": True, "batch_first": True,
+    },
+    "both, tokens first": {"num_layers": 2, "bidirectional": True},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
-@pytest.mark.parametrize("first", [True, False])
-def test_without_biases_there_are_zeros_and_both_directions_are_held_into_the_next_layer(
-    phase, first
-):
-    both = {"num_layers": 2, "bidirectional": True}
-    held_against_real_tensors(phase, bias=False)
-    held_against_real_tensors(phase, batch_first=first, **both)
+@pytest.mark.parametrize("how", HOW)
+def test_formulas_of_a_run_on_symbols_are_what_a_run_on_real_tensors_counts(how, phase):
+    _, target = layer(**HOW[how])
+    counted = check_symbols(target, {"B": 5, "N": 7}, {"N": STEPS, "B": BATCH}, phase, real=True)
+    if how == "one direction":
+        # four gates, of the input and of the state, forward; twice as much backward
+        passes = 3 if phase == "train" else 1
+        assert counted["matmul_flops"] == passes * 2 * STEPS * BATCH * 160 * 64
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_a_cell_takes_what_it_takes_without_symbols(kind):
     target = target_of(kind, ["input_size=d", "hidden_size=h*d"], ["input: B, d"])
-    run = run_symbolically(target, {"B": 5, "h": 3, "d": 7}, ["train"])
-    sizes = {"B": 6, "h": 4, "d": 3}
-    counted = totals(record(target, sizes, training=True), "train")
-    assert {name: evaluate(form, sizes) for name, form in run.forms["train"].items()} == counted
+    check_symbols(target, {"B": 5, "h": 3, "d": 7}, {"B": 6, "h": 4, "d": 3}, "train")
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.RNN, partial(nn.LSTM, proj_size=3)])

@@ -7,11 +7,10 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from tests.trace import hazards
+from tests.trace.checks import counted_at
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 #: q, k, v of one linear map; two products with the weights.
@@ -28,7 +27,7 @@ def derivation_of(layer, phase="forward", **at):
     ("layer", "phase"),
     [
         (hazards.IntOfRatio, "forward"), (hazards.Tuple, "forward"), (hazards.Mapping, "forward"),
-        (hazards.LengthBranch, "forward"), (hazards.Spectral, "forward"),
+        (hazards.LengthBranch, "forward"), (hazards.spectral, "forward"),
         (hazards.Mapping, "train"), (hazards.Checkpointed, "train"),
     ],
 )  # fmt: skip
@@ -36,23 +35,21 @@ def test_formulas_of_hazardous_modules_are_right_away_from_where_they_were_fitte
     derivation = derivation_of(layer, phase)
     target = target_of(layer, inputs=["x: B, N, h*d"])
     for sizes in AWAY:
-        counted = totals(record(target, sizes, training=phase == "train"), phase)
+        counted = counted_at(target, sizes, phase)
         for quantity in ("flops", "bytes_moved", "peak_bytes"):
             assert derivation.at(quantity, phase, **sizes) == counted[quantity], (quantity, sizes)
-    if issubclass(layer, hazards.Attention) and phase == "forward":
+    if layer is not hazards.spectral and phase == "forward":
         assert sympy.expand(derivation.expression("matmul_flops") - PRODUCTS) == 0
     said = "307" in " ".join(derivation.phases[phase].domain)
     assert said == (layer is hazards.LengthBranch)
     no_polynomial = "log" in str(derivation.expression("flops", phase))
-    assert no_polynomial == (layer is hazards.Spectral)
+    assert no_polynomial == (layer is hazards.spectral)
 
 
-def test_a_sort_compares_and_is_complete():
+def test_a_sort_compares_and_is_complete_and_a_scripted_function_is_counted():
     assert not derivation_of(hazards.Sorted).phases["forward"].uncounted
-
-
-def test_a_scripted_function():
-    assert derivation_of(hazards.Scripted).expression("exponentials") == B * N * h * d
+    scripted = derivation_of(hazards.calls_scripted)
+    assert scripted.expression("exponentials") == B * N * h * d
 
 
 ASKED = {"B": 2, "N": 16, "h": 2, "d": 8}
@@ -60,16 +57,16 @@ NOT_DENSE, BY_CHANCE = "{} tensors are not supported.*hazards", r"chance decides
 ENDS = r"it ends the program: .*hazards\.py:\d+"
 #: Layer, phase, sizes asked for, and the error's kind and words.
 REFUSED = [
-    (hazards.Raises, "forward", {}, RequestError, r"not today.*hazards\.py:\d+"),
+    (hazards.raises, "forward", {}, RequestError, r"not today.*hazards\.py:\d+"),
     # without words of its own a reason is the line itself
     (hazards.Asserts, "forward", {}, RequestError,
      r"AssertionError in `assert x.shape\[1\] < 2` \(hazards\.py:\d+\)"),
-    (hazards.Unfinished, "forward", {}, RequestError,
+    (hazards.unfinished, "forward", {}, RequestError,
      r"NotImplementedError in `raise NotImplementedError` \(hazards"),
-    (hazards.Divides, "forward", {}, RequestError,
+    (hazards.divides, "forward", {}, RequestError,
      r"ZeroDivisionError: division by zero \(hazards\.py:\d+\)"),
-    (hazards.Exits, "forward", {}, RequestError, ENDS),
-    (hazards.RaisesTheBase, "forward", {}, RequestError, ENDS),
+    (hazards.exits, "forward", {}, RequestError, ENDS),
+    (hazards.raises_the_base, "forward", {}, RequestError, ENDS),
     (hazards.ExitsWhenMade, "forward", {}, RequestError, ENDS),
     (hazards.Jagged, "forward", {}, CannotRunError, NOT_DENSE.format("nested")),
     (hazards.Ragged, "train", {}, CannotRunError, NOT_DENSE.format("nested")),
@@ -107,7 +104,7 @@ def test_what_has_no_formula_is_refused_in_words_and_without_noise(
 def test_sizes_of_one_are_right_at_one_and_need_no_memory():
     asked = {"B": 1, "N": 65536, "h": 8, "d": 64}
     derivation = derivation_of(hazards.IntOfRatio, **asked)
-    counted = totals(record(target_of(hazards.IntOfRatio), asked, training=False), "forward")
+    counted = counted_at(target_of(hazards.IntOfRatio), asked, "forward")
     for quantity, value in counted.items():
         assert derivation.at(quantity, **asked) == value
 

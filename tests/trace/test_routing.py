@@ -175,18 +175,6 @@ def test_what_values_decide_otherwise_is_refused_with_its_line():
         derived(Threshold)
 
 
-def test_top_k_gathers_need_no_assumption():
-    def attend(q, k, v):
-        scores, places = (q @ k.mT).topk(4, -1)
-        index = places.unsqueeze(-1).expand(*places.shape, v.shape[-1])
-        rows = v.unsqueeze(1).expand(-1, q.shape[1], -1, -1).gather(2, index)
-        return (scores.softmax(-1).unsqueeze(-2) @ rows).squeeze(-2)
-
-    derivation = attnprof.derive(attend, inputs=dict.fromkeys("qkv", "2, N, 8"), phases="forward")
-    assert str(derivation.expression("matmul_flops")) == "32*N**2 + 128*N"
-    assert not any("evenly" in text for text in derivation.phases["forward"].domain)
-
-
 class Capacity(nn.Module):
     """Tokens take the places of their expert in order, those beyond its capacity none."""
 

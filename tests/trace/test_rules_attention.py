@@ -14,6 +14,7 @@ from attnprof.trace.rules.attention import BOTTOM_RIGHT, TOP_LEFT, triangle
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.worlds import fake_world
 from tests.trace.counted import counted, counted_by_symbols, each, plus, products
+from tests.trace.samples import SelfAttention
 
 aten = torch.ops.aten
 B, H, N, M, W = 2, 3, 5, 7, 4
@@ -153,25 +154,19 @@ def _layer_counts(layer, shape, *, fast, **options):
     return totals(recorder.trace, "forward"), {call.op for call in recorder.trace.calls}
 
 
-class _SelfAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(12, 4, batch_first=True)
-
-    def forward(self, x, **options):
-        return self.inner(x, x, x, **options)
+SELF_ATTENTION = partial(SelfAttention, 12, 4)
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
 def test_multi_head_attention_has_six_products(fast, need_weights):
-    counts, ops = _layer_counts(_SelfAttention, (B, N, 12), fast=fast, need_weights=need_weights)
+    counts, ops = _layer_counts(SELF_ATTENTION, (B, N, 12), fast=fast, need_weights=need_weights)
     assert ("_transform_bias_rescale_qkv" in ops) == fast
     assert counts["matmul_flops"] == 2 * (4 * B * N * 12 * 12 + 2 * B * N * N * 12)
 
 
 def test_the_fast_path_of_multi_head_attention_entry_by_entry():
-    counts, _ = _layer_counts(_SelfAttention, (B, N, 12), fast=True, need_weights=True)
+    counts, _ = _layer_counts(SELF_ATTENTION, (B, N, 12), fast=True, need_weights=True)
     weights, x = B * 4 * N * N, B * N * 12
     macs = counts["matmul_flops"] // 2
     # biases of three projections and of the last; softmax; weights averaged over heads

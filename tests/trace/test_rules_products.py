@@ -63,16 +63,6 @@ def test_a_product_counts(name):
     assert counted_by_symbols(run, *shapes) == expected
 
 
-def test_products_counted_one_by_one():
-    count = 0
-    for _ in itertools.product(range(2), range(3), range(7)):
-        total = 0.0
-        for _ in range(5):
-            total += 0.5 * 2.0
-            count += 1
-    assert counted(torch.bmm, (2, 3, 5), (2, 5, 7)) == products(count)
-
-
 @pytest.mark.parametrize(
     ("run", "shapes", "expected"),
     [
@@ -122,15 +112,6 @@ def test_a_convolution_counts_as_torch_does_and_its_bias(name):
     assert counted(run, shape, *shapes) == expected
     back = counted(run, shape, *shapes, backward=True)
     assert back == plus(expected, products(flops // 2))
-
-
-def test_taps_of_a_convolution_counted_one_by_one():
-    count = 0
-    for _ in itertools.product(range(2), range(6), range(7)):  # batch, out channels, places
-        for _ in itertools.product(range(2), range(3)):  # channels of the group, taps
-            count += 1
-    got = counted(lambda x, w: F.conv1d(x, w, groups=2), (2, 4, 9), (6, 2, 3))
-    assert got == products(count)
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(8, 8), (8, 2), (6, 3), (4, 1)])

@@ -1,7 +1,6 @@
 """A size that becomes a Python number: kept, a condition, or the end of the symbolic way."""
 
 import math
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,10 @@ KEPT = {
     "Rank": "ceiling(d/16)",
     "whole_by_int": "4*B*N**2*d",
 }
+#: Cases that are right where their formulas are said to hold, and are run elsewhere.
+STAIRCASES = ("landmarks_of_the_power", "looked_up", "power_of_two_by_int")
+#: The line of a case at which a size becomes a number, which is told.
+LINES = {"float_of_a_length": "float(x.shape[1])", "digits": "len(str(x.size(1)))"}
 #: Functions of a length that stay in a formula, and as what.
 SHARES = {
     "floor(N/3)": lambda n: n // 3 + 1,
@@ -48,11 +51,6 @@ LOGARITHMS = {
 }
 
 
-@cache
-def derived(name):
-    return attnprof.derive(CASES[name], None, **asked_of(CASES[name]))
-
-
 def check_kept(derivation, text):
     """A formula keeps a function of the size, and is said to hold as far as floats were tried."""
     forms, expression = derivation.phases["forward"], str(derivation.expression("matmul_flops"))
@@ -63,23 +61,34 @@ def check_kept(derivation, text):
         assert not forms.holds({"B": 2, "N": 65537, "d": 8})
 
 
+def check_resized(derivation, length):
+    """Lengths at which a rounded float gives another number are outside."""
+    others = [n for n in range(2, 65537) if math.floor(n * (length / n)) != length]
+    assert len(others) > 3000
+    forms = derivation.phases["forward"]
+    assert not [n for n in others if forms.holds({"B": 2, "N": n, "d": 8})]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_formulas_are_what_real_tensors_count_all_over_their_domain(name):
-    derivation = derived(name)
+    derivation = attnprof.derive(CASES[name], None, **asked_of(CASES[name]))
     shapes, wrong = compared(CASES[name], derivation)
     assert not wrong
     assert len(shapes) == SHAPES
     if name in KEPT:
         check_kept(derivation, KEPT[name])
-
-
-@pytest.mark.parametrize("name", ["landmarks_of_the_power", "looked_up", "power_of_two_by_int"])
-def test_a_staircase_is_right_where_it_is_said_to_hold_and_run_elsewhere(name):
-    derivation = derived(name)
-    for length in (2, 63, 64, 128, 513, 784, 1023, 1025):
-        shape = {"B": 2, "N": length, "d": 8}
-        products = counted(CASES[name], shape)["matmul_flops"]
-        assert derivation.at("matmul_flops", **shape) == products, length
+    if name == "resized_to_a_length":
+        check_resized(derivation, 64)
+    if name in STAIRCASES:
+        for length in (2, 63, 64, 128, 513, 784, 1023, 1025):
+            shape = {"B": 2, "N": length, "d": 8}
+            products = counted(CASES[name], shape)["matmul_flops"]
+            assert derivation.at("matmul_flops", **shape) == products, length
+    if name in LINES:
+        source = Path(__file__).with_name("sizes_as_numbers.py").read_text(encoding="utf-8")
+        number = next(n for n, text in enumerate(source.splitlines(), 1) if LINES[name] in text)
+        notes = " ".join(derivation.phases["forward"].notes)
+        assert f"becomes a number at sizes_as_numbers.py:{number}" in notes
 
 
 @pytest.mark.parametrize("functions", [SHARES, ROOTS, LOGARITHMS])
@@ -121,17 +130,6 @@ def test_floats_that_only_scale_keep_a_run_symbolic():
     assert str(forms.expression("matmul_flops")) == "4*B*N**2*d"
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [("float_of_a_length", "float(x.shape[1])"), ("digits", "len(str(x.size(1)))")],
-)
-def test_the_line_at_which_a_size_became_a_number_is_told(name, line):
-    notes = " ".join(derived(name).phases["forward"].notes)
-    source = Path(__file__).with_name("sizes_as_numbers.py").read_text(encoding="utf-8")
-    number = next(n for n, text in enumerate(source.splitlines(), 1) if line in text)
-    assert f"becomes a number at sizes_as_numbers.py:{number}" in notes
-
-
 def test_functions_of_math_are_themselves_again_after_a_run():
     before = math.log2, CASES["power_of_two_by_imported_log2"].__globals__["log2"]
     with conversions_kept():
@@ -140,23 +138,12 @@ def test_functions_of_math_are_themselves_again_after_a_run():
     assert (math.log2, CASES["power_of_two_by_imported_log2"].__globals__["log2"]) == before
 
 
-def test_formulas_are_checked_over_all_magnitudes():
-    forms = attnprof.derive("standard", phases=["forward"]).phases["forward"]
-    lengths = [shape["N"] for shape in forms.verified_at]
-    assert len(lengths) >= 6
-    assert min(lengths) < 10
-    assert max(lengths) > 10_000
-
-
-@pytest.mark.parametrize("length", [48, 64, 250])
-def test_lengths_at_which_a_rounded_float_is_another_number_are_outside(length):
+def test_lengths_at_which_a_rounded_float_is_another_number_are_outside():
     def resized(x):
-        return x @ nn.functional.interpolate(x.mT, scale_factor=length / x.shape[1])
+        return x @ nn.functional.interpolate(x.mT, scale_factor=250 / x.shape[1])
 
-    forms = attnprof.derive(resized, None, inputs=INPUTS, phases=["forward"]).phases["forward"]
-    others = [n for n in range(2, 65537) if math.floor(n * (length / n)) != length]
-    assert len(others) > 3000
-    assert not [n for n in others if forms.holds({"B": 2, "N": n, "d": 8})]
+    derivation = attnprof.derive(resized, None, inputs=INPUTS, phases=["forward"])
+    check_resized(derivation, 250)
 
 
 def test_sizes_to_try_are_ends_powers_of_two_and_others():

@@ -292,7 +292,6 @@ AT, FLOPS = {"N": 6, "d": 8}, 6 * 8
     ("layer", "dims", "phase", "said"),
     [
         (Keeps, "N, 16", "train", ""),
-        (OnItself, "B, N, d", "train", ""),
         # the mean is a sum and a division
         (SetsItselfUp, "N, d", "forward",
          f"the first call of a module costs {2 * FLOPS + 1} forward flops, not {FLOPS}"),

@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof.algebra.values import evaluate
 from attnprof.trace.events import flops_of
+from attnprof.trace.request.lookup import target_of
+from tests.trace.checks import counted_at
 from tests.trace.samples import MyAttention
 
 PHASES = ("forward", "backward", "train")
@@ -40,17 +42,6 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x * 2
-
-
-class Heads(nn.Module):
-    """A module a head: their number is a size, so that runs are interpolated."""
-
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.heads = nn.ModuleList([nn.Linear(d_model, 8) for _ in range(num_heads)])
-
-    def forward(self, x):
-        return torch.cat([head(x).relu() for head in self.heads], -1)
 
 
 @pytest.fixture(scope="module")
@@ -104,24 +95,10 @@ def test_a_submodule_costs_what_it_costs_alone(stack):
     (inside,) = (part for part in stack.submodules("backward") if part.name == "blocks.0-1")
     assert inside.flops == 2 * alone.expression("flops", "backward")
     assert inside.parameters == 2 * alone.expression("parameters", "backward")
-    attention = attnprof.derive(MyAttention, phases=["backward"], **HOW)
     (mine,) = (part for part in alone.submodules("backward") if part.name == "attention")
     sizes, held = {"B": 3, "N": 50}, 4 * 3 * 50 * 8  # alone, its result is held until the end
-    peak = attention.at("peak_bytes", "backward", **sizes)
-    assert evaluate(mine.peak_bytes, sizes) + held == peak
-
-
-def test_modules_whose_number_is_a_size_are_told_together():
-    derivation = attnprof.derive(Heads, phases=["forward"])
-    assert str(derivation.expression()) == "16*B*N*d*h**2 + 16*B*N*h"
-    parts = derivation.submodules()
-    assert [part.name for part in parts] == ["", "heads", "heads.*"]
-    assert {str(part.flops) for part in parts[1:]} == {"16*B*N*d*h**2 + 8*B*N*h"}
-    assert {str(part.parameters) for part in parts} == {"8*d*h**2 + 8*h"}
-
-
-def test_a_function_has_no_submodules():
-    assert len(attnprof.derive(torch.square, inputs={"x": "N, d"}).submodules()) == 1
+    attention = counted_at(target_of(MyAttention, **HOW), sizes, "backward")
+    assert evaluate(mine.peak_bytes, sizes) + held == attention["peak_bytes"]
 
 
 def test_recomputed_operations_belong_to_their_submodule():

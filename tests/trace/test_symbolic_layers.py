@@ -1,4 +1,4 @@
-"""torch's own layers keep symbolic sizes: one run gives the formula, and numbers confirm it."""
+"""Layers keep symbolic sizes, alike ones are worked out once, sizes may come late."""
 
 import math
 
@@ -11,43 +11,27 @@ from torch.nn.functional import scaled_dot_product_attention as attention
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.values import evaluate
-from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.target import DEFAULT, Input, Target, parsed
+from attnprof.trace.request.target import DEFAULT, Input, Target, hints_for, parsed
+from attnprof.trace.run import remembered
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from tests.oracles.memory import held
-from tests.trace.checks import torchs_products
+from tests.trace.checks import check_symbols, counted_at, shown, torchs_products
+from tests.trace.samples import SelfAttention
 
 
-class _Self(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(width, heads, batch_first=True)
-
-    def forward(self, x):
-        return self.inner(x, x, x, need_weights=False)[0]
+def dropping(x):
+    scores = x @ x.mT / math.sqrt(x.shape[-1])
+    return F.dropout(scores.softmax(-1), 0.1, training=True) @ x
 
 
-class _Dropping(nn.Module):
-    def forward(self, x):
-        scores = x @ x.mT / math.sqrt(x.shape[-1])
-        return F.dropout(scores.softmax(-1), 0.1, training=True) @ x
-
-
-class _Written(nn.Module):
-    def forward(self, x):
-        scores = x.new_empty(*x.shape[:2], x.shape[1])
-        with torch.no_grad():
-            torch.bmm(x, x.mT, out=scores)
-        return scores @ x
-
-
-class _Mixing(nn.Module):
-    def forward(self, x):
-        return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real
+def written(x):
+    scores = x.new_empty(*x.shape[:2], x.shape[1])
+    with torch.no_grad():
+        torch.bmm(x, x.mT, out=scores)
+    return scores @ x
 
 
 class _Seeded(nn.Module):
@@ -64,25 +48,21 @@ class _Seeded(nn.Module):
         return (x + noise) @ self.features * places.view(n, 1)
 
 
-class _Turned(nn.Module):
+def turned(x):
     """Pairs of entries turned: as complex numbers, and apart, at random angles."""
-
-    def forward(self, x):
-        angles = torch.randn((x.shape[1], x.shape[2] // 2), device=None)
-        turned = torch.polar(torch.ones_like(angles), angles)
-        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-        even, odd = x[..., ::2] * angles, x[..., 1::2] * angles
-        return torch.view_as_real(pairs * turned).flatten(-2) + torch.stack(
-            [even - odd, even + odd], -1
-        ).flatten(-2)
+    angles = torch.randn((x.shape[1], x.shape[2] // 2), device=None)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    even, odd = x[..., ::2] * angles, x[..., 1::2] * angles
+    return torch.view_as_real(pairs * turns).flatten(-2) + torch.stack(
+        [even - odd, even + odd], -1
+    ).flatten(-2)
 
 
-class _Causal(nn.Module):
+def causal_unless_single(x):
     """Causal attention, of a single token without a mask."""
-
-    def forward(self, x):
-        one = F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1)
-        return one + attention(x, x, x, is_causal=x.shape[1] > 1)
+    one = F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[1] > 1)
+    return one + attention(x, x, x, is_causal=x.shape[1] > 1)
 
 
 class _NormedChannels(nn.Module):
@@ -115,8 +95,7 @@ class _Turns(nn.Module):
         self.inner = nn.Linear(width, int(math.ceil(width / 16)))  # noqa: RUF046 - as others do
 
     def forward(self, x):
-        rows = [self.inner(x[:, t]) for t in range(x.shape[1])]
-        return torch.stack(rows, 1)
+        return torch.stack([self.inner(x[:, t]) for t in range(x.shape[1])], 1)
 
 
 def target(make):
@@ -127,15 +106,15 @@ def target(make):
 LAYERS = {
     "random numbers of a generator": lambda width, _: _Seeded(width),
     "rms norm": lambda width, _: nn.RMSNorm(width),
-    "multi-head attention": _Self,
+    "multi-head attention": SelfAttention,
     "encoder layer": lambda width, heads: nn.TransformerEncoderLayer(
         width, heads, 3 * width, batch_first=True, dropout=0.0
     ),
-    "dropout": lambda *_: _Dropping(),
-    "products written to a tensor": lambda *_: _Written(),
-    "fourier mixing": lambda *_: _Mixing(),
-    "rotary embedding": lambda *_: _Turned(),
-    "attention that asks for a mask by its length": lambda *_: _Causal(),
+    "dropout": lambda *_: dropping,
+    "products written to a tensor": lambda *_: written,
+    "fourier mixing": lambda *_: lambda x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real,
+    "rotary embedding": lambda *_: turned,
+    "attention that asks for a mask by its length": lambda *_: causal_unless_single,
     "batch norm of columns": lambda width, _: _NormedChannels(width),
     "a short table of positions": lambda width, _: _Placed(width),
 }
@@ -212,14 +191,6 @@ class Windows(nn.Module):
         return F.interpolate(scores, size=(high - 1, wide + 2), mode="bilinear")
 
 
-def test_images_in_windows_and_of_another_size_keep_their_symbols():
-    derivation = derived(target_of(Windows, inputs={"x": "B, h, H, W"}), ("train",))
-    assert derivation.phases["train"].method == "symbolic"
-    x = torch.randn(2, 3, 9, 17, requires_grad=True)
-    theirs = torchs_products(Windows(), x, training=True)
-    assert derivation.at("matmul_flops", "train", B=2, h=3, H=9, W=17) == theirs
-
-
 class Chunks(nn.Module):
     """Whole chunks alone, their number worked out by tensors, and heads by a float."""
 
@@ -237,17 +208,6 @@ class Chunks(nn.Module):
         return (q @ q.mT).softmax(-1) @ q
 
 
-def test_a_quotient_of_sizes_that_is_a_tensor_is_a_size_again():
-    derivation = derived(target_of(Chunks), ("train",))
-    forms = derivation.phases["train"]
-    assert forms.method == "symbolic"
-    assert "64 divides N" in forms.domain
-    assert not forms.holds({"B": 2, "N": 100, "h": 3, "d": 4})
-    x = torch.randn(2, 128, 12, requires_grad=True)
-    theirs = torchs_products(Chunks(12, 3), x, training=True)
-    assert derivation.at("matmul_flops", "train", B=2, N=128, h=3, d=4) == theirs
-
-
 class Conditional(nn.Module):
     """A map on long inputs alone, by ``torch.cond``."""
 
@@ -259,14 +219,30 @@ class Conditional(nn.Module):
         return torch.cond(x.shape[1] > 64, lambda x: self.map(x) @ x.mT, torch.sin, (x,))
 
 
-def test_a_branch_that_cond_takes_by_a_size_is_a_condition_in_training_too():
-    derivation = derived(target_of(Conditional), ("train",))
+#: A class and its arguments, sizes, the shape of its input, a condition, sizes that do not meet it.
+TRAINED = {
+    "images in windows": (
+        Windows, (), {"x": "B, h, H, W"}, {"B": 2, "h": 3, "H": 9, "W": 17}, (2, 3, 9, 17), "", {}),
+    "a quotient of sizes that is a tensor": (
+        Chunks, (12, 3), None, {"B": 2, "N": 128, "h": 3, "d": 4}, (2, 128, 12), "64 divides N",
+        {"N": 100}),
+    "a branch that cond takes by a size": (
+        Conditional, (6,), None, {"B": 2, "N": 70, "h": 2, "d": 3}, (2, 70, 6), "N > 64",
+        {"N": 64}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_has_a_formula_of_its_products_and_its_conditions(name):
+    layer, arguments, inputs, sizes, shape, condition, outside = TRAINED[name]
+    derivation = derived(target_of(layer, inputs=inputs), ("train",))
     forms = derivation.phases["train"]
     assert forms.method == "symbolic"
-    assert "N > 64" in forms.domain
-    x = torch.randn(2, 70, 6, requires_grad=True)
-    theirs = torchs_products(Conditional(6), x, training=True)
-    assert derivation.at("matmul_flops", "train", B=2, N=70, h=2, d=3) == theirs
+    assert condition in ("", *forms.domain)
+    assert not outside or not forms.holds({**sizes, **outside})
+    x = torch.randn(shape, requires_grad=True)
+    theirs = torchs_products(layer(*arguments), x, training=True)
+    assert derivation.at("matmul_flops", "train", **sizes) == theirs
 
 
 class Causal(nn.Module):
@@ -307,19 +283,103 @@ FIXED_BY_TORCH = {
 def test_functions_that_torch_decomposes_or_fixes_under_symbols_cost_what_real_tensors_cost(
     name, phase
 ):
-    target, shape = (
-        target_of(FIXED_BY_TORCH[name], None, ["x: B, N, d"]),
-        {"B": 3, "N": 12, "d": 10},
-    )
-    run = run_symbolically(target, {"B": 5, "N": 14, "d": 18}, [phase])
-    assert run.holds(shape)
-    real = totals(record(target, shape, training=phase == "train", real=True), phase)
-    assert {kind: evaluate(form, shape) for kind, form in run.forms[phase].items()} == real
+    target = target_of(FIXED_BY_TORCH[name], None, ["x: B, N, d"])
+    sizes = {"B": 3, "N": 12, "d": 10}
+    check_symbols(target, {"B": 5, "N": 14, "d": 18}, sizes, phase, real=True)
 
 
 def test_an_image_folded_of_columns_keeps_their_storage_as_the_allocator_sees():
     layer, columns = nn.Fold((6, 7), 3, padding=1), torch.randn(2, 4 * 9, 6 * 7)
-    counted = totals(
-        record(target_of(layer, None, ["input: B, 36, 42"]), {"B": 2}, training=False), "forward"
+    subject = target_of(layer, None, ["input: B, 36, 42"])
+    assert counted_at(subject, {"B": 2}, "forward")["peak_bytes"] == held(layer, columns)
+
+
+class Layers(nn.Module):
+    def __init__(self, d_model, num_layers=3):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(d_model, 2 * d_model) for _ in range(num_layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            one, other = layer(x).tanh_().chunk(2, -1)
+            x = torch.cat([x, one.relu() @ other.mT @ x], 1)[:, : x.shape[1]] + x
+        return x
+
+
+def test_what_is_remembered_changes_nothing(monkeypatch):
+    target = target_of(Layers, {"d_model": "d"}, {"x": "B, N, d"})
+    hints = hints_for(target.symbols, {})
+
+    def runs():
+        run = run_symbolically(target, hints, ["backward", "train"])
+        numbers = [record(target, hints, training=True, on_meta=meta) for meta in (False, True)]
+        return run.forms, run.guards.conditions, run.trace, *numbers
+
+    with_memory = runs()
+    monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
+    assert runs() == with_memory
+
+
+def recurrence(x):
+    state, rows = x[:, 0], []
+    for token in range(x.shape[1]):
+        state = torch.tanh(x[:, token] @ x[:, token : token + 2].mT.sum(-1) + state)
+        rows.append(state[:, None].expand(-1, 2, -1)[:, 1])
+    x[:, : len(rows)] = torch.stack(rows, 1)
+    return torch.as_strided(x[:, 1], (2, 2), (1, 1), 1)
+
+
+@pytest.mark.parametrize("on_meta", [False, True])
+def test_turns_of_a_loop_over_tokens_are_those_that_torch_makes(monkeypatch, on_meta):
+    target = target_of(recurrence, None, {"x": "4, N, 4"})
+    trace = record(target, {"N": 24}, training=False, on_meta=on_meta)
+    monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
+    assert record(target, {"N": 24}, training=False, on_meta=on_meta) == trace
+
+
+def test_where_an_operand_begins_decides_what_complex_views_raise():
+    target = target_of(
+        lambda x: [torch.view_as_complex(x[i : i + 2]) for i in (0, 1)], {}, {"x": "N"}
     )
-    assert counted["peak_bytes"] == held(layer, columns)
+    with pytest.raises(RuntimeError, match="storage_offset"):
+        record(target, {"N": 8}, training=False)
+
+
+def marked(x):
+    with torch.profiler.record_function("ours"), torch.cuda.nvtx.range("theirs"):
+        torch._assert(x.dim() == 3, "tokens")
+        torch.profiler.itt.mark("here")
+        return torch.relu(x)
+
+
+def test_markers_of_profilers_take_nothing_and_leave_totals_exact():
+    _, derivation = shown(marked, phase="train")
+    forms = derivation.phases["train"]
+    assert not forms.uncounted
+    assert not any("at least" in note for note in forms.notes)
+    assert str(derivation.expression("flops", "train")) == "2*B*N*d"
+
+
+@pytest.mark.parametrize(
+    ("lazy", "settled", "given", "width", "shape"),
+    [
+        (nn.LazyLinear, nn.Linear, {"out_features": 8}, {"in_features": "d"}, "B, 5, d"),
+        (nn.LazyConv1d, nn.Conv1d, {"out_channels": 8, "kernel_size": 3}, {"in_channels": 5},
+         "B, 5, N"),
+        (nn.LazyBatchNorm1d, nn.BatchNorm1d, {}, {"num_features": 5}, "B, 5, N"),
+    ],
+)  # fmt: skip
+def test_lazy_layers_cost_what_layers_of_their_sizes_cost(lazy, settled, given, width, shape):
+    targets = [
+        target_of(layer, arguments, [f"input: {shape}"])
+        for layer, arguments in ((lazy, given), (settled, given | width))
+    ]
+    formulas = [derived(target, ("train",)).phases["train"].formulas for target in targets]
+    assert formulas[0] == formulas[1]
+
+
+def test_a_lazy_module_that_exists_stays_lazy():
+    module = nn.LazyLinear(8)
+    derivation = derived(target_of(module, inputs=["input: B, 24"]), ("forward",), {})
+    assert derivation.at("matmul_flops", B=2) == 2 * 2 * 24 * 8
+    assert module.has_uninitialized_params()

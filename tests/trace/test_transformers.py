@@ -7,12 +7,10 @@ from functools import cache
 import pytest
 import torch
 
-from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from tests.oracles.memory import allocator_peak
-from tests.trace.checks import torchs_products
+from tests.trace.checks import counted_at, torchs_products
 
 TINY = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
 SCALARS = 64
@@ -105,7 +103,7 @@ def test_a_training_step_is_that_of_the_real_model(build, real):
     target = target_of(build, inputs=["input_ids: B, N int64"])
     model = build().train()
     for sizes in SHAPES:
-        trace = record(target, sizes, training=True, real=real)
+        counts = counted_at(target, sizes, "train", real=real)
         ids = torch.randint(3, 64, (sizes["B"], sizes["N"]))
         ones = torch.ones_like(model(ids)[0])
 
@@ -117,8 +115,8 @@ def test_a_training_step_is_that_of_the_real_model(build, real):
         model.zero_grad()
         seen = allocator_peak(step)
         model.zero_grad()
-        assert totals(trace, "train")["matmul_flops"] == products
-        assert totals(trace, "train")["peak_bytes"] == pytest.approx(seen, abs=SCALARS, rel=0)
+        assert counts["matmul_flops"] == products
+        assert counts["peak_bytes"] == pytest.approx(seen, abs=SCALARS, rel=0)
 
 
 def test_a_look_for_padding_only_to_warn_of_it_keeps_sizes_symbols():
@@ -161,9 +159,7 @@ def steps_of(name, folder, cache):
 def test_a_step_of_a_recurrent_layer_is_counted_with_its_states(name, folder, cache):
     layer, empty = steps_of(name, folder, cache)
     target, sizes = target_of(layer), {"B": 2, "h": 2, "d": 8}
-    counts = [
-        totals(record(target.step, {**sizes, "N": n}, training=False), "forward") for n in (6, 90)
-    ]
+    counts = [counted_at(target.step, {**sizes, "N": n}, "forward") for n in (6, 90)]
     assert counts[0] == counts[1]  # a state does not grow
     module, rows = target.make({**sizes, "N": 5}).eval(), torch.randn(2, 6, 16)
     rest = {"position_embeddings": None, "attention_mask": None} if folder == "minimax" else {}

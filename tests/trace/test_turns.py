@@ -11,20 +11,18 @@ from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import covering
 from attnprof.algebra.values import evaluate
-from attnprof.trace.events import Call, Trace, peak, totals
+from attnprof.trace.events import Call, Trace
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.remainders import SizeClasses
-from attnprof.trace.run.runs import record
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import PeakMoments
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.mixed import LONG, Mixed, check_large_corner
+from attnprof.trace.solve.mixed import LONG, check_large_corner
 from attnprof.trace.solve.plan import _refined, plan_for
 from attnprof.trace.solve.symbolic import Blocks, run_symbolically
 from attnprof.trace.solve.turns import holds_at_asked
 from tests.oracles.memory import allocator_peak
-from tests.trace.checks import check, shown, torchs_products
+from tests.trace.checks import check, counted_at, mixed_formulas, shown, torchs_products
 
 B, C, N, d, h, rest = map(symbol, ("B", "C", "N", "d", "h", "N mod C"))
 
@@ -67,9 +65,7 @@ def test_formulas_of_a_short_length_are_those_of_its_class(
     shape = {"B": 2, "N": other, "h": 3, "d": 32}
     assert run.holds(shape)
     assert not run.holds({**shape, "N": outside})
-    assert run.numbers(shape)[phase] == totals(
-        record(target, shape, training=phase == "train"), phase
-    )
+    assert run.numbers(shape)[phase] == counted_at(target, shape, phase)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +171,8 @@ def test_a_peak_of_loops_in_loops_is_the_allocators_at_many_more_blocks():
     for count, block, width in ((23, 2, 3), (15, 3, 40), (12, 8, 2)):
         for left in {0, block - 1} - {1}:
             sizes = {"B": 2, "N": count * block + left, "d": width, "C": block}
-            run = record(target, sizes, training=True, on_meta=True)
-            assert evaluate(formula, sizes) == peak(run, "train")
+            counts = counted_at(target, sizes, "train", on_meta=True)
+            assert evaluate(formula, sizes) == counts["peak_bytes"]
             assert evaluate(formula, sizes) == pytest.approx(real_peak(sizes), abs=4096, rel=0)
 
 
@@ -221,9 +217,8 @@ def test_what_is_exactly_a_mean_of_two_is_covered():
 
 
 def test_a_range_in_blocks_of_a_size_ends_at_a_number_of_them():
-    target = SimpleNamespace(symbols=("N", "C"))
-    plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C})
-    forms = Mixed(plan, Blocks("N", C), {}, None, SizeConditions([]), {"N": 2}, {"N": 14}, {}, 1)
+    hints, blocks = {"N": 421, "C": 7}, {"N": C}
+    forms = mixed_formulas(hints, blocks, {"N": 14}, {"N": 2}, unit=Blocks("N", C))
     inside = [(42, 3), (41, 3), (112, 8)]
     assert all(forms.holds({"N": length, "C": block}) for length, block in inside)
     assert not any(forms.holds({"N": length, "C": block}) for length, block in [(43, 3), (44, 2)])
@@ -239,13 +234,87 @@ def test_formulas_are_held_where_all_numbers_are_large(together):
         return Trace([Call("mm", {"additions": length * heads}, 0, "forward", "", takes=held)])
 
     ran: list[int] = []
-    target = SimpleNamespace(symbols=("N", "h"))
-    plan = SimpleNamespace(target=target, hints={"N": 421, "h": 6}, blocks={"N": 1, "h": 1})
     forms = {"forward": {"additions": N * h, "peak_bytes": 4 * N + 4 * h}}
     trace = Trace([Call("mm", {}, 0, "forward", "", times=N * h)])
-    least, ends = {"N": 2, "h": 2}, {"N": 4096, "h": 64}
-    formulas = Mixed(plan, None, forms, trace, SizeConditions([]), least, ends, {}, 0)
+    hints, blocks = {"N": 421, "h": 6}, {"N": 1, "h": 1}
+    formulas = mixed_formulas(
+        hints, blocks, {"N": 4096, "h": 64}, {"N": 2, "h": 2}, 0, forms=forms, trace=trace
+    )
     check_large_corner(formulas, SimpleNamespace(run_or_none=run, phases=["forward"]))
     assert LONG / 4 < ran[0] <= LONG
     assert ("peak_bytes" in formulas.forms["forward"]) == (not together)
     assert "additions" in formulas.forms["forward"]
+
+
+# -- sparse attention and recurrences as public code writes them ------------------------------
+TOP = 16
+INPUTS = dict.fromkeys("qkv", "B, N, d")
+
+
+def topk_attention(q, k, v):
+    """All keys up to TOP tokens, beyond that the TOP of highest score, gathered."""
+    scores = q @ k.mT
+    if q.shape[1] <= TOP:
+        return scores.softmax(-1) @ v
+    best, places = scores.topk(TOP, -1)
+    (b, n, d), shape = q.shape, (*places.shape, q.shape[-1])
+    picked = v.unsqueeze(1).expand(b, n, n, d).gather(2, places.unsqueeze(-1).expand(shape))
+    return (best.softmax(-1).unsqueeze(2) @ picked).squeeze(2)
+
+
+def by_sample(q, k, v):
+    """The TOP keys of highest score, masked, one sample after the other."""
+    out = torch.empty_like(v)
+    for i in range(q.shape[0]):
+        scores = q[i] @ k[i].mT
+        kept = scores.topk(min(TOP, q.shape[1]), -1).indices
+        hidden = scores.new_ones(scores.shape, dtype=torch.bool).scatter_(-1, kept, False)
+        out[i] = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v[i]
+    return out
+
+
+def test_both_sides_of_a_branch_on_the_length_have_their_formula_and_domain():
+    for n, formula, domain in (
+        (8, 4 * B * N**2 * d, "N <= 16"),
+        (100, 2 * B * N**2 * d + 2 * TOP * B * N * d, "N > 16"),
+    ):
+        _, derivation = shown(topk_attention, inputs=INPUTS, at={"B": 2, "N": n, "d": 8})
+        forms = derivation.phases["forward"]
+        assert sympy.expand(derivation.expression("matmul_flops") - formula) == 0
+        assert domain in forms.domain
+        assert not any("evenly" in text for text in forms.domain)  # as experts are chosen
+        assert not forms.uncounted
+        order = "aten.topk: comparisons, which are 0 FLOPs by convention"
+        assert (order in forms.notes) == (n > TOP)
+
+
+def test_a_loop_over_samples_leaves_their_number_free_where_it_is_asked_for():
+    _, derivation = shown(by_sample, inputs=INPUTS, at={"B": 5, "N": 40, "d": 8})
+    assert sympy.expand(derivation.expression("matmul_flops") - 4 * B * N**2 * d) == 0
+    assert derivation.at("matmul_flops", B=7, N=50, d=6) == 4 * 7 * 50**2 * 6
+
+
+def solved_in_blocks(k, v, block: int = 16):
+    """A triangular system in every block, row by row, and a state across blocks."""
+    b, n, d = k.shape
+    assert n % block == 0
+    k, v = (x.unflatten(1, (n // block, block)) for x in (k, v))
+    system = (k @ k.mT).tril(-1)
+    for i in range(1, block):
+        row = system[..., i, :i].clone()
+        system[..., i, :i] = row + (row.unsqueeze(-1) * system[..., :i, :i].clone()).sum(-2)
+    state, out = k.new_zeros(b, d, d), torch.zeros_like(v)
+    for i in range(n // block):
+        out[:, i] = k[:, i] @ state + system[:, i] @ v[:, i]
+        state = state + k[:, i].mT @ v[:, i]
+    return out.flatten(1, 2)
+
+
+def test_blocks_that_code_asserts_to_be_whole_are_what_lengths_are_counted_in():
+    inputs = dict.fromkeys("kv", "B, N, d")
+    _, derivation = shown(solved_in_blocks, inputs=inputs, at={"B": 2, "N": 64, "d": 8})
+    expected = 4 * B * N * d**2 + 64 * B * N * d
+    assert sympy.expand(derivation.expression("matmul_flops") - expected) == 0
+    forms = derivation.phases["forward"]
+    assert {"16 divides N", "verified for N from 16 to 2048"} <= {*forms.domain}
+    assert forms.formulas["peak_bytes"].expression is not None

@@ -1,7 +1,5 @@
 """What kernels take for themselves: the formula of every operation against the allocator's."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 from operator import itemgetter
@@ -234,69 +232,69 @@ def transforms(b, n, d):
 
 #: Masks of asked gradients: all, all but the bias', the input's alone.
 ALL, BOTH, INPUT = [True, True, True], [True, True, False], [True, False, False]
+CONVOLUTION = aten.convolution.default
 
 
-def gradients(grad, x, weight, settings, *masks):
+def convolved(x, weight, bias=None, settings=(1, 0, 1), groups=1, *, transposed=False):
+    """A convolution by stride, padding and dilation: one of each, or one a side."""
+    places = x.dim() - 2
+    lists = ([one] * places if isinstance(one, int) else one for one in settings)
+    return CONVOLUTION, (x, weight, bias, *lists, transposed, [0] * places, groups)
+
+
+def gradients(call, *masks, grad=None):
+    x, weight, _, *rest = call[1]
+    grad = CONVOLUTION(*call[1]) if grad is None else grad
     for mask in masks:
-        yield aten.convolution_backward.default, (grad, x, weight, [grad.shape[1]], *settings, mask)
+        yield aten.convolution_backward.default, (grad, x, weight, [grad.shape[1]], *rest, mask)
 
 
 def convolutions(b, n, d):
-    def convolved(x, weight, bias, groups, settings=(1, 1, 1)):
-        places = x.dim() - 2
-        stride, pad, dilation = ([s] * places for s in settings)
-        rest = (stride, pad, dilation, False, [0] * places, groups)
-        return aten.convolution.default, (x, weight, bias, *rest)
-
+    same = 1, 1, 1
     for samples in (1, b):
         for channels in (3, 8, d, 16):
             x, bias = torch.randn(samples, channels, n), torch.randn(channels)
             dense, single = torch.randn(channels, channels, 3), torch.randn(channels, 1, 3)
-            yield convolved(x, dense, bias, 1)
-            yield convolved(x, torch.randn(2 * channels, channels, 3), None, 1)
-            yield convolved(x, dense, bias, 1, (2, 1, 1))
-            yield convolved(x, dense[:, :, :1].contiguous(), None, 1, (1, 0, 1))
-            yield convolved(x, single, bias, channels)
-            yield convolved(x, single, None, channels)
-            yield convolved(x.transpose(1, 2).contiguous().transpose(1, 2), single, bias, channels)
-            yield convolved(x.double(), dense.double(), bias.double(), 1)
-            yield convolved(x.double(), single.double(), None, channels)
+            lain = x.transpose(1, 2).contiguous().transpose(1, 2)
+            yield convolved(x, dense, bias, same)
+            yield convolved(x, torch.randn(2 * channels, channels, 3), None, same)
+            yield convolved(x, dense, bias, (2, 1, 1))
+            yield convolved(x, dense[:, :, :1].contiguous())
+            yield convolved(x, single, bias, same, channels)
+            yield convolved(x, single, None, same, channels)
+            yield convolved(lain, single, bias, same, channels)
+            yield convolved(x.double(), dense.double(), bias.double(), same)
+            yield convolved(x.double(), single.double(), None, same, channels)
             for tall in (1, 3) if channels % 2 == 0 else ():
-                weight, pad = torch.randn(6, channels // 2, tall), (1, tall // 2, 1)
+                weight = torch.randn(6, channels // 2, tall)
                 for kind in (torch.float32, torch.float64):
-                    with_groups = convolved(x.to(kind), weight.to(kind), None, 2, pad)
-                    yield with_groups
-                    image, kernel, _, *settings = with_groups[1]
-                    grad = with_groups[0](*with_groups[1])
-                    yield from gradients(grad, image, kernel, settings, ALL, BOTH, INPUT)
+                    call = convolved(x.to(kind), weight.to(kind), None, (1, tall // 2, 1), 2)
+                    yield call
+                    yield from gradients(call, ALL, BOTH, INPUT)
             for weight in (single, dense, torch.randn(channels, 1, 5)):
-                pad = weight.shape[2] // 2
-                _, args = convolved(x, weight, bias, channels // weight.shape[1], (1, pad, 1))
-                yield from gradients(x, *args[:2], args[3:], ALL, BOTH, INPUT)
+                pad, groups = weight.shape[2] // 2, channels // weight.shape[1]
+                call = convolved(x, weight, bias, (1, pad, 1), groups)
+                yield from gradients(call, ALL, BOTH, INPUT, grad=x)
         image = torch.randn(samples, 4, n, d)
-        yield convolved(image, torch.randn(4, 1, 5, 5), None, 4, (1, 2, 1))
-        yield convolved(image, torch.randn(8, 4, 3, 3), None, 1)
-        yield (patches := convolved(image, torch.randn(20, 4, 4, 4), None, 1, (4, 0, 1)))
-        grad = patches[0](*patches[1])
-        yield from gradients(grad, *patches[1][:2], patches[1][3:], ALL, INPUT)
+        yield convolved(image, torch.randn(4, 1, 5, 5), None, (1, 2, 1), 4)
+        yield convolved(image, torch.randn(8, 4, 3, 3), None, same)
+        patches = convolved(image, torch.randn(20, 4, 4, 4), None, (4, 0, 1))
+        yield patches
+        yield from gradients(patches, ALL, INPUT)
 
 
 def transposed(b, n, d):
     settings = (1, 1, 0, 1), (3, 1, 1, 1), (4, 2, 1, 1), (3, 1, 0, 2)  # taps, stride, pad, dilation
-    for samples, (taps, *rest), groups in product((b,), settings, (1, 2, d)):
+    for (taps, *rest), groups in product(settings, (1, 2, d)):
         places, out = 1 + (groups == 2), d if groups == d else 6
         inner = 2 * (d // 2) if groups == 2 else d
-        shape = (inner, out // groups, *[taps] * places)
-        x = torch.randn(samples, inner, *[n % 30 + 4] * places)
-        weight = torch.randn(shape)
-        more = (*([size] * places for size in rest), True, [0] * places, groups)
-        for bias in (None, torch.randn(out)):
-            yield aten.convolution.default, (x, weight, bias, *more)
-        double = x.double(), weight.double(), None, *more
-        yield aten.convolution.default, double
-        grad = aten.convolution.default(x, weight, None, *more)
-        yield from gradients(grad, x, weight, more, BOTH, INPUT)
-        yield from gradients(grad.double(), *double[:2], more, BOTH, INPUT)
+        x = torch.randn(b, inner, *[n % 30 + 4] * places)
+        weight = torch.randn(inner, out // groups, *[taps] * places)
+        yield convolved(x, weight, torch.randn(out), rest, groups, transposed=True)
+        for kind in (torch.float32, torch.float64):
+            call = convolved(x.to(kind), weight.to(kind), None, rest, groups, transposed=True)
+            yield call
+            yield from gradients(call, BOTH, INPUT)
 
 
 def by_channel(b, n, d):
@@ -304,19 +302,16 @@ def by_channel(b, n, d):
     settings = (15, 1, 7, 1), (31, 1, 15, 1), (9, 2, 8, 1), (3, 1, 2, 2), (7, 1, 9, 3), (3, 2, 1, 1)
     for samples, (taps, *rest) in product((1, b), settings):
         x, weight = torch.randn(samples, d, n), torch.randn(d, 1, taps)
-        more = (*([size] for size in rest), False, [0], d)
-        yield aten.convolution.default, (x, weight, torch.randn(d), *more)
-        grad = aten.convolution.default(x, weight, None, *more)
-        yield from gradients(grad, x, weight, more, BOTH, INPUT)
+        call = convolved(x, weight, torch.randn(d), rest, d)
+        yield call
+        yield from gradients(call, BOTH, INPUT)
 
 
 def tall_kernels(b, n, d):
     kernels = (3, 2), (n + 9, n // 2 + 5), (n + 9, 9), (4 * n + 1, 2 * n)  # rows, rows around
     for samples, (rows, beyond) in product((1, b), kernels):
-        rest = [1, 1], [beyond, 0], [1, 1], False, [0, 0], 4
-        args = torch.randn(samples, 4, n, d), torch.randn(4, 1, rows, 1)
-        grad = aten.convolution.default(*args, None, *rest)
-        yield from gradients(grad, *args, rest, BOTH)
+        x, weight = torch.randn(samples, 4, n, d), torch.randn(4, 1, rows, 1)
+        yield from gradients(convolved(x, weight, None, (1, [beyond, 0], 1), 4), BOTH)
 
 
 def wide_kernels(b, n, d):
@@ -326,27 +321,24 @@ def wide_kernels(b, n, d):
         for pixels in (side, 2 * side, 2 * side + 3):
             x = torch.randn(samples, weight.shape[1], pixels, pixels)
             for image, kernel in ((x, weight), (x[..., 0, :], weight[..., 0, :].contiguous())):
-                places = image.dim() - 2
-                rest = [step] * places, [0] * places, [1] * places, False, [0] * places, 1
-                grad = aten.convolution.default(image, kernel, None, *rest)
-                masks = [False, True, True], [False, True, False]
-                yield from gradients(grad, image, kernel, rest, *masks)
+                call = convolved(image, kernel, None, (step, 0, 1))
+                yield from gradients(call, [False, True, True], [False, True, False])
 
 
 def images_by_pixel(b, n, d):
     weights = torch.randn(20, 1, 3, 3), torch.randn(20, 20, 1, 1), torch.randn(8, 20, 2, 2)
     for samples, weight in product((1, b), weights):
         x = torch.randn(samples, n, d, 20).permute(0, 3, 1, 2)
-        stride, pad = {1: (1, 0), 2: (2, 0), 3: (1, 1)}[weight.shape[3]]
-        rest = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 20 // weight.shape[1])
-        yield aten.convolution.default, (x, weight, None, *rest)
-        grad = aten.convolution.default(x, weight, None, *rest)
+        settings = {1: (1, 0, 1), 2: (2, 0, 1), 3: (1, 1, 1)}[weight.shape[3]]
+        call = convolved(x, weight, None, settings, 20 // weight.shape[1])
+        yield call
+        grad, rest = CONVOLUTION(*call[1]), call[1][1:]
         apart = grad.contiguous(memory_format=torch.channels_last)
         for lain, image in ((grad, x), (grad.contiguous(), x), (apart, x.contiguous())):
-            yield from gradients(lain, image, weight, rest, ALL)
+            yield from gradients((CONVOLUTION, (image, *rest)), ALL, grad=lain)
         low = x[:, :, :2].contiguous(memory_format=torch.channels_last)
         for image in (low, low.contiguous()) if weight.shape[3] == 3 else ():
-            yield from gradients(image, image, weight, rest, ALL)
+            yield from gradients((CONVOLUTION, (image, *rest)), ALL, grad=image)
 
 
 def pools(b, n, d):

@@ -224,7 +224,8 @@ class Domain(SizeConditions):
         """Return the conditions that make up this one, without roundings of whole quotients."""
         canonical = self._canonical(condition)
         if not isinstance(canonical, sympy.Eq):  # sympy makes two of "a product is not 0"
-            return sorted(sympy.And.make_args(canonical), key=str)
+            parts = list(sympy.And.make_args(canonical))
+            return sorted(parts, key=str) if len(parts) > 1 else parts  # texts take their time
         strides = _stride_conditions(canonical.lhs - canonical.rhs, self.simplified)
         return (octave(canonical) or [canonical]) if strides is None else strides
 
