@@ -19,10 +19,9 @@ from attnprof.measure import environment, memory, point
 from attnprof.measure.allocator import KEPT
 from attnprof.measure.clocks import Clock, threads
 from attnprof.measure.memory import MARK, Event
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
-
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
+from tests.measure.samples import QUICK
 
 
 @pytest.mark.parametrize(("threads", "share", "noisy", "expected"), [
