@@ -20,8 +20,8 @@ NAMES = registry.names()
 PHASES = [
     (name, phase, bool(masked) and can(name, phase=phase, causal=True))
     for place, name in enumerate(NAMES)
-    for step in (("train", "decode")[place % 2 and can(name, phase="decode")],)
-    for phase, masked in (("forward", place % 2), (step, place % 4 == 0))
+    for step in (("decode", "train")[place % 2 or not can(name, phase="decode")],)
+    for phase, masked in (("forward", place % 2), (step, place % 4 == 1))
 ]
 
 
