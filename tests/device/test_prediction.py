@@ -388,7 +388,8 @@ def test_the_fastest_at_other_lengths_may_be_one_whose_operations_are_not_all_li
         recommendation._predict(odd, predict)
 
 
-def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
+def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known, monkeypatch):
+    monkeypatch.setattr(registry, "names", lambda: ["standard", "sdpa", "linformer"])
     rows = ranked(known, Workload(64, 2, 16, causal=True), memory=100_000).records
     left = [row for row in rows if row.rank is None]
     assert all(row.skipped for row in left)

@@ -24,7 +24,6 @@ from tests.mechanisms.cases import (
     inputs,
     names,
     params,
-    phases,
     workload,
 )
 from tests.mechanisms.checks import (
@@ -59,9 +58,13 @@ def scopes(name):
 
 
 def telling_requests(name):
-    """Every mask with every phase, decoding too, by turns of the core and the layer around it."""
+    """Every mask and phase, by turns of the core and the layer around it.
+
+    A backward pass is a part of the training step, whose run it is counted in.
+    """
     of = scopes(name)
-    pairs = phases(name) + [(False, "decode")] * registry.get(name).abilities.decode
+    pairs = [(c, phase) for c in causals(name) for phase in ("forward", "train")]
+    pairs += [(False, "decode")] * registry.get(name).abilities.decode
     return [(*pair, of[place % len(of)]) for place, pair in enumerate(pairs)]
 
 
@@ -110,7 +113,7 @@ def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name, more):
     needed = registry.get(name).decodes_with
     for causal, phase, scope in telling_requests(name):
         shapes = FEW if more or name not in PARAMS else ()
-        if not more and phase in ("train", "decode"):  # training has the other two
+        if not more and phase != "forward":  # which training has, too
             shapes += BESIDE_BLOCKS
         steps = {needed: PARAMS[name][needed]} if needed and phase == "decode" else {}
         if shapes:
