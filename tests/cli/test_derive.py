@@ -220,15 +220,6 @@ def test_a_function_and_a_mechanism_and_a_package(attnprof, words, quantity, exp
     assert [record["expression"] for record in ended.json["records"]] == [expression]
 
 
-def test_what_a_module_prints_is_no_data(attnprof, tmp_path):
-    (tmp_path / "loud.py").write_text(
-        "print('here I am')\ndef f(x):\n    print('and'); return x + x\n"
-    )
-    ended = attnprof(("derive", f"{tmp_path}/loud.py:f"), "--phase forward -f json")
-    assert {r["quantity"]: r["expression"] for r in ended.json["records"]}["flops"] == "B*N*d*h"
-    assert "here I am" in ended.err
-
-
 def test_code_that_fails_is_told_in_its_own_words(attnprof):
     ended = attnprof(("derive", f"{FILE}:Broken"))
     assert (ended.code, ended.out) == (2, "")

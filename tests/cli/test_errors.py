@@ -89,14 +89,11 @@ def test_a_reader_that_leaves_early_changes_no_verdict(command, code, tmp_path):
     assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
 
 
-@pytest.mark.parametrize("command", ["cost --seq 8", "derive linear", "list", "heatmap"])
+@pytest.mark.parametrize("command", ["derive linear", "heatmap"])
 def test_a_working_folder_that_was_removed_is_named(command, tmp_path):
     ended = in_shell(f"mkdir gone; cd gone; rmdir ../gone; attnprof {command}", tmp_path)
-    assert (ended.returncode, ended.stdout, "cd to one that exists" in ended.stderr) == (
-        3,
-        "",
-        True,
-    )
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert "cd to one that exists" in ended.stderr
 
 
 @pytest.mark.parametrize(("command", "code"), [

@@ -60,11 +60,10 @@ def test_a_file_holds_what_stdout_would(answered, tmp_path, command, fmt):
     assert written == plain.rstrip("\n")
 
 
-@pytest.mark.parametrize(("suffix", "fmt"), [
-    ("json", "json"), ("csv", "csv"), ("CSV", "csv"), ("md", "markdown"), ("html", "html"),
-    ("txt", "table"),
+@pytest.mark.parametrize(("command", "suffix", "fmt"), [
+    ("heatmap", "json", "json"), ("list", "csv", "csv"), ("heads", "CSV", "csv"),
+    ("heatmap", "md", "markdown"), ("heads", "html", "html"), ("list", "txt", "table"),
 ])  # fmt: skip
-@pytest.mark.parametrize("command", ["list", "heads", "heatmap"])
 def test_a_file_s_suffix_names_the_format_unless_one_is_typed(
     answered, tmp_path, command, suffix, fmt
 ):

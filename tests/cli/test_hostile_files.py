@@ -20,6 +20,7 @@ from attnprof.measure.sweep import load_results, points_of
 from attnprof.record import Report, files
 from attnprof.verify.own_formulas import Source
 from attnprof.verify.printed import Printed, rows_of
+from tests.render.test_results import record
 
 #: A command for each file that is read, with the suffix such a file has.
 READERS = {
@@ -106,15 +107,10 @@ def guarded(tmp_path):
 
 
 def profile_report(**fields):
-    record = {
-        "mechanism": "standard", "batch_size": 1, "seq_len": 8, "d_model": 8, "num_heads": 2,
-        "head_dim": 4, "dtype": "float32", "device": "cpu", "phase": "forward", "causal": False,
-        "median_s": 0.1, "flops_per_s": 1e9, "arithmetic_intensity": 1.0, **fields,
-    }  # fmt: skip
-    return {
-        "schema": "attnprof/1", "command": "profile", "summary": {}, "environment": {},
-        "records": [record],
-    }  # fmt: skip
+    """A report of one measured point, as JSON, with other fields."""
+    data = Report("profile", [record("standard", 8, width=8)]).to_dict()
+    data["records"][0] |= fields
+    return data
 
 
 def refused(ended):

@@ -6,7 +6,6 @@ import pytest
 
 from attnprof import registry
 from attnprof.errors import RequestError
-from attnprof.measure.growth import counted_growth, subjects
 from attnprof.mechanisms.standard import Standard
 from attnprof.record import Report
 
@@ -85,13 +84,6 @@ def test_a_plug_in_costs_and_builds(attnprof, entry_points, file, monkeypatch):
     assert "mine" in registry.module_of("mine").CORES
 
 
-def test_a_file_gives_a_mechanism(attnprof, file):
-    ended = attnprof(f"cost --attention {file}:Mine --seq 32 --format json")
-    assert ended.code == 0
-    assert {r["mechanism"] for r in ended.json["records"]} == {"mine"}
-    assert "mine" in registry.module_of(f"{file}:Mine").CORES
-
-
 def test_a_file_without_a_torch_side_says_what_it_needs(file):
     with pytest.raises(RequestError, match="CORES"):
         registry.module_of(f"{file}:Bare")
@@ -149,9 +141,3 @@ def test_a_mechanism_that_grows_faster_than_it_claims_fails_the_check(attnprof, 
     assert ended.code == 1
     assert "GROWS FASTER" in ended.out
     assert "does not say so" in ended.out
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_torchs_counter_finds_the_closed_forms_products_at_long_lengths(name):
-    for subject in subjects([name]):
-        assert counted_growth(subject, (512, 1025)).equals_formula

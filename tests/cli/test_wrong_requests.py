@@ -145,6 +145,7 @@ heatmap --set window=4 :: no parameter
 cost --on A100 --ranks 8 :: --bandwidth 450GB/s
 cost --on A100 :: attnprof predict
 fit llama --memory 0 :: a size like 80GB
+fit llama-3.2-1b --on h100 --measure :: --on cpu
 list --verify --models :: leave one of them out
 lst :: list
 plot nosuch.jsonl --kind circle
@@ -168,6 +169,7 @@ model config.json --mfu --as-python no/folder/flops.py :: there is no folder
 profile
 profile --attention standard :: --seq
 profile --seq 8 :: --attention
+profile -a linear --seq 8 --predict-only --compile :: code is predicted as it is written
 profile --attention standard --seq 8 --samples 0 :: samples must be at least
 profile --attention standard --seq 8 --samples 1.5 :: Give a whole number, like --samples 20
 profile --attention standard --seq 8 --threads 65537 :: --threads must be at most
@@ -200,6 +202,7 @@ sweep --attention standard --seq 8 --causal perhaps
 tradeoff --no-time --input sharp :: peaked
 tradeoff --no-time --input nothing.pt :: cannot read nothing.pt
 tradeoff --no-time --norms long :: unknown norms
+explore nothing :: unknown mechanism
 explore linear --output - :: it means stdout
 plot --json :: No such option: --json
 sweep -a linear --seq 8 --output - :: it means stdout

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnprof.cli.app import main
 from attnprof.device import calibration, calibration_run
 from attnprof.device.benchmarks import Benchmark, benchmarks
 from attnprof.device.calibration import Calibration
@@ -165,7 +164,7 @@ def test_formats_are_added_whatever_their_order_and_one_again_is_replaced(tmp_pa
 
 
 def test_formats_that_were_measured_under_other_conditions_are_not_mixed(
-    tmp_path, monkeypatch, capsys
+    attnprof, tmp_path, monkeypatch
 ):
     path, name, threads = tmp_path / "c.json", device_name("cpu"), torch.get_num_threads()
     for dtype, version in (("float32", "2.12"), ("float64", "2.12"), ("bfloat16", "2.13")):
@@ -173,10 +172,9 @@ def test_formats_that_were_measured_under_other_conditions_are_not_mixed(
         now = replace(calibrated(dtype, conditions={"torch": version}), threads=threads)
         now = replace(now, ceilings=ceilings)
         monkeypatch.setattr(calibration_run, "calibrate", lambda *_, now=now, **__: now)
-        with pytest.raises(SystemExit, match="0"):
-            main(["calibrate", "--dtype", dtype, "--calibration", str(path)])
-        told = capsys.readouterr().err
-        assert ("--dtype float32,float64, too" in told) is (dtype == "bfloat16")
+        ended = attnprof(f"calibrate --dtype {dtype} --calibration {path}")
+        assert ended.code == 0
+        assert ("--dtype float32,float64, too" in ended.err) is (dtype == "bfloat16")
     assert list(calibration.load(name, threads, path).tables) == ["bfloat16"]
 
 

@@ -5,17 +5,13 @@ import pytest
 from attnprof.device import calibration
 from attnprof.device.calibration import Calibration, roofline, with_roofline
 from attnprof.device.ceilings import GPUS, Ceilings, stated_ceilings
-from attnprof.record import ProfileRecord, Report
+from attnprof.record import Report
+from tests.render.test_results import record
 
 SOME = Ceilings("some device", {"float32": 100.0, "tf32": 400.0}, 10.0, "a test")
-
-
-def record(**fields):
-    sizes = {"batch_size": 1, "seq_len": 8, "d_model": 4, "num_heads": 1, "head_dim": 4}
-    return ProfileRecord(
-        mechanism="standard", dtype="float32", device="cpu", phase="forward", causal=False,
-        flops_formula=1000, bytes_moved=50, median_s=20.0, **sizes, **fields,
-    )  # fmt: skip
+MEASURED = record(
+    "standard", 8, width=4, heads=1, flops_formula=1000, bytes_moved=50, median_s=20.0
+)
 
 
 def test_every_number_has_a_source_and_rates_fall_with_digits():
@@ -59,7 +55,7 @@ def test_the_slower_of_compute_and_memory_bounds_and_tf32_raises_the_ceiling_whe
 
 def test_an_unknown_device_has_no_share_and_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    report = with_roofline(Report("profile", [record()], {}, {"device_name": "a toaster"}))
+    report = with_roofline(Report("profile", [MEASURED], {}, {"device_name": "a toaster"}))
     assert report.records[0].roofline_fraction is None
     assert "attnprof calibrate" in report.summary["roofline"]
 
@@ -68,7 +64,7 @@ def test_a_calibrated_device_has_a_share_of_its_own_ceilings(monkeypatch, tmp_pa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration.save(Calibration(SOME, "cpu", 3), calibration.default_path())
     where = {"device_name": "some device", "threads": 3, "tf32": None}
-    report = with_roofline(Report("profile", [record()], {}, where))
+    report = with_roofline(Report("profile", [MEASURED], {}, where))
     assert (report.records[0].bound, report.records[0].roofline_fraction) == ("compute", 0.5)
-    other = with_roofline(Report("profile", [record()], {}, {**where, "threads": 1}))
+    other = with_roofline(Report("profile", [MEASURED], {}, {**where, "threads": 1}))
     assert other.records[0].roofline_fraction is None

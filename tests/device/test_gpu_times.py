@@ -1,13 +1,11 @@
 """Times of a GPU's own work, without one."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from attnprof import registry
-from attnprof.cli.app import main
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.crossovers.timed import TimeTerms
@@ -122,17 +120,13 @@ def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     assert report.summary["made_of"].startswith("NVIDIA H200, 16 threads")
 
 
-def test_crossovers_elsewhere_are_predicted_and_not_measured(elsewhere, capsys):
-    typed = ["crossover", "standard", "linear", "--d", "16", "--metric", "time"]
-    typed += ["--on", "H200", "--calibration", str(elsewhere)]
-    with pytest.raises(SystemExit, match="0"):
-        main([*typed, "--format", "json"])
-    report = json.loads(capsys.readouterr().out)
+def test_crossovers_elsewhere_are_predicted_and_not_measured(attnprof, elsewhere):
+    typed = "crossover standard linear --d 16 --metric time --on H200"
+    report = attnprof(f"{typed} --calibration {elsewhere} --format json").json
     assert [row["kind"] for row in report["records"]] == ["predicted"]
     assert "NVIDIA H200, 16 threads" in report["summary"]["made_of"]
-    with pytest.raises(SystemExit, match="2"):
-        main([*typed, "--kind", "measured"])
-    assert "only what is here is measured" in capsys.readouterr().err
+    refused = attnprof(f"{typed} --calibration {elsewhere} --kind measured")
+    assert (refused.code, "only what is here is measured" in refused.err) == (2, True)
 
 
 def test_where_it_was_not_calibrated_it_says_so(tmp_path):

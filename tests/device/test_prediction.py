@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from attnprof import registry
-from attnprof.cli.app import main
 from attnprof.device import calibration, recommendation
 from attnprof.device.benchmarks import CHAIN, POINTWISE, POINTWISE_PREPARED, WEIGHT_ENTRIES
 from attnprof.device.calibration import Calibration
@@ -248,12 +247,10 @@ def test_a_device_elsewhere_has_its_roofline_for_a_lower_bound():
         predict_points([request], on="a toaster")
 
 
-def test_profile_predicts_instead_of_running(here, monkeypatch, capsys):
+def test_profile_predicts_instead_of_running(attnprof, here, monkeypatch):
     monkeypatch.setattr(calibration, "default_path", lambda: here)
-    shape = ("--seq", "64", "--d-model", "8", "--heads", "1", "--threads", "1")
-    with pytest.raises(SystemExit, match="0"):
-        main(["profile", "-a", "linear", *shape, "--predict-only", "--format", "json"])
-    report = json.loads(capsys.readouterr().out)
+    shape = "--seq 64 --d-model 8 --heads 1 --threads 1"
+    report = attnprof(f"profile -a linear {shape} --predict-only --format json").json
     assert report["command"] == "predict"
     assert report["records"][0]["time_s"] > 0
 
@@ -391,7 +388,8 @@ def test_the_fastest_at_other_lengths_may_be_one_whose_operations_are_not_all_li
         recommendation._predict(odd, predict)
 
 
-def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known):
+def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known, monkeypatch):
+    monkeypatch.setattr(registry, "names", lambda: ["standard", "sdpa", "linformer"])
     rows = ranked(known, Workload(64, 2, 16, causal=True), memory=100_000).records
     left = [row for row in rows if row.rank is None]
     assert all(row.skipped for row in left)
@@ -405,12 +403,6 @@ def test_where_nothing_fits_that_is_said(known, monkeypatch):
     monkeypatch.setattr(registry, "names", lambda: ["standard", "linear"])
     with pytest.raises(CannotRunError, match="no mechanism can do what is asked here"):
         ranked(known, Workload(256, 2, 16), memory=1000)
-
-
-def test_compiled_code_is_not_predicted(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["profile", "-a", "linear", "--seq", "64", "--predict-only", "--compile"])
-    assert "--compile --predict-only: code is predicted as it is written" in capsys.readouterr().err
 
 
 def test_what_is_given_up_is_told_of_all_that_are_not_exact():

@@ -13,38 +13,22 @@ from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
 from attnprof.processes.progress import Progress, Step, waiting
 from attnprof.record import CheckRecord
+from tests.hostile import copied
 
-CODE = """
-import ctypes, time
-import torch
+FINE = """
 from torch import nn
 
 
-class Fine(nn.Module):
+class Att(nn.Module):
     def forward(self, x):
         print("noise on stdout")
         return x @ x.transpose(-1, -2) @ x
-
-
-class Crashes(nn.Module):
-    def forward(self, x):
-        ctypes.string_at(0)
-
-
-class Raises(nn.Module):
-    def forward(self, x):
-        raise ValueError("no such luck")
-
-
-class Hangs(nn.Module):
-    def forward(self, x):
-        time.sleep(60)
 """
 
 
 def request(name):
     params = {"args": [], "inputs": ["x: B, N, h*d"]}
-    return PointRequest(f"code.py:{name}", 32, 2, 8, params=params, threads=1)
+    return PointRequest(f"{name}.py:Att", 32, 2, 8, params=params, threads=1)
 
 
 MODULES = """
@@ -183,8 +167,8 @@ def test_a_case_that_hangs_is_named_with_its_side_and_its_end(both_sides):
     work = Progress(Step("checking"))
     with waiting(work):
         counted_in = both_sides[1]
-        case = Case(request("Hangs"), timed=False, formulas=False)
-        (counted_in.path / "code.py").write_text(CODE)
+        case = Case(request("hangs_in_c"), timed=False, formulas=False)
+        copied(counted_in.path, ["hangs_in_c"])
         patient, counted_in._limit_s = counted_in._limit_s, 1.0
         report = record_baseline([case], counted_in, COUNTS)
         counted_in._limit_s = patient
@@ -197,7 +181,8 @@ def test_a_case_that_hangs_is_named_with_its_side_and_its_end(both_sides):
 @pytest.fixture(scope="module")
 def side(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
     tree = tmp_path_factory.mktemp("tree")
-    (tree / "code.py").write_text(CODE)
+    (tree / "fine.py").write_text(FINE)
+    copied(tree, ["crashes", "raises_more", "hangs_in_c"])
     with RunningTree(tree, "the tree") as running:
         yield running
 
@@ -208,7 +193,7 @@ def opened(side, name):
 
 
 def test_blocks_are_timed(side):
-    seconds = opened(side, "Fine")
+    seconds = opened(side, "fine")
     assert seconds > 0
     processor, wall = side.block(20)
     assert processor > 0
@@ -217,29 +202,29 @@ def test_blocks_are_timed(side):
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("Crashes", "SIGSEGV"), ("Raises", "no such luck"),
+    ("crashes", "SIGSEGV"), ("raises_more", "of no use"),
 ])  # fmt: skip
 def test_a_crash_is_told_and_survived(side, name, said):
     with pytest.raises(TreeError, match=said):
         opened(side, name)
     side.close()
-    assert opened(side, "Fine") > 0
+    assert opened(side, "fine") > 0
     side.close()
 
 
 def test_what_does_not_exist_is_missing(side):
     with pytest.raises(TreeError) as caught:
-        opened(side, "Nowhere")
+        opened(side, "nowhere")
     assert caught.value.missing
     side.close()
 
 
 def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
-    opened(side, "Fine")
+    opened(side, "fine")
     side.close()
     monkeypatch.setattr(trees, "LIMIT_S", 1.0)
     with pytest.raises(TreeError, match="no answer within 1 s"):
-        opened(side, "Hangs")
+        opened(side, "hangs_in_c")
     monkeypatch.setattr(trees, "LIMIT_S", 100.0)
-    assert opened(side, "Fine") > 0
+    assert opened(side, "fine") > 0
     side.close()

@@ -18,10 +18,10 @@ CASE = Case(REQUEST)
 
 
 class FakeSide:
-    """Takes ``call_s`` a call, times noise; ``log`` hears the order of blocks."""
+    """Takes ``call_s`` a call, times noise and ``late``; ``log`` hears the order of blocks."""
 
-    def __init__(self, call_s, noise=0.01, seed=0, log=None, wall=1.0, name=""):
-        self.call_s, self.noise, self.wall, self.name = call_s, noise, wall, name
+    def __init__(self, call_s, noise=0.01, seed=0, log=None, wall=1.0, name="", late=lambda _: 1.0):
+        self.call_s, self.noise, self.wall, self.name, self.late = call_s, noise, wall, name, late
         self.chance = random.Random(seed)
         self.log = [] if log is None else log
         self.opened_times = self.servers = 0
@@ -47,7 +47,8 @@ class FakeSide:
         assert self.is_open
         assert self.answered
         self.log.append(self.name)
-        seconds = calls * self.call_s * math.exp(self.chance.gauss(0, self.noise))
+        noise = math.exp(self.chance.gauss(0, self.noise))
+        seconds = calls * self.call_s * self.late(self) * noise
         return seconds, seconds * self.wall
 
     def close(self):
@@ -161,21 +162,17 @@ def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
     assert record.verdict == verdict
 
 
-class SlowAtFirst(FakeSide):
-    """Slower by a tenth in as many processes as a first look asks for; then, maybe, noisy."""
+def slow_at_first(later=lambda: 1.0):
+    """Slower by a tenth in as many processes as a first look asks for."""
+    return lambda side: 1.1 if side.opened_times <= LOOKS[0] else later()
 
-    later_noise = 0.01
 
-    def block(self, calls):
-        is_first = self.opened_times <= LOOKS[0]
-        self.noise = 0.01 if is_first else self.later_noise
-        seconds, wall = super().block(calls)
-        late = 1.1 if is_first else 1.0
-        return seconds * late, wall * late
+def raced(head, **options):
+    return race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], **options)
 
 
 def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
-    outcome = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
+    outcome = raced(FakeSide(1e-3, seed=2, late=slow_at_first()))
     assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "ok")
     record = times.raced_record(CASE, outcome)
     assert record.verdict == "ok"
@@ -184,9 +181,10 @@ def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
 
 def test_a_second_race_that_stays_open_is_no_alarm():
     """It is so noisy that nothing is decided, though slow at the median."""
-    head = SlowAtFirst(1.05e-3, seed=3)
-    head.later_noise = 0.5
-    outcome = race(FakeSide(1e-3, seed=1), head, REQUEST, RULES["default"], more=False)
+    chance = random.Random(3)
+    noisy = slow_at_first(lambda: math.exp(chance.gauss(0, 0.5)))
+    head = FakeSide(1.05e-3, seed=3, late=noisy)
+    outcome = raced(head, more=False)
     assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "inconclusive")
     assert outcome.judgement.ratio > 1.02
     assert head.opened_times == LOOKS[0] + (*LOOKS, *MORE_LOOKS)[-1]
@@ -202,17 +200,9 @@ def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
     assert head.is_ready
 
 
-class SlowServer(FakeSide):
-    """Slower by a twentieth in all processes of its first server, as its code lies badly."""
-
-    def block(self, calls):
-        seconds, wall = super().block(calls)
-        late = 1.0 if self.servers else 1.05
-        return seconds * late, wall * late
-
-
 def test_a_slowdown_of_one_server_is_no_alarm():
-    outcome = race(FakeSide(1e-3, seed=1), SlowServer(1e-3, seed=2), REQUEST, RULES["default"])
+    """Of all processes of the first, whose code lies badly."""
+    outcome = raced(FakeSide(1e-3, seed=2, late=lambda side: 1.0 if side.servers else 1.05))
     assert (outcome.alarm.verdict, outcome.judgement.verdict) == ("regressed", "ok")
 
 

@@ -8,11 +8,10 @@ import torch
 
 from attnprof.blocks.core import TextCore
 from attnprof.measure import point
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
 from attnprof.measure.sweep import Grid, key_of, points_of
-
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
+from tests.measure.samples import QUICK
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,9 @@ from attnprof.measure import environment, memory, point
 from attnprof.measure.allocator import KEPT
 from attnprof.measure.clocks import Clock, threads
 from attnprof.measure.memory import MARK, Event
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject
-
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
+from tests.measure.samples import QUICK
 
 
 @pytest.mark.parametrize(("threads", "share", "noisy", "expected"), [
@@ -95,6 +94,7 @@ def test_a_record_says_under_which_conditions_it_was_made():
     point_request = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
     row = point.measure_point(point_request)
     assert row.conditions["threads"] == 1
+    assert row.conditions["omp_wait_policy"] == os.environ["OMP_WAIT_POLICY"]
     assert 0 < row.conditions["cpu_share"] < 1.5
     assert row.conditions["involuntary_switches"] >= 0
     assert row.launches is None
@@ -102,21 +102,17 @@ def test_a_record_says_under_which_conditions_it_was_made():
     assert row.overhead_s > 0
 
 
-@pytest.mark.parametrize(
-    ("typed", "policy"), [((), "default"), (("--wait-policy", "passive"), "PASSIVE")]
-)
-def test_times_are_taken_under_the_policy_that_any_program_has_unless_another_is_asked(
-    typed, policy
-):
+def test_times_are_taken_under_the_policy_that_any_program_has():
+    """Unless another is asked for: tests/cli/test_profile.py."""
     shape = ("-a", "linear", "--seq", "16", "--d-model", "16", "--heads", "1")
     quick = ("--samples", "3", "--min-time", "0")
     usual = {name: text for name, text in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
-        [sys.executable, "-m", "attnprof", "profile", *shape, *quick, *typed, "--format", "json"],
+        [sys.executable, "-m", "attnprof", "profile", *shape, *quick, "--format", "json"],
         env=usual, capture_output=True, text=True, check=True,
     )  # fmt: skip
     conditions = json.loads(done.stdout)["records"][0]["conditions"]
-    assert conditions["omp_wait_policy"] == policy
+    assert conditions["omp_wait_policy"] == "default"
     assert conditions["allocator"].split()[0] in ("glibc", "musl", "C")
     assert int(conditions["cores"]) >= 1
 

@@ -8,7 +8,7 @@ import torch
 from attnprof import registry
 from attnprof.measure import batch, correctness, point
 from attnprof.measure.correctness import check_module
-from tests.measure.samples import can, request
+from tests.measure.samples import FORWARD, STEP, can, own_mechanism, request
 
 FORMATS = ("float64", "float32", "bfloat16", "float16")
 #: Training, which is checked as a forward pass is, too, has a mask where there can be one.
@@ -61,84 +61,36 @@ def test_a_core_is_checked_as_a_layer_is_and_the_generator_stays_as_it_was():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-BROKEN = """
-from dataclasses import dataclass
-from typing import ClassVar
-import torch
-from attnprof.blocks.core import TextCore
-from attnprof.mechanisms.standard import Standard
-
-def kind(title):
-    return dataclass(frozen=True, kw_only=True)(
-        type(title, (Standard,), {"name": title.lower(), "__module__": __name__, **TWIN})
-    )
-
-TWIN = {}
-Looks, Rounds, Steps, Overflows, Subclass, Backward = map(
-    kind, ("Looks", "Rounds", "Steps", "Overflows", "Subclass", "Backward")
-)
-TWIN = {"same_as": ("standard", {})}
-Scales = kind("Scales")
-
-class LooksCore(TextCore):  # at tokens to come
-    def forward(self, q, k, v, causal=False):
-        return super().forward(q, k, v, False)
-
-class RoundsCore(TextCore):
-    def forward(self, q, k, v, causal=False):
-        out = super().forward(q, k, v, causal)
-        return out if out.dtype == torch.float64 else (out * 64).round() / 64
-
-class StepsCore(TextCore):
-    def step(self, q, k, v, state):
-        out, state = super().step(q, k, v, state)
-        return 1.01 * out, state
-
-class ScalesCore(TextCore):
-    def forward(self, q, k, v, causal=False):
-        return super().forward(2 * q, k, v, causal)
-
-class OverflowsCore(TextCore):
-    def forward(self, q, k, v, causal=False):
-        return super().forward(q, k, v, causal) * 1e30 * 1e30
-
-class Rounded(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad if grad.dtype == torch.float64 else grad * 1.01
-
-class BackwardCore(TextCore):  # the gradient of another function
-    def forward(self, q, k, v, causal=False):
-        return super().forward(Rounded.apply(q), k, v, causal)
-
-CORES = {"backward": BackwardCore, "looks": LooksCore,
-         "rounds": RoundsCore, "steps": StepsCore, "scales": ScalesCore,
-         "overflows": OverflowsCore, "subclass": ScalesCore}
-"""
+SEEN = "super().forward(q, k, v, causal)"
+SCALED = "return super().forward(2 * q, k, v, causal)"
+ROUNDED = f"out = {SEEN}; return out if out.dtype == torch.float64 else (out * 64).round() / 64"
+#: A gradient that is not the function's, but in double precision.
+OTHER_GRADIENT = f"""q = 1 * q
+        if q.requires_grad and q.dtype != torch.float64:
+            q.register_hook(lambda grad: grad * 1.01)
+        return {SEEN}"""
 
 
 @pytest.fixture
 def broken(tmp_path):
-    path = tmp_path / "broken.py"
-    path.write_text(BROKEN)
-    return lambda name, **how: request(f"{path}:{name}", **how)
+    def made(body, method=FORWARD, claim="", **how):
+        return request(own_mechanism(tmp_path / "broken.py", body, method, claim), **how)
+
+    return made
 
 
-@pytest.mark.parametrize(("name", "how", "said"), [
-    ("Looks", {"causal": True}, "itself with other later tokens"),
-    ("Rounds", {}, "float64"),
-    ("Overflows", {}, "float64"),
-    ("Steps", {"phase": "decode"}, "the whole causal pass"),
-    ("Scales", {}, "standard"),
-    ("Backward", {"phase": "train"}, "float64 in its gradients"),
+@pytest.mark.parametrize(("what", "how", "said"), [
+    (["return super().forward(q, k, v, False)"], {"causal": True},
+     "itself with other later tokens"),
+    ([ROUNDED], {}, "float64"),
+    ([f"return {SEEN} * 1e30 * 1e30"], {}, "float64"),
+    (["out, state = super().step(q, k, v, state); return 1.01 * out, state", STEP],
+     {"phase": "decode"}, "the whole causal pass"),
+    ([SCALED, FORWARD, 'same_as = ("standard", {})'], {}, "standard"),
+    ([OTHER_GRADIENT], {"phase": "train"}, "float64 in its gradients"),
 ])  # fmt: skip
-def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
-    point_request = broken(name, **how)
-    row = point.measure_point(point_request)
+def test_a_wrong_module_is_skipped_with_what_differs(broken, what, how, said):
+    row = point.measure_point(broken(*what, **how))
     assert row.skipped.startswith("does not compute what it claims: at 33 tokens")
     assert f"away from {said} (" in row.skipped
     assert row.median_s is None
@@ -146,46 +98,23 @@ def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
 
 
 def test_what_a_subclass_computes_is_not_its_parents_claim(broken):
-    verdict = check_module(broken("Subclass"))
+    verdict = check_module(broken(SCALED))
     assert (verdict.wrong, verdict.against) == (None, "float64")
 
 
-def test_a_wrong_module_is_measured_where_that_is_asked(broken):
-    row = point.measure_point(replace(broken("Rounds"), check=False, counts=False))
-    assert row.skipped is None
-    assert row.checked is None
-    assert row.median_s
+def test_a_module_is_measured_unchecked_where_that_is_asked_or_no_such_shape_is_taken(
+    broken, tmp_path
+):
+    row = point.measure_point(replace(broken(ROUNDED), check=False, counts=False))
+    assert (row.skipped, row.checked, row.median_s > 0) == (None, None, True)
+    blocks = own_mechanism(tmp_path / "blocks.py", f"assert q.shape[2] % 64 == 0; return {SEEN}")
+    row = point.measure_point(request(blocks, 128, counts=False))
+    assert (row.skipped, row.checked, row.median_s > 0) == (None, None, True)
 
 
 def test_what_was_compared_is_in_the_record():
     row = point.measure_point(request("sdpa", counts=False))
     assert row.checked == "float64; standard"
-
-
-NEEDS_64 = """
-from dataclasses import dataclass
-from typing import ClassVar
-from attnprof.blocks.core import TextCore
-from attnprof.mechanisms.standard import Standard
-
-@dataclass(frozen=True, kw_only=True)
-class Blocks(Standard):
-    name: ClassVar[str] = "blocks"
-
-class BlocksCore(TextCore):
-    def forward(self, q, k, v, causal=False):
-        assert q.shape[2] % 64 == 0
-        return super().forward(q, k, v, causal)
-
-CORES = {"blocks": BlocksCore}
-"""
-
-
-def test_a_mechanism_that_takes_no_such_shape_is_measured_unchecked(tmp_path):
-    (tmp_path / "blocks.py").write_text(NEEDS_64)
-    row = point.measure_point(request(f"{tmp_path}/blocks.py:Blocks", 128, counts=False))
-    assert (row.skipped, row.checked) == (None, None)
-    assert row.median_s
 
 
 def test_a_module_of_somebodys_own_claims_nothing(tmp_path):

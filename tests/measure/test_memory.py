@@ -15,8 +15,9 @@ from attnprof.measure.memory import (
     measure_peak,
     peak_of,
 )
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import Subject, build_subject
+from tests.measure.samples import QUICK
 
 KERNEL = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -177,7 +178,6 @@ def test_what_a_call_leaves_is_counted_on_a_gpu_as_on_a_cpu():
     assert made == 404
 
 
-QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
 B, N, H, D = 2, 40, 2, 8
 WIDTH = H * D
 ROOM = N  # tokens: a module built for a length has caches of that length

@@ -12,16 +12,16 @@ from attnprof.measure.batch import measure_apart
 from attnprof.measure.counters import count_derived, count_with_fvcore, derived_differences
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
-from tests.measure.samples import can, request
+from tests.measure.samples import can, own_mechanism, request
 
 NAMES = registry.names()
-#: Phases with a mask or without in turns, as far as a mechanism can be causal.
+#: Forward passes, which every counter sees, and a training or a decoding step in turns; masks, too,
+#: as far as a mechanism can be causal. tests/mechanisms/test_costs_by_aten.py has all phases.
 PHASES = [
-    (name, phase, causal)
+    (name, phase, bool(masked) and can(name, phase=phase, causal=True))
     for place, name in enumerate(NAMES)
-    for phase, turn in (("forward", place), ("train", place + 1), ("decode", 0))
-    for causal in (turn % 2 == 1 and can(name, phase=phase, causal=True),)
-    if can(name, phase=phase, causal=causal)
+    for step in (("decode", "train")[place % 2 or not can(name, phase="decode")],)
+    for phase, masked in (("forward", place % 2), (step, place % 4 == 1))
 ]
 
 
@@ -46,7 +46,8 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
         assert "fvcore" in rows
 
 
-@pytest.mark.parametrize("mechanism", NAMES)
+#: Of all mechanisms closed forms and the allocator are held together in tests/mechanisms.
+@pytest.mark.parametrize("mechanism", sorted({"sdpa", "gqa", *NAMES[::4]}))
 def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(mechanism):
     causal = NAMES.index(mechanism) % 2 == 0 and can(mechanism, causal=True)
     point_request = request(mechanism, 160, causal=causal, batch_size=2, counts=False, check=False)
@@ -245,29 +246,9 @@ def test_running_out_of_memory_is_a_row_and_any_other_failure_is_not_hidden(monk
         point.measure_point(request())
 
 
-DEADLY = """
-import os, signal
-from dataclasses import dataclass
-from typing import ClassVar
-from attnprof.blocks.core import TextCore
-from attnprof.mechanisms.standard import Standard
-
-@dataclass(frozen=True, kw_only=True)
-class Deadly(Standard):
-    name: ClassVar[str] = "deadly"
-
-class DeadlyCore(TextCore):
-    def forward(self, q, k, v, causal=False):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-CORES = {"deadly": DeadlyCore}
-"""
-
-
 def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
-    (tmp_path / "deadly.py").write_text(DEADLY)
-    point_request = request(f"{tmp_path}/deadly.py:Deadly")
-    report = batch.measure_points([point_request], isolate=True)
+    deadly = own_mechanism(tmp_path / "deadly.py", "os.kill(os.getpid(), signal.SIGKILL)")
+    report = batch.measure_points([request(deadly)], isolate=True)
     (row,) = report.records
     assert "killed by SIGKILL, most likely out of memory: needs" in row.skipped
     assert report.summary["measured"] == 0

@@ -18,6 +18,7 @@ from attnprof.measure.tradeoff_inputs import (
     QueriesKeysValues,
     structured,
 )
+from tests.mechanisms.checks import loops
 
 SHAPE = (1, 2, 24, 8)
 
@@ -35,19 +36,9 @@ def core_of(name, given, causal=False, seed=0, **params):
 
 
 def weights_by_loops(given, causal):
-    """Softmax weights of each row, one exponential at a time."""
-    b, h, n, d = given.q.shape
-    group = h // given.k.shape[1]
-    weights = torch.zeros(b, h, n, given.k.shape[2], dtype=torch.float64)
-    for s in range(b):
-        for head in range(h):
-            for i in range(n):
-                visible = range(i + 1) if causal else range(given.k.shape[2])
-                rows = [given.k[s, head // group, j] for j in visible]
-                parts = [math.exp(float(given.q[s, head, i] @ k) / math.sqrt(d)) for k in rows]
-                for j, part in zip(visible, parts, strict=True):
-                    weights[s, head, i, j] = part / sum(parts)
-    return weights
+    """Softmax weights of each row: what it mixes of rows that are one at their own place."""
+    rows = torch.eye(given.k.shape[2], dtype=torch.float64).expand(*given.k.shape[:2], -1, -1)
+    return loops(given.q, given.k, rows, lambda i, j: not causal or j <= i)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -52,11 +52,6 @@ def causals(name):
     return (False, True) if spec.abilities.causal and spec.family != "recurrent" else (False,)
 
 
-def phases(name):
-    """(causal, phase) pairs the mechanism answers."""
-    return [(c, phase) for c in causals(name) for phase in ("forward", "backward", "train")]
-
-
 def params(name):
     return PARAMS.get(name, {})
 

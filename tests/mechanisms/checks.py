@@ -40,6 +40,16 @@ def loops(q, k, v, sees=None, sink=None):
     return out
 
 
+def dot(ours, theirs):
+    return sum(x * y for x, y in zip(ours, theirs, strict=True))
+
+
+def mixed(v, weights, floor=0.0):
+    """Rows of v by numbers: row i is Σ w v[j] / (Σ w + floor) over its weights, by place j."""
+    rows = [sum(w * v[j] for j, w in row.items()) / (sum(row.values()) + floor) for row in weights]
+    return torch.stack(rows)
+
+
 def kinds(cost):
     return {kind: int(getattr(cost, kind)) for kind in KINDS}
 

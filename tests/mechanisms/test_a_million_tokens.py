@@ -26,9 +26,9 @@ STEPS = {
 #: a fused kernel is another one on every device, and torch counts a causal one as dense
 FUSED = ("sdpa", "gqa")
 #: thousands of operations in chunks of a fixed size: a part of the tokens, and no causal mask
-MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 32}
+MANY_STEPS = {"linear": 4, "neural": 4, "performer": 4, "she": 128}
 #: a part of the tokens, with a mask too
-FEWER = {"topk": 32, "moba": 32, "nsa": 64, "dsa": 32}
+FEWER = {"sliding-window": 8, "topk": 32, "moba": 64, "nsa": 256, "dsa": 32}
 
 
 #: other ways of doing the same

@@ -8,31 +8,23 @@ import torch
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from tests.mechanisms.checks import close
+from tests.mechanisms.checks import close, loops
 from tests.mechanisms.variants import forms
 
 FORMS = forms("differential")
 
 
-def weights_of(q, k, seen):
-    scores = [math.exp(float(q @ k[j]) / math.sqrt(len(q))) for j in seen]
-    return [score / sum(scores) for score in scores]
-
-
-def loops(q, k, v, causal, depth, a1, b1, a2, b2):
-    """One head and token after the other: two softmaxes, their difference, the norm."""
+def definition(q, k, v, causal, depth, a1, b1, a2, b2):
+    """The difference of two softmaxes, normed."""
     start = 0.8 - 0.6 * math.exp(-0.3 * depth)
     share = math.exp(float(a1 @ b1)) - math.exp(float(a2 @ b2)) + start
-    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
-    cut, group = -(-q.shape[-1] // 2), q.shape[1] // k.shape[1]
-    for b, h, t in torch.cartesian_prod(*map(torch.arange, q.shape[:3])).tolist():
-        key, value, row = k[b, h // group], v[b, h // group], q[b, h, t]
-        visible = range(t + 1) if causal else range(len(key))
-        one = weights_of(row[:cut], key[:, :cut], visible)
-        two = weights_of(row[cut:], key[:, cut:], visible)
-        mixed = sum((x - share * y) * value[j] for x, y, j in zip(one, two, visible, strict=True))
-        out[b, h, t] = mixed / torch.sqrt((mixed * mixed).mean() + 1e-6) * (1 - start)
-    return out
+    cut = -(-q.shape[-1] // 2)
+    one, two = (
+        loops(q[..., part], k[..., part], v, lambda i, j: j <= i or not causal)
+        for part in (slice(cut), slice(cut, None))
+    )
+    rows = one - share * two
+    return rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() * (1 - start)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -46,7 +38,7 @@ def test_attend_is_the_definition(impl, d, kv_heads, depth, causal):
     got = attnprof.attend(
         "differential", q, k, v, causal=causal, weights=weights, impl=impl, depth=depth
     )
-    close(got, loops(q, k, v, causal, depth, **weights))
+    close(got, definition(q, k, v, causal, depth, **weights))
 
 
 def test_the_fused_form_holds_no_scores_and_a_masked_pair_costs_nothing():

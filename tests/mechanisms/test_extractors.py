@@ -75,13 +75,6 @@ def test_an_input_longer_than_the_window_is_refused_with_the_length_to_build_for
         layer.step(x[:, 5], state)
 
 
-def test_unknown_implementations_are_refused_with_those_there_are():
-    with pytest.raises(RequestError, match="she has no impl 'fft': possible: auto, products"):
-        registry.get("she", impl="fft")
-    with pytest.raises(RequestError, match="did you mean fft"):
-        registry.get("we", impl="ftt")
-
-
 # -- what it costs ------------------------------------------------------------------------------
 TOTALS = {"she": 278_888_448, "he": 14_647_296, "we": 10_469_376, "me": 2_097_152}
 PARAMETERS = {"she": 2_129_920, "he": 65_536, "we": 49_152, "me": 128}

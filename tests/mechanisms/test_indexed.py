@@ -251,8 +251,3 @@ def dense_over(layer, x, places):
     q = key if shared is None else torch.cat([key, shared], -1)
     scores = (q[0, :, t : t + 1] @ keys[0][:, places].mT) / q.shape[-1] ** 0.5
     return layer.o_proj((scores.softmax(-1) @ values[0][:, places]).transpose(0, 1).flatten())
-
-
-def test_several_tokens_a_step_are_refused():
-    with pytest.raises(RequestError, match="dsa takes one at a time"):
-        registry.get("dsa", step_tokens=2)

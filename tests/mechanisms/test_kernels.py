@@ -9,8 +9,7 @@ import torch
 import attnprof
 from attnprof import Workload
 from attnprof.blocks.kernel_attention import kernel_attention
-from attnprof.errors import RequestError
-from tests.mechanisms.checks import close, drawn
+from tests.mechanisms.checks import close, dot, drawn, mixed
 
 KINDS = [
     ("linear", {}),
@@ -34,18 +33,14 @@ def features(name, params, x, projection):
 
 
 def loops(name, params, q, k, v, projection, causal):
-    n, width = v.shape
-    floor = 1e-6 if params.get("features") == "elu" else 0.0
-    queries = [features(name, params, row.tolist(), projection) for row in q]
-    keys = [features(name, params, row.tolist(), projection) for row in k]
-    out = torch.zeros(n, width, dtype=torch.float64)
-    for i in range(n):
-        visible = range(i + 1 if causal else n)
-        weights = [sum(a * b for a, b in zip(queries[i], keys[j], strict=True)) for j in visible]
-        for c in range(width):
-            out[i, c] = sum(w * float(v[j, c]) for w, j in zip(weights, visible, strict=True))
-        out[i] /= sum(weights) + floor
-    return out
+    queries, keys = (
+        [features(name, params, x.tolist(), projection) for x in rows] for rows in (q, k)
+    )
+    weights = [
+        {j: dot(row, keys[j]) for j in range(i + 1 if causal else len(keys))}
+        for i, row in enumerate(queries)
+    ]
+    return mixed(v, weights, floor=1e-6 if params.get("features") == "elu" else 0.0)
 
 
 def features_of(d, m=6):
@@ -172,9 +167,3 @@ def test_features_by_default_are_d_ln_d():
         with torch.device("meta"):
             core = attnprof.build("performer", d, 1).core
         assert core.projection.shape == (d, max(1, math.floor(d * math.log(d))))
-
-
-@pytest.mark.parametrize("params", [{"num_features": 0}, {"features": "relu"}])
-def test_unusable_parameters_are_refused(params):
-    with pytest.raises(RequestError, match=next(iter(params))):
-        attnprof.build("performer", 8, 2, **params)

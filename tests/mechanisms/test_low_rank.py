@@ -12,7 +12,7 @@ from attnprof.blocks.softmax import ROWS, row_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.low_rank import inverse_product
 from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import close, drawn, loops
+from tests.mechanisms.checks import close, drawn, loops, mixed
 
 
 # -- low-rank: U Vᵀ ---------------------------------------------------------------------------
@@ -88,15 +88,9 @@ def test_blocks_of_rows_are_the_rows_and_their_gradients(n):
 
 # -- nystromformer: landmarks -----------------------------------------------------------------
 def softmax_rows(q, k):
-    d = q.shape[1]
-    rows = []
-    for i in range(len(q)):
-        weights = [
-            math.exp(sum(float(q[i, c]) * float(k[j, c]) for c in range(d)) / math.sqrt(d))
-            for j in range(len(k))
-        ]
-        rows.append([weight / sum(weights) for weight in weights])
-    return torch.tensor(rows, dtype=torch.float64)
+    scale = math.sqrt(q.shape[1])
+    weights = [{j: math.exp(float(x @ y) / scale) for j, y in enumerate(k)} for x in q]
+    return mixed(torch.eye(len(k), dtype=torch.float64), weights)
 
 
 def means(x, m):

@@ -96,13 +96,6 @@ def test_a_mask_changes_nothing_of_a_recurrence(name):
 
 
 # -- closed forms ----------------------------------------------------------------------------
-@pytest.mark.parametrize("name", RECURRENT)
-def test_a_state_does_not_grow(name):
-    for n in (7, 70_000):
-        work = Workload(n, 4, 16, 2, value_head_dim=24, phase="decode")
-        assert attnprof.cost(name, work, "core").state_entries == 2 * 4 * 16 * 24
-
-
 def test_a_short_convolution_is_torchs_and_steps_are_its_rows():
     x, w = torch.randn(2, 9, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
     leaves = [x.requires_grad_(), w.requires_grad_()]

@@ -29,6 +29,7 @@ from attnprof.papers.approximation.distillation import (
 )
 from attnprof.papers.approximation.distilled import distill_report, stretched
 from attnprof.papers.documents import document
+from tests.mechanisms.checks import mixed
 
 CHECKS = document("003").checks()
 ERRATA = {
@@ -74,12 +75,11 @@ def inputs(tokens=7, width=4):
 
 def weighted(q, k, v, kernel, keep=lambda *_: True):
     """Rows of sum_j kernel(q_i, k_j) v_j / sum_j kernel(q_i, k_j)."""
-    rows = []
-    for i, row in enumerate(q[0]):
-        others = enumerate(zip(k[0], v[0], strict=True))
-        some = [(kernel(row, key), value) for j, (key, value) in others if keep(i, j)]
-        rows.append(sum(w * value for w, value in some) / sum(w for w, _ in some))
-    return torch.stack(rows)[None]
+    weights = [
+        {j: kernel(row, key) for j, key in enumerate(k[0]) if keep(i, j)}
+        for i, row in enumerate(q[0])
+    ]
+    return mixed(v[0], weights)[None]
 
 
 def exponential(x, y):

@@ -6,7 +6,6 @@ import math
 import random
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,12 +17,13 @@ from attnprof.papers.documents import fresh, measured
 from attnprof.papers.taylorshift import checks_sizes, figures, measurements
 from attnprof.papers.taylorshift.checks_costs import first_lengths
 from attnprof.papers.taylorshift.checks_quoted import delay
-from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
+from attnprof.papers.taylorshift.checks_sizes import SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
 from attnprof.papers.taylorshift.measurements import ALLOCATORS, MEASUREMENTS
 from attnprof.registry import get
 from attnprof.render.plots.documents import drawings, picture
 from attnprof.workload import Workload
+from tests.papers.test_taylorshift import sampled
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.01, warmup_s=0, least=3)
 
@@ -161,36 +161,17 @@ def test_encoders_are_as_fast_where_the_clock_says(monkeypatch):
     assert encoders["memory_crossover"] == 700
 
 
-def brute_force(d, n, kind, rng):
-    """One draw's sizes, row by row, from the definitions."""
-
-    def unit(*shape):
-        x = rng.standard_normal(shape)
-        return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-    q, keys = unit(d), unit(n, d)
-    rows = rng.standard_normal((n, d)) if kind == NORMAL else unit(n, d)
-    v = np.hstack([np.ones((n, 1)), rows])
-    x = keys @ q
-    y = sum((1 + s + s * s / 2) * row for s, row in zip(x, v, strict=True))
-    mixed = sum(np.outer(np.outer(k, k).ravel(), row) for k, row in zip(keys, v, strict=True))
-    return {"A_mod": np.linalg.norm(mixed), "(QK^T)^2 V": np.linalg.norm((x**2) @ v),
-            "QK^T V": np.linalg.norm(x @ v), "Y_denom": abs(y[0]),
-            "Y": np.linalg.norm(y[1:] / y[0])}  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", checks_sizes.KINDS)
 def test_sampled_norms_are_those_of_the_definitions(kind):
-    rng, d, n, draws = np.random.default_rng(1), 3, 6, 1500
+    d, n, draws = 3, 6, 1500
     by_expression = {
         r["expression"]: r
         for r in checks_sizes.measure_norms((d,), (n,), 2000)
         if r["values"] == kind
     }
-    samples = [brute_force(d, n, kind, rng) for _ in range(draws)]
     assert set(by_expression) == set(checks_sizes.EXPRESSIONS)
-    for name, row in by_expression.items():
-        norms = np.array([sample[name] for sample in samples])
+    for name, norms in sampled(kind, n, d, draws).items():
+        row = by_expression[name]
         error = math.hypot(row["standard_error"], norms.std() / math.sqrt(draws))
         assert abs(row["norm"] - norms.mean()) < 5 * error, name
 

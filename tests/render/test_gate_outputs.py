@@ -166,14 +166,6 @@ def test_the_page_says_in_a_word_how_it_came_out(verdict, word):
     assert f"| **{word}** |" in page
 
 
-def test_the_page_keeps_formulas_and_bars_as_they_are():
-    page = check_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
-    assert "a\\|b" in page
-    assert r"2\*B\*N\*\*2\*h, \<lambda\>" in page
-    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
-
-
 #: A row of the page's chart: its words, its look, where its bar begins and ends.
 BAR = re.compile(r"^  ([^:\n]+) :(?:(\w+), )?(\d+), (\d+)$", re.MULTILINE)
 
