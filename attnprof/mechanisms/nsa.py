@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.compressed import (
+    define_windows,
     summed_blocks,
     window_attention,
     window_means,
-    window_pairs,
-    windows,
 )
 from attnprof.blocks.layer_rows import define_gate
 from attnprof.blocks.softmax import empty_rows, weighted_values
@@ -135,20 +134,11 @@ class NativeSparse(BlockMixture):
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define means of new windows, and softmaxes over windows, picked and latest tokens."""
-        w, n, heads = workload, workload.seq_len, workload.batch_size * workload.num_heads
-        count = windows(n, self.pool, self.stride)
-        if w.phase == "decode":
-            count = count - windows(n - 1, self.pool, self.stride)
-        means = count * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
-        writer.sums("means", means, means * self.pool)
-        writer.stage("means: division", Cost(divisions=means), means)
-        pairs, seeing_rows = window_pairs(w, self.pool, self.stride)
-        writer.softmax_attention(w, pairs, seeing_rows)
-        shares = heads * pairs * (self.pool // self.stride)
-        writer.stage("shares of blocks", Cost(additions=shares), shares)
+        w = workload
+        define_windows(writer, w, self.pool, self.stride)
         writer.softmax_attention(w, self.pairs(w), rows(w))
         writer.softmax_attention(w, self.latest.pairs(w.with_(causal=True)), rows(w))
-        outputs = heads * rows(w) * w.value_width
+        outputs = w.batch_size * w.num_heads * rows(w) * w.value_width
         writer.stage("branches added", Cost(additions=2 * outputs), outputs)
 
 

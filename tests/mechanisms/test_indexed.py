@@ -254,5 +254,5 @@ def dense_over(layer, x, places):
 
 
 def test_several_tokens_a_step_are_refused():
-    with pytest.raises(RequestError, match="dsa takes one at a time"):
+    with pytest.raises(RequestError, match="dsa has no parameter 'step_tokens'"):
         registry.get("dsa", step_tokens=2)
