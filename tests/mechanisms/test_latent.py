@@ -140,7 +140,7 @@ def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
 def test_a_step_takes_no_more_tokens_than_there_are():
     work = Workload(3, 4, 4, phase="decode")
     assert attnprof.cost("mla", work, step_tokens=3).flops
-    with pytest.raises(RequestError, match="at most the 3 tokens .* for example step_tokens=3"):
+    with pytest.raises(RequestError, match=r"at most the 3 tokens .* for example step_tokens=3"):
         attnprof.cost("mla", work, step_tokens=4)
     report = attnprof.crossover(
         "mla@impl=absorbed@step_tokens=8", "mla@impl=reexpanded@step_tokens=200", head_dim=64,
