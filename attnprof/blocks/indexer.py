@@ -16,16 +16,16 @@ from attnprof.blocks.picked import (
     picked_pairs,
     picks,
 )
+from attnprof.blocks.picked_forms import PickedForms
 from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
-from attnprof.mechanism import DENSE_MASK, Variant
 from attnprof.ops.caches import lent_indices
 from attnprof.ops.layer import Definition, LayerSizes
 from attnprof.workload import Workload, pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indexed:
+class Indexed(PickedForms):
     """A mixin of mechanisms whose rows attend to the tokens that an indexer ranks highest.
 
     ``index_block`` tokens are ranked together, by the mean of their keys (as in MoBA and Qwen4): a
@@ -46,10 +46,9 @@ class Indexed:
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     allowed: ClassVar[dict[str, Any]] = {
         "top": 1, "index_heads": 1, "index_dim": 1, "index_block": 1,
-        "index": ("own", "lent", "shared"), "impl": ("gathered", "dense-mask"),
+        "index": ("own", "lent", "shared"), "impl": PickedForms.forms,
     }  # fmt: skip
 
     @property
@@ -61,6 +60,11 @@ class Indexed:
     def picked_blocks(self) -> int:
         """Number of blocks, or of tokens, that a row picks."""
         return max(1, self.top // self.index_block)
+
+    @property
+    def picked_tokens(self) -> int:
+        """Number of tokens that a row picks, if there are as many."""
+        return self.picked_blocks * self.index_block
 
     def index_maps(self, sizes: LayerSizes, source: Number) -> dict[str, tuple[Number, Number]]:
         """Return maps of the indexer: queries (of ``source`` entries), a key, the heads' shares."""
@@ -91,8 +95,9 @@ class Indexed:
         indices = self._indices(layer, x, source, causal, start, state)
         heads: tuple[Any, Any, Any] = self.operands(layer, x, source, state)
         y = over_picks(
-            *heads, indices, gathered=self.impl == "gathered", top=self.picked_blocks,
-            block=self.index_block, causal=causal, start=start, **self.scaling(layer.sizes),
+            *heads, indices, gathered=self.gathers(x.shape[1], step=state is not None),
+            top=self.picked_blocks, block=self.index_block, causal=causal, start=start,
+            **self.scaling(layer.sizes),
         )  # fmt: skip
         del heads
         return layer.o_proj(self._outputs(layer, y))

@@ -65,11 +65,9 @@ class NativeSparse(BlockMixture):
         gates = {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
         return before_output(super().layer_maps(sizes), gates)
 
-    @property
-    def latest(self) -> SlidingWindow:
-        """Attention to the latest tokens."""
-        impl = "blocks" if self.impl == "gathered" else self.impl
-        return SlidingWindow(window=self.window, impl=impl)
+    def latest(self, *, gathered: bool = True) -> SlidingWindow:
+        """Return attention to the latest tokens, by blocks as picks are gathered, or masked."""
+        return SlidingWindow(window=self.window, impl="blocks" if gathered else "dense-mask")
 
     # -- text --------------------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
@@ -79,7 +77,8 @@ class NativeSparse(BlockMixture):
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
         """Compute all tokens."""
         sums = [summed_blocks(flat(x), block=self.stride) for x in (k, v)]
-        latest = self.latest.core(q, k, v, True, weights)
+        gathered = self.gathers(q.shape[2], step=False)
+        latest = self.latest(gathered=gathered).core(q, k, v, True, weights)
         return self._added(q, flat(k), flat(v), sums, latest, gates, causal=True)
 
     def _added(
@@ -137,7 +136,7 @@ class NativeSparse(BlockMixture):
         w = workload
         define_windows(writer, w, self.pool, self.stride)
         writer.softmax_attention(w, self.pairs(w), rows(w))
-        writer.softmax_attention(w, self.latest.pairs(w.with_(causal=True)), rows(w))
+        writer.softmax_attention(w, self.latest().pairs(w.with_(causal=True)), rows(w))
         outputs = w.batch_size * w.num_heads * rows(w) * w.value_width
         writer.stage("branches added", Cost(additions=2 * outputs), outputs)
 
