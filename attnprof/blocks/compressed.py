@@ -9,7 +9,7 @@ strides are what a decoder keeps; :func:`window_means` makes windows of them,
 from typing import Any
 
 from attnprof.blocks.picked import ROWS, block_sums
-from attnprof.costs import Number, ceil_div, exact_div, floor_div, maximum, minimum
+from attnprof.costs import Cost, Number, ceil_div, exact_div, floor_div, maximum, minimum
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
     add_product,
@@ -145,3 +145,17 @@ def window_pairs(w: Workload, pool: int, stride: int) -> tuple[Number, Number]:
     rest = n - floor_div(n, stride) * stride
     pairs = exact_div(stride * many * (many - 1), 2) + (rest + 1) * many
     return pairs, maximum(0, n - pool + 1)
+
+
+def define_windows(writer: Any, w: Workload, pool: int, stride: int) -> None:
+    """Write the means of new windows, softmax attention over them, and their blocks' shares."""
+    heads, count = w.batch_size * w.num_heads, windows(w.seq_len, pool, stride)
+    if w.phase == "decode":
+        count = count - windows(w.seq_len - 1, pool, stride)
+    means = count * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
+    writer.sums("means", means, means * pool)
+    writer.stage("means: division", Cost(divisions=means), means)
+    pairs, seeing_rows = window_pairs(w, pool, stride)
+    writer.softmax_attention(w, pairs, seeing_rows)
+    shares = heads * pairs * (pool // stride)
+    writer.stage("shares of blocks", Cost(additions=shares), shares)

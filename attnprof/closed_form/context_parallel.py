@@ -15,13 +15,13 @@ from typing import Any
 
 from attnprof.algebra.expressions import expression_text, symbol
 from attnprof.algebra.values import evaluate
+from attnprof.blocks.latent_rows import LatentRows
+from attnprof.blocks.recurrent_layer import Recurrence
 from attnprof.closed_form.cost_records import identity, symbolic, symbols_of
 from attnprof.costs import Number, ceil_div, is_plain, maximum, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.mechanisms.decay import FixedDecay
-from attnprof.mechanisms.delta import Recurrence
-from attnprof.mechanisms.latent import Latent
 from attnprof.ops.caches import Cache, CountedCaches, CountedSums
 from attnprof.ops.counter import Counter
 from attnprof.ops.layer import LayerSizes
@@ -241,7 +241,7 @@ def _all_to_all(mechanism: Mechanism, w: Workload, tokens: Number, ranks: Number
 def _head_widths(mechanism: Mechanism, w: Workload) -> list[tuple[Number, Number]]:
     """Return heads and head width of each tensor that a core takes or returns."""
     h, dk, dv = w.num_heads, w.head_dim, w.value_width
-    if isinstance(mechanism, Latent):  # latents and shared keys are one head, of all
+    if isinstance(mechanism, LatentRows):  # latents and shared keys are one head, of all
         c, key, value = mechanism.widths(dk)
         return [(h, key + mechanism.rope_dim), (1, c + mechanism.rope_dim), (h, value)]
     if mechanism.has_own_layer():

@@ -6,14 +6,14 @@ pairs the costs that can be compared; :func:`curves_of` gives them as a figure t
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form import quantities
-from attnprof.costs import Number
+from attnprof.costs import Number, ceil_div
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.mechanism import Mechanism
@@ -55,9 +55,15 @@ class Meeting:
 
     def __post_init__(self) -> None:
         self.axis.check((self.a, self.b))
-        for side in (self.a, self.b):
-            if isinstance(side, Mechanism):
-                side.check(self.workload, self.scope)
+        mechanisms = [side for side in (self.a, self.b) if isinstance(side, Mechanism)]
+        if self.axis.name == "seq" and self.workload.phase == "decode":
+            # a text is as long as the tokens of a step at least
+            tokens = max([1, *(side.step_tokens for side in mechanisms)])
+            axis = replace(self.axis, first=ceil_div(tokens, self.axis.every))
+            object.__setattr__(self, "axis", axis)
+            object.__setattr__(self, "workload", self.workload.with_(seq_len=tokens))
+        for side in mechanisms:
+            side.check(self.workload, self.scope)
 
     @property
     def own_modules(self) -> list[Any]:

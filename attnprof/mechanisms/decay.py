@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.kernel_attention import State
 from attnprof.blocks.layer_rows import define_norm, normed
+from attnprof.blocks.recurrent_layer import Recurrence
 from attnprof.costs import Cost, Number
 from attnprof.mechanism import Variant
-from attnprof.mechanisms.delta import Recurrence
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
 from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat

@@ -11,9 +11,10 @@ from attnprof.blocks.picked import (
     over_picks,
     pairs_of_blocks,
 )
+from attnprof.blocks.picked_forms import PickedForms
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, minimum
-from attnprof.mechanism import DENSE_MASK, Abilities, Mechanism, Variant
+from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.layer import Definition, LayerSizes, flat, kept
 from attnprof.workload import Workload, rows
 
@@ -26,13 +27,12 @@ class BlockState(KeyValueState):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockMixture(Mechanism):
+class BlockMixture(PickedForms, Mechanism):
     """A row attends to its own block of ``block`` tokens and to ``top`` - 1 blocks before it.
 
     Each head picks blocks whose mean key has the largest product with its query (Lu et al. 2025),
     of equal ones the earlier. Causal by nature, so ``causal`` changes nothing. Choosing has no
-    gradient. ``impl=gathered`` copies the picked keys and multiplies only these, ``dense-mask``
-    masks the products of all.
+    gradient. ``impl`` is a form of :class:`attnprof.blocks.picked_forms.PickedForms`.
     """
 
     top: int = 3
@@ -45,12 +45,16 @@ class BlockMixture(Mechanism):
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N"
-    variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     same_as = ("", {"impl": "dense-mask"})
     tuned: ClassVar[tuple[str, ...]] = ("top",)
     to_softmax = ("approximates", "softmax over the blocks that a head picks: over all in the end")
-    allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": ("gathered", "dense-mask")}
+    allowed: ClassVar[dict[str, Any]] = {"top": 1, "block": 1, "impl": PickedForms.forms}
+
+    @property
+    def picked_tokens(self) -> int:
+        """Number of tokens that a row picks, if there are as many."""
+        return self.top * self.block
 
     # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
@@ -71,9 +75,10 @@ class BlockMixture(Mechanism):
 
     def over_blocks(self, q: Any, k: Any, v: Any, picked: Any, **rows: Any) -> Any:
         """Return rows of q (samples, heads, n, d) over blocks (samples, n, top) of k (g, m, d)."""
+        gathered = self.gathers(k.shape[1], step=not rows["causal"])
         return over_picks(
-            q, k.unsqueeze(1), v.unsqueeze(1), picked, gathered=self.impl == "gathered",
-            top=self.top, block=self.block, **rows,
+            q, k.unsqueeze(1), v.unsqueeze(1), picked, gathered=gathered, top=self.top,
+            block=self.block, **rows,
         )  # fmt: skip
 
     # -- decoding ------------------------------------------------------------------------

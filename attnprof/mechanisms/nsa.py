@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.compressed import (
+    define_windows,
     summed_blocks,
     window_attention,
     window_means,
-    window_pairs,
-    windows,
 )
 from attnprof.blocks.layer_rows import define_gate
 from attnprof.blocks.softmax import empty_rows, weighted_values
@@ -66,11 +65,9 @@ class NativeSparse(BlockMixture):
         gates = {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
         return before_output(super().layer_maps(sizes), gates)
 
-    @property
-    def latest(self) -> SlidingWindow:
-        """Attention to the latest tokens."""
-        impl = "blocks" if self.impl == "gathered" else self.impl
-        return SlidingWindow(window=self.window, impl=impl)
+    def latest(self, *, gathered: bool = True) -> SlidingWindow:
+        """Return attention to the latest tokens, by blocks as picks are gathered, or masked."""
+        return SlidingWindow(window=self.window, impl="blocks" if gathered else "dense-mask")
 
     # -- text --------------------------------------------------------------------------------
     def gates(self, layer: Any, x: Any) -> dict[str, Any]:
@@ -80,7 +77,8 @@ class NativeSparse(BlockMixture):
     def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
         """Compute all tokens."""
         sums = [summed_blocks(flat(x), block=self.stride) for x in (k, v)]
-        latest = self.latest.core(q, k, v, True, weights)
+        gathered = self.gathers(q.shape[2], step=False)
+        latest = self.latest(gathered=gathered).core(q, k, v, True, weights)
         return self._added(q, flat(k), flat(v), sums, latest, gates, causal=True)
 
     def _added(
@@ -135,20 +133,11 @@ class NativeSparse(BlockMixture):
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define means of new windows, and softmaxes over windows, picked and latest tokens."""
-        w, n, heads = workload, workload.seq_len, workload.batch_size * workload.num_heads
-        count = windows(n, self.pool, self.stride)
-        if w.phase == "decode":
-            count = count - windows(n - 1, self.pool, self.stride)
-        means = count * w.batch_size * w.kv_heads * (w.head_dim + w.value_width)
-        writer.sums("means", means, means * self.pool)
-        writer.stage("means: division", Cost(divisions=means), means)
-        pairs, seeing_rows = window_pairs(w, self.pool, self.stride)
-        writer.softmax_attention(w, pairs, seeing_rows)
-        shares = heads * pairs * (self.pool // self.stride)
-        writer.stage("shares of blocks", Cost(additions=shares), shares)
+        w = workload
+        define_windows(writer, w, self.pool, self.stride)
         writer.softmax_attention(w, self.pairs(w), rows(w))
-        writer.softmax_attention(w, self.latest.pairs(w.with_(causal=True)), rows(w))
-        outputs = heads * rows(w) * w.value_width
+        writer.softmax_attention(w, self.latest().pairs(w.with_(causal=True)), rows(w))
+        outputs = w.batch_size * w.num_heads * rows(w) * w.value_width
         writer.stage("branches added", Cost(additions=2 * outputs), outputs)
 
 

@@ -54,6 +54,7 @@ CROSSINGS = {
     f"gla {MASKED} 64 --set chunk=64": 383,
     f"lightning {MASKED} 256 --set chunk=256": 767,
     f"gated-deltanet {MASKED} 64 --set impl=inverse": 703,
+    f"kimi-delta {MASKED} 64 --set impl=inverse --set chunk=64": 703,
     # Kimi Linear, Eq 13 and 14: 3 d + 1.5 C + C² / 2 d
     "kimi-delta gqa --kind published --metric flops --causal --d 128": 496,
     # 2 S · 4 bytes of states over 2 g d · 2 bytes of keys and values
@@ -90,6 +91,25 @@ def scores(q, k, v):
     return q @ k.mT @ v
 
 
+def halved(q, k, v, a=None, b=None, size=None):
+    row, key = torch.tril_indices(q.shape[2], q.shape[2])
+    weights = q[:, :, row].unsqueeze(3) @ k[:, :, key].unsqueeze(4)
+    pairs = weights @ v[:, :, key].unsqueeze(3)
+    return torch.zeros_like(v).index_add(2, row, pairs.squeeze(3))
+
+
+def mamba2(q, k, v, size=256):
+    q, k, v = in_chunks(size, q, k, v)
+    return q @ k.mT @ v + q @ (k.mT @ v)
+
+
+def delta(q, k, v, size=64):
+    q, k, v = in_chunks(size, q, k, v)
+    state, inverse = q.new_zeros(*q.shape[:3], q.shape[-1], v.shape[-1]), k @ k.mT
+    new = inverse @ v - inverse @ k @ state
+    return q @ k.mT @ new + q @ state, k.mT @ new
+
+
 def based(q, k, v, size=64):
     q, k, v = in_chunks(size, q, k, v)
     features = [torch.cat([x.new_ones(*x.shape[:-1], 1), x,
@@ -104,19 +124,26 @@ def rwkv7(q, k, v, a, b, size=64):
     new = ab @ (ak @ v) + ab @ a @ state
     return qk @ v + qb @ new + q @ state, k.mT @ v + b.mT @ new
 """
+SAME, WIDER = dict.fromkeys("qkvab", "d"), {"q": "d", "k": "d", "v": "4*d"}
 
 
-@pytest.mark.parametrize(("name", "inputs", "rest", "crossing"), [
-    ("based", "qk", "mine.py:scores --d 16", 64 + 2 * 273 * 64 / 80),
-    ("rwkv7", "qkvab", "standard --d 64 --arg size=16", 200),
-    ("rwkv7", "qkvab", "standard --d 64", 416),
+@pytest.mark.parametrize(("name", "widths", "rest", "crossing"), [
+    ("based", WIDER, "mine.py:scores --d 16", 64 + 2 * 273 * 64 / 80),
+    ("based", WIDER, "mine.py:halved --d 16", 2 * (64 + 2 * 273 * 64 / 80) - 1),
+    ("rwkv7", SAME, "standard --d 64 --arg size=16", 200),
+    ("rwkv7", SAME, "standard --d 64", 416),
+    ("rwkv7", SAME, "mine.py:halved --d 64 --arg size=16", 2 * 200 - 1),
+    ("rwkv7", SAME, "mine.py:halved --d 64", 2 * 416 - 1),
+    ("mamba2", {"q": "2*d", "k": "2*d", "v": "d"}, "mine.py:halved --d 64", 2 * 1024 / 3 - 1),
+    ("delta", {"q": "d", "k": "d", "v": "2*d"}, "mine.py:halved --d 256", 2 * 1984 / 3 - 1),
 ])  # fmt: skip
-def test_a_text_of_ones_own_crosses_in_products(attnprof, name, inputs, rest, crossing):
-    """Based: C + 2 f dv / (d + dv), f = 273; RWKV-7: (C (5 dk + 4 dv) + 4 dk dv) / (dk + dv)."""
+def test_a_text_of_ones_own_crosses_in_products(attnprof, name, widths, rest, crossing):
+    """Against all pairs, and those of a mask: N as 2 N - 1. Of a token and head:
+
+    Based C + 2 f dv / (d + dv), f = 273; RWKV-7 (C (5 dk + 4 dv) + 4 dk dv) / (dk + dv).
+    """
     Path("mine.py").write_text(f"import torch\n{TEXTS}")
-    shapes = dict.fromkeys(inputs, "B, h, N, d")
-    shapes.setdefault("v", "B, h, N, 4*d")
-    more = [("--input", f"{letter}: {shape}") for letter, shape in shapes.items()]
+    more = [("--input", f"{letter}: B, h, N, {width}") for letter, width in widths.items()]
     words = f"crossover mine.py:{name} {rest} --kind derived --scope core --metric matmul"
     (row,) = attnprof(f"{words} --format json", *more).json["records"]
     assert row["crossover_seq_len"] == crossing

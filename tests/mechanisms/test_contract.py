@@ -358,7 +358,7 @@ REFUSED = [
       for wrong in ({"pool": 24}, {"block": 40}, {"pool": 128}, {"top": 2})),
     ("she", {"impl": "fft"}, "she has no impl 'fft': possible: auto, products"),
     ("we", {"impl": "ftt"}, "did you mean fft"), ("mla", {"rope_dim": 3}, "for example rope_dim=4"),
-    ("dsa", {"step_tokens": 2}, "dsa takes one at a time"),
+    ("dsa", {"step_tokens": 2}, "dsa has no parameter 'step_tokens'"),
     *((f"gqa@{number}", {}, "at most 4 digits")
       for number in ("1000000000", "9" * 5000, "0", "x", "pattern=3:1")),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import sympy
 import torch
 
 import attnprof
@@ -12,7 +13,14 @@ from attnprof.blocks.picked import block_sums, picks
 from attnprof.errors import RequestError
 from attnprof.ops.functional import wide_positions
 from tests.mechanisms.cases import built, inputs, workload
-from tests.mechanisms.checks import check_gradients, check_peak, check_steps, close, loops
+from tests.mechanisms.checks import (
+    check_forms,
+    check_gradients,
+    check_peak,
+    check_steps,
+    close,
+    loops,
+)
 from tests.mechanisms.variants import DSA, INDEX, TOPK, forms
 
 FORMS = forms("topk")
@@ -138,6 +146,29 @@ def test_it_picks_the_blocks_that_the_indexer_of_qwen4_picks():
         for sample in range(2):
             seen = mask[sample, 0, t].nonzero().flatten() // 4
             assert seen.unique().tolist() == blocks[sample].tolist()
+
+
+@pytest.mark.parametrize(("name", "params"), [
+    ("topk", {"top": 4, **INDEX}), ("topk", {"top": 4, "index_block": 2, **INDEX}),
+    ("dsa", {"top": 4, "rope_dim": 2, **INDEX}), ("moba", {"top": 2, "block": 2}),
+    ("nsa", {"top": 4, "block": 1, "pool": 1, "stride": 1, "window": 3}),
+])  # fmt: skip
+def test_auto_masks_short_texts_and_copies_the_picks_of_long_ones_and_of_steps(name, params):
+    for n, form in ((32, "dense-mask"), (33, "gathered")):
+        shape = (1, n, 2, 4)
+        layer, x = built(name, shape, torch.float64, **params), inputs(shape, torch.float64)
+        specs = [registry.get(name, impl=impl, **params) for impl in ("auto", form)]
+        check_forms(layer, x, specs, causal=True)
+        for phase in ("forward", "train"):
+            auto, same = (one.cost(workload(shape, phase=phase, causal=True)) for one in specs)
+            assert auto.flops == same.flops
+            assert any(note.startswith(f"impl=auto is {form} here: a row") for note in auto.notes)
+        check_steps(built(name, shape, torch.float64, **params, impl="auto"), x)
+        step = workload(shape, phase="decode")
+        auto, same = (registry.get(name, impl=impl, **params) for impl in ("auto", "gathered"))
+        assert auto.cost(step).total == same.cost(step).total
+    with pytest.raises(RequestError, match="depends on the number of tokens: give impl=gathered"):
+        specs[0].cost(Workload(sympy.Symbol("N", positive=True), 2, 4, causal=True))
 
 
 # -- shared by layers -----------------------------------------------------------------------

@@ -128,6 +128,18 @@ def test_a_step_of_several_tokens_is_as_many_steps_and_counts_as_executed(impl):
         close(torch.cat(both, 1), torch.stack(rows[:6], 1))
 
 
+def test_a_step_takes_no_more_tokens_than_there_are():
+    work = Workload(3, 4, 4, phase="decode")
+    assert attnprof.cost("mla", work, step_tokens=3).flops
+    with pytest.raises(RequestError, match=r"at most the 3 tokens .* for example step_tokens=3"):
+        attnprof.cost("mla", work, step_tokens=4)
+    report = attnprof.crossover(
+        "mla@impl=absorbed@step_tokens=8", "mla@impl=reexpanded@step_tokens=200", head_dim=64,
+        phase="decode", scope="layer", metrics=["matmul"],
+    )  # fmt: skip
+    assert "at every length from 200 on" in report.summary["answer"]
+
+
 def test_auto_makes_latents_again_for_many_tokens_of_a_step():
     work = Workload(9000, 4, 128, phase="decode")
     for tokens, form in ((1, "absorbed"), (170, "absorbed"), (171, "reexpanded")):
