@@ -39,9 +39,9 @@ def translated(expression: Any) -> Size:
     names = _USER_SYMBOLS.get({})
     translations = names.setdefault("translations", {})
     if expression not in translations:
-        from attnprof.trace.doubles import plain
+        from attnprof.trace.doubles import from_torch
 
-        translations[expression] = plain(expression, names)
+        translations[expression] = from_torch(expression, names)
     return translations[expression]
 
 
