@@ -51,7 +51,7 @@ DoubleQuotient = _operation(
 )
 
 
-class _Function(Double):
+class _FloatFunction(Double):
     """A function of a float, printed by its name: as ``text``, in LaTeX as ``tex``."""
 
     precedence = PRECEDENCE["Func"]
@@ -72,13 +72,13 @@ class _Function(Double):
         return rf"{self.tex}{power}\left({inside}\right)"
 
 
-class DoubleLog2(_Function):
+class DoubleLog2(_FloatFunction):
     """The logarithm to base 2, exact at powers of two as that of C."""
 
     text, tex = "log({}, 2)", r"\log_2"
 
 
-class _Rounding(_Function):
+class _Rounding(_FloatFunction):
     """A rounding of a float to an integer."""
 
     is_integer = True
@@ -92,7 +92,7 @@ def float_function(name: str, printed: str = "", *, whole: bool = False) -> Any:
     """
     printed = printed or name
     members = {"text": f"{printed}({{}})", "tex": rf"\operatorname{{{printed}}}"}
-    return type(name, (_Rounding if whole else _Function,), members)
+    return type(name, (_Rounding if whole else _FloatFunction,), members)
 
 
 def is_double(value: Any) -> bool:
