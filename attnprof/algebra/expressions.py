@@ -25,11 +25,11 @@ from attnprof.algebra.parser import (
     evaluate,
 )
 
-#: Powers beyond these are in no cost, and expanding them would take for ever.
+#: The highest power in formula text: no cost has a higher one, and to expand it takes for ever.
 HIGHEST = 16
-#: The largest sum of powers in a term: N**16*N**16 has 32.
+#: The highest power of a size after products are taken: N**16*N**16 has 32.
 STEEPEST = 64
-#: Terms of a formula once it is written as a sum, and sides of all its maxima together.
+#: The most terms of a formula written as a sum, and arguments of all its maxima and minima.
 MOST_TERMS = 500
 MOST_SIDES = 24
 
@@ -44,7 +44,10 @@ def symbol(name: str) -> Any:
 def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return a formula in sympy, with ``meanings`` for names; FormulaError if it has no value."""
+    """Return a formula in sympy, its names replaced by ``meanings`` or by symbols of sizes.
+
+    Raises FormulaError where an operation has no value, or where it would take too long.
+    """
     values = meanings or {}
     return evaluate(
         tree, lambda name: values[name] if name in values else symbol(name), rules or rules_of()
@@ -52,7 +55,7 @@ def expression_of(
 
 
 def rules_of(highest: int = HIGHEST) -> Rules:
-    """Return operators and functions on sympy's expressions, powers up to ``highest``."""
+    """Return what operators and functions of formula text do in sympy, powers up to ``highest``."""
     import sympy
 
     def number(value: int | Fraction | bool) -> Any:
@@ -96,7 +99,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any, highest: int) -> Any:
-    """Return a power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
+    """Return a power; refuse 9**9**9 or the hundredth power of a sum, which would never end."""
     if not exponent.is_Rational or abs(exponent) > highest:
         raise FormulaError(f"powers are numbers up to {highest}")
     if exponent < 0 and base == 0:
@@ -106,7 +109,7 @@ def _power(base: Any, exponent: Any, highest: int) -> Any:
 
 
 def _longest(expression: Any) -> int:
-    """Return the bits of the longest number in a power of the expression."""
+    """Return the bits of the longest number in an expression, apart from 1 and -1."""
     import sympy
 
     numbers = expression.atoms(sympy.Rational)
@@ -114,7 +117,7 @@ def _longest(expression: Any) -> int:
 
 
 def check_size(expression: Any) -> None:
-    """Raise FormulaError without a real value, and for steep powers, long numbers, long sums."""
+    """Raise FormulaError for no real value, high powers, long numbers and long sums."""
     import sympy
 
     if expression.has(sympy.zoo, sympy.nan, sympy.oo, sympy.I):
@@ -129,7 +132,7 @@ def check_size(expression: Any) -> None:
 
 
 def _terms(expression: Any) -> int:
-    """Return the most terms that the expression may have if it is written as a sum."""
+    """Return the most terms that an expression may have as a sum: 9 for (N + d + 1)*(N + d + 2)."""
     counts = [_terms(part) for part in expression.args]
     if expression.is_Mul:
         return prod(counts)
@@ -140,7 +143,7 @@ def _terms(expression: Any) -> int:
 
 
 def check_sides(tree: Tree) -> None:
-    """Raise FormulaError if maxima and minima have too many sides to be compared in time."""
+    """Raise FormulaError if maxima and minima have too many arguments to be compared in time."""
 
     def sides(tree: Tree) -> int:
         if not isinstance(tree, FunctionCall):
@@ -154,9 +157,9 @@ def check_sides(tree: Tree) -> None:
 
 # -- as text ---------------------------------------------------------------------------
 def expanded(expression: Any) -> Any:
-    """Return the expression as a sum of monomials, branch by branch if a mechanism switches.
+    """Return the expression as a sum of monomials; of a Piecewise each branch by itself.
 
-    The sides of a maximum stay as they are: sympy would compare them pairwise, for seconds.
+    Sums with a maximum stay as they are: sympy would compare its arguments in pairs, for seconds.
     """
     import sympy
 
@@ -197,14 +200,14 @@ def expression_latex(expression: Any) -> str:
 
 # -- whether it is 0 -------------------------------------------------------------------
 _DRAWS = 3  # random shapes at which values are compared
-_LONG = 150  # operations of a formula beyond which sympy's simplification takes too long
-_NONZERO = 1e-9  # a larger value is no rounding of 0
+_LONG = 150  # operations of a formula from which on sympy takes too long to simplify it
+_NONZERO = 1e-9  # larger values are not 0 with rounding errors
 
 
 def is_zero(expression: Any) -> bool:
     """Return whether an expression is 0 for all positive values of its symbols.
 
-    A quotient of polynomials is 0 if it is at random sizes. Sympy decides on other expressions.
+    A quotient of polynomials is 0 if it is 0 at random sizes. Others are for sympy to simplify.
     """
     import sympy
 
@@ -233,12 +236,14 @@ def constant_ratio(a: Any, b: Any) -> Any:
         ratios = set(_values(ratio))
         value = ratios.pop()
         return value if not ratios and value is not None and value.is_Rational else None
-    ratio = sympy.cancel(ratio) if sympy.count_ops(ratio) < _LONG else b
+    if sympy.count_ops(ratio) >= _LONG:
+        return None
+    ratio = sympy.cancel(ratio)
     return ratio if ratio.is_number else None
 
 
 def _values(expression: Any) -> Iterator[Any]:
-    """Yield the expression's values at a few shapes, drawn by its symbols; None without a value."""
+    """Yield the expression's values at a few random shapes, None where it has no finite one."""
     import sympy
 
     chance = random.Random(0)  # noqa: S311 - no secret

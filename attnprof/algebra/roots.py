@@ -29,9 +29,9 @@ BITS = 64
 
 @dataclass(frozen=True, order=True)
 class Root:
-    """A positive root: ``at`` is exact where rational, else the middle of a tiny interval.
+    """A positive root: ``at`` is exact if rational, else the middle of a tiny interval around it.
 
-    No integer lies in that interval. ``crosses``: the sign changes at the root.
+    The interval contains no integer. ``crosses``: the sign changes at the root.
     """
 
     at: Fraction
@@ -59,73 +59,77 @@ def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
 @cache
 def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
     """Return all real roots above 0, ascending; none for the zero polynomial."""
-    whole = trimmed(list(coefficients))
-    while whole and not whole[0]:
-        whole = whole[1:]
-    signs = {factor > 0 for factor in whole if factor}
+    f = trimmed(list(coefficients))
+    while f and not f[0]:  # a root at 0
+        f = f[1:]
+    signs = {factor > 0 for factor in f if factor}
     if len(signs) < 2:  # Descartes: no sign variation, no root
         return ()
-    roots = _isolated_roots(exact(whole, common(whole, derivative(whole))))
+    roots = _isolated_roots(exact(f, common(f, derivative(f))))
     if not roots:
         return ()
     between = [Fraction(0), *((a + b) / 2 for a, b in pairwise(roots)), roots[-1] + 1]
-    above = pairwise(value_at(whole, point) > 0 for point in between)
-    return tuple(Root(at, left != right) for at, (left, right) in zip(roots, above, strict=True))
+    sides = pairwise(value_at(f, point) > 0 for point in between)
+    return tuple(Root(at, left != right) for at, (left, right) in zip(roots, sides, strict=True))
 
 
 def _isolated_roots(f: Poly, bits: int = BITS) -> list[Fraction]:
-    """Return the roots of a square-free polynomial, in cells of 2**-bits, by Sturm's chain."""
+    """Return the positive roots of a square-free polynomial, in cells of 2**-bits.
+
+    By Sturm's theorem: the number of sign changes along a chain falls by one at each root.
+    """
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
         chain.append(times(polynomials.divided(chain[-2], chain[-1])[1], (-1,)))
-    bits = max(bits, 2 * lead.bit_length() + 2)  # then the cell tells a rational root from others
+    bits = max(bits, 2 * lead.bit_length() + 2)  # at most one rational root then fits in a cell
 
     @cache
     def changes(cell: int) -> int:
-        signs = [value > 0 for part in chain if (value := _scaled(part, cell, bits))]
+        signs = [value > 0 for part in chain if (value := _scaled_value(part, cell, bits))]
         return sum(a != b for a, b in pairwise(signs))
 
     isolated = []
-    stretches = [(0, (2 + max(map(abs, f)) // lead) << bits)]
-    while stretches:
-        low, high = stretches.pop()
+    intervals = [(0, (2 + max(map(abs, f)) // lead) << bits)]
+    while intervals:
+        low, high = intervals.pop()
         roots, middle = changes(low) - changes(high), (low + high) // 2
         if roots == 1:
-            isolated.append(_place(f, low, high, bits))
-        elif roots and low == middle:
+            isolated.append(_root_in(f, low, high, bits))
+        elif roots and low == middle:  # two roots in one cell
             return _isolated_roots(f, 2 * bits)
         elif roots:
-            stretches += [(middle, high), (low, middle)]
+            intervals += [(middle, high), (low, middle)]
     return isolated
 
 
-def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
+def _root_in(f: Poly, low: int, high: int, bits: int) -> Fraction:
     """Return the only root in (low, high]; if irrational, the middle of a cell of 2**-bits."""
-    falls = (_scaled(f, low, bits) or _scaled(derivative(f), low, bits)) > 0
+    falls = (_scaled_value(f, low, bits) or _scaled_value(derivative(f), low, bits)) > 0
     while high - low > 1:
         middle = (low + high) // 2
-        value = _scaled(f, middle, bits)
+        value = _scaled_value(f, middle, bits)
         low, high = (middle, high) if value and (value > 0) == falls else (low, middle)
     cell = Fraction(low + high, 2 << bits)
-    near = cell.limit_denominator(abs(f[-1]))  # which the denominator of a root divides
+    near = cell.limit_denominator(abs(f[-1]))  # a rational root's denominator divides this
     is_root = abs(near - cell) <= Fraction(1, 2 << bits) and not value_at(f, near)
     return near if is_root else cell
 
 
-def _scaled(f: Poly, cell: int, bits: int) -> int:
-    """Return a positive multiple of the value at cell / 2**bits."""
+def _scaled_value(f: Poly, cell: int, bits: int) -> int:
+    """Return the value at cell / 2**bits times a positive factor, an integer."""
     value = 0
-    for below, factor in enumerate(reversed(f)):
-        value = value * cell + (factor << bits * below)
+    for step, factor in enumerate(reversed(f)):
+        value = value * cell + (factor << bits * step)
     return value
 
 
 # -- in closed form --------------------------------------------------------------------
 def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
-    """Return the root as sympy text in ``d``; None if the degree in the length is above 2.
+    """Return a root in the length as sympy text in ``d``, such as ``d**2 + sqrt(d)``, or None.
 
-    ``terms`` is the difference in (seq_len, head_dim); ``root``, its root at one head width, picks
-    one of two solutions. None too if a leading coefficient vanishes at that width.
+    ``terms`` is a polynomial in (seq_len, head_dim), ``root`` its root at this ``head_dim``, which
+    picks one of two solutions. There is none if the degree in the length is above 2, or if the
+    leading coefficient is 0 at this width.
     """
     low = min((i for i, _ in terms), default=0)
     degree = max((i for i, _ in terms), default=0) - low
@@ -139,7 +143,7 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
     if not value_at(a if degree == 2 else b, head_dim):
         return None
     if degree == 1:
-        return _shown(times(c, (-1,)), (), (), b)
+        return _quotient_text(times(c, (-1,)), (), (), b)
     # (-b ± s·sqrt(r)) / 2a with s²·r = b² - 4ac
     outside, inside = polynomials.square_split(plus(times(b, b), times(times(a, c), (-4,))))
     top, bottom = times(b, (-1,)), times(a, (2,))
@@ -149,11 +153,11 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
     sign = 1 if above == (value_at(outside, head_dim) > 0) else -1
     radical = times(outside, (sign,))
     if inside == (1,):
-        return _shown(plus(top, radical), (), (), bottom)
-    return _shown(top, radical, inside, bottom)
+        return _quotient_text(plus(top, radical), (), (), bottom)
+    return _quotient_text(top, radical, inside, bottom)
 
 
-def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
+def _quotient_text(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
     """Return (plain + radical·sqrt(inside)) / bottom, reduced, as text."""
     shared = bottom
     for part in (plain, radical):
@@ -162,17 +166,17 @@ def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
         plain, radical, bottom = (
             exact(part, common(shared, ())) for part in (plain, radical, bottom)
         )
-    number = math.gcd(*(polynomials.content(part) for part in (plain, radical, bottom) if part))
-    number *= -1 if bottom[-1] < 0 else 1
-    plain, radical, bottom = (tuple(x // number for x in part) for part in (plain, radical, bottom))
+    factor = math.gcd(*(polynomials.content(part) for part in (plain, radical, bottom) if part))
+    factor *= -1 if bottom[-1] < 0 else 1
+    plain, radical, bottom = (tuple(x // factor for x in part) for part in (plain, radical, bottom))
     if len(bottom) == 1:
-        return polynomials.joined(_with_root(plain, radical, inside, bottom[0]))
-    top = _with_root(plain, radical, inside, 1)
-    return f"{_grouped(polynomials.joined(top))}/({text(bottom)})"
+        return polynomials.joined(_sum_terms(plain, radical, inside, bottom[0]))
+    top = _sum_terms(plain, radical, inside, 1)
+    return f"{_in_brackets(polynomials.joined(top))}/({text(bottom)})"
 
 
-def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
-    """Return terms of the sum, the root before the constant, as sympy orders them."""
+def _sum_terms(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
+    """Return the terms of the sum over the denominator as sympy orders them: the constant last."""
     terms = polynomials.terms_text(plain, denominator)
     if not radical:
         return terms
@@ -183,10 +187,10 @@ def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> li
         value = Fraction(size[0], denominator)
         factor, below = f"{value.numerator}*" if value.numerator != 1 else "", value.denominator
     else:
-        factor, below = f"{_grouped(text(size))}*", denominator
+        factor, below = f"{_in_brackets(text(size))}*", denominator
     root = f"{sign}{factor}sqrt({text(inside)}){f'/{below}' if below > 1 else ''}"
     return [*terms, root, *constant]
 
 
-def _grouped(sum_: str) -> str:
-    return f"({sum_})" if " " in sum_ else sum_
+def _in_brackets(terms: str) -> str:
+    return f"({terms})" if " " in terms else terms

@@ -1,4 +1,7 @@
-"""Evaluate expressions at sizes: integers stay integers, at any size, in microseconds."""
+"""Evaluate sympy's expressions at sizes, in microseconds: integers stay exact, however large.
+
+Entry points: :func:`evaluate`; :func:`chosen` for one branch of a maximum or Piecewise.
+"""
 
 import math
 import operator
@@ -8,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 Value = Any  # int | Fraction | float
-#: A share of weights below 2**-128 is no byte: its exact powers would be endless.
+#: A share of weights below 2**-128 is less than a byte; exact, it could have millions of digits.
 _SHARE_BITS = 128
 
 
@@ -24,7 +27,7 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
 
 @lru_cache(maxsize=2**14, typed=True)
 def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
-    """Return an expression as a function of the sizes, cached for evaluation at many shapes."""
+    """Return the function from sizes to an expression's value, cached for use at many shapes."""
     if isinstance(node, int | float | Fraction):
         return lambda _: node
     if node.is_Symbol:
@@ -40,13 +43,13 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
     if not node.is_Relational:
         return lambda sizes: rule(*[part(sizes) for part in parts])
 
-    def related(sizes: Mapping[str, Any]) -> Value:
+    def relation(sizes: Mapping[str, Any]) -> Value:
         try:
             return rule(*[part(sizes) for part in parts])
-        except (ArithmeticError, ValueError):  # of code that cannot run at these sizes
+        except (ArithmeticError, ValueError):  # a side has no value: code cannot run at these sizes
             return False
 
-    return related
+    return relation
 
 
 def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
@@ -62,24 +65,27 @@ def chosen(expression: Any, at: Mapping[str, Any], *kinds: Any) -> Any:
         value = evaluate(node, at)
         return next(arg for arg in node.args if evaluate(arg, at) == value)
 
-    def walked(node: Any) -> Any:
+    def replaced(node: Any) -> Any:
         if isinstance(node, kinds):  # from outside in: branches not taken are never rebuilt
-            return walked(branch(node))
+            return replaced(branch(node))
         if not node.args:
             return node
-        args = [walked(arg) for arg in node.args]
+        args = [replaced(arg) for arg in node.args]
         same = all(new is old for new, old in zip(args, node.args, strict=True))
         return node if same else node.func(*args)
 
     kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
-    return walked(expression)
+    return replaced(expression)
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return a power: whole numbers and fractions exactly, where the exponent is a whole one."""
+    """Return a power, exactly if the exponent is an integer or the base a square, else as floats.
+
+    A fraction below 1 to a high power, of whose digits there would be too many, is 2**-128.
+    """
     if isinstance(exponent, int):
         if isinstance(base, Fraction) and 0 < base < 1 and exponent > _SHARE_BITS / (1 - base):
-            return Fraction(1, 2**_SHARE_BITS)  # exp(-_SHARE_BITS) at most: no byte of a weight
+            return Fraction(1, 2**_SHARE_BITS)  # the power is exp(-_SHARE_BITS) at most
         return (base if exponent >= 0 else Fraction(base)) ** exponent
     if isinstance(exponent, Fraction) and exponent.denominator == 2 and isinstance(base, int):
         root = math.isqrt(max(base, 0))
@@ -88,14 +94,8 @@ def power(base: Value, exponent: Value) -> Value:
     return float(base) ** float(exponent)
 
 
-def _log(value: Value, *base: Value) -> Value:
-    if not base and isinstance(value, int) and value & (value - 1) == 0:
-        return math.log(value)
-    return math.log(*map(float, (value, *base)))
-
-
 def _whole(rounded: Callable[[Any], int], value: Value) -> Value:
-    """Return a rounded value; the whole number itself if floats miss it by their last digits."""
+    """Return a rounded value; a float that misses an integer by its last digits is that integer."""
     misses = isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14)
     return round(value) if misses else rounded(value)
 
@@ -103,7 +103,7 @@ def _whole(rounded: Callable[[Any], int], value: Value) -> Value:
 #: Functions by the name of an expression's class: sympy's, and :mod:`attnprof.trace.doubles`'.
 RULES: dict[str, Callable[..., Value]] = {
     "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": power,
-    "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,
+    "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": math.log, "exp": math.exp,
     "floor": partial(_whole, math.floor), "ceiling": partial(_whole, math.ceil),
     "Piecewise": lambda *cases: next(value for value, holds in cases if holds),
     "ExprCondPair": lambda *case: case,

@@ -1,8 +1,9 @@
 """Softmax attention over gathered blocks: each block of rows sees a few slices of the keys.
 
-Nothing larger than one block's scores is ever alive, in training neither: backward computes
-the scores again. A band of neighbours is cut into blocks of rows, and so is a depthwise
-convolution.
+Nothing larger than one block's scores is ever alive, also in training: backward computes the scores
+again. Entry points: :data:`gathered_attention`, :data:`sink_attention`; :func:`in_band` for the
+blocks of a window of neighbours, :data:`band_convolution` for a depthwise convolution by such
+blocks.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +26,9 @@ from attnprof.ops.loops import each, turns
 class Block(NamedTuple):
     """Rows that see the same keys.
 
-    ``mask`` (rows, keys - ``open_keys``) is added to the scores: minus infinity where they must
-    not look, else 0 (:func:`hidden`); the first ``open_keys`` keys are seen by all.
-    ``merges``: an earlier block holds the same rows with other keys; the two are one softmax.
+    ``mask`` (rows, keys - ``open_keys``) is added to the scores of all but the first ``open_keys``
+    keys: minus infinity where a row does not see a key, else 0 (:func:`hidden`). ``merges``: an
+    earlier block has the same rows and other keys; both are one softmax.
     """
 
     rows: slice
@@ -47,14 +48,14 @@ def hidden(mask: Any, like: Any) -> Any:
 
 
 def _gathered(x: Any, keys: tuple[slice, ...]) -> Any:
-    """Return the slices of (b, n, d) one after the other; a view where there is one."""
+    """Return slices of x (b, n, d) joined; a single one is a view."""
     if len(keys) == 1:
         return x[:, keys[0]]
     return join([x[:, piece] for piece in keys], 1)
 
 
 def _scatter_product(into: Any, keys: tuple[slice, ...], weights: Any, rows: Any) -> None:
-    """Add weightsᵀ rows, of (b, r, keys) and (b, r, d), to where the keys came from."""
+    """Add weightsᵀ rows, of (b, r, keys) and (b, r, d), to the slices of ``into``."""
     if len(keys) == 1:
         add_product(into[:, keys[0]], weights.transpose(1, 2), rows)
         return
@@ -101,7 +102,7 @@ def _attend_part(q: Any, k: Any, v: Any, block: Block, out: Any, lse: Any) -> No
 
 
 def _merge(out: Any, lse: Any, mixed: Any, total: Any) -> None:
-    """Join two softmaxes over disjoint keys, each weighted by its sum of exponentials."""
+    """Join the softmax over other keys to ``out`` and ``lse``, weighted by sums of exponentials."""
     highest = lse.maximum(total)
     earlier, newer = (lse - highest).exp_(), (total - highest).exp_()
     both = earlier + newer
@@ -139,8 +140,8 @@ def _block_grads(
 ) -> None:
     """Add a block's gradients, from weights computed again; dq is still to be scaled.
 
-    ``of_rows``: the output's gradient, its product with the output summed a row, and the
-    log-sum-exps where softmaxes were joined.
+    ``of_rows``: the output's gradient, the sum over a row of its product with the output, and the
+    log-sum-exps if blocks merge, else None.
     """
     (q, k, v), (grad, delta, lse), (dq, dk, dv) = operands, of_rows, grads
     rows, keys, weights = _scores(q, k, block)
@@ -148,19 +149,19 @@ def _block_grads(
         softmax_(weights)
     else:
         weights.sub_(lse[:, block.rows]).exp_()
-    above = grad[:, block.rows]
-    _scatter_product(dv, block.keys, weights, above)
-    inner = above.bmm(_gathered(v, block.keys).transpose(1, 2))
-    inner.sub_(delta[:, block.rows]).mul_(weights)
+    out_grad = grad[:, block.rows]
+    _scatter_product(dv, block.keys, weights, out_grad)
+    scores_grad = out_grad.bmm(_gathered(v, block.keys).transpose(1, 2))
+    scores_grad.sub_(delta[:, block.rows]).mul_(weights)
     del weights
     if block.merges:
-        add_product(dq[:, block.rows], inner, keys)
+        add_product(dq[:, block.rows], scores_grad, keys)
     else:
-        dq[:, block.rows] = inner.bmm(keys)
-    _scatter_product(dk, block.keys, inner, rows)
+        dq[:, block.rows] = scores_grad.bmm(keys)
+    _scatter_product(dk, block.keys, scores_grad, rows)
 
 
-#: Softmax attention of q (b, n, d) over the keys each block of rows names.
+#: Softmax attention of q (b, n, d), each block of rows over its own keys.
 #:
 #: k (b, m, d), v (b, m, dv) → (b, n, dv). Every row stands in one block of the ``pattern`` (and,
 #: with ``merges``, perhaps in later ones that merge) and sees at least one key in each. Operands
@@ -179,7 +180,7 @@ def _with_sink(
 
 
 def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple[Any, ...]:
-    """Return the gradients of q, k and v, and the sink's: minus its weight times grad·output."""
+    """Return the gradients of q, k, v and the sink: minus its weight times grad·output."""
     *operands, total, sink = saved[:6]
     masks = saved[6:]
     grads = _attention_grads((*operands, total, *masks), grad, pattern=pattern)[:3]
@@ -193,24 +194,24 @@ def _sink_grads(saved: tuple[Any, ...], grad: Any, *, pattern: Pattern) -> tuple
 sink_attention = Function(_with_sink, _sink_grads)
 
 
-#: A block's rows, the tokens they see, and where these stand in the block's whole band, from
-#: ``before`` the first row to ``after`` the last one.
-Seen = tuple[slice, slice, slice]
+#: A block's rows, the tokens that they see, and the columns of these in the block's band, which is
+#: all tokens from ``before`` the first row to ``after`` the last one.
+BandBlock = tuple[slice, slice, slice]
 
 
 def in_band(
     like: Any, n: Any, rows: Any, before: Any, after: Any, first: Any = 0
-) -> Iterator[Seen]:
+) -> Iterator[BandBlock]:
     """Yield blocks of ``rows`` of n tokens; a row sees ``before`` tokens back, ``after`` ahead.
 
-    The tokens start at number ``first``. A symbolic ``rows`` is taken to exceed both reaches. The
-    counter gets each kind of block once, times its number (:func:`turns`).
+    ``first`` is the index of the first token. A symbolic ``rows`` is taken to be at least
+    ``before`` and ``after``. The counter runs a block of each kind, times its number.
     """
     every = _every_block(n, rows, before, after, first)
     return turns(like, every, _blocks_alike(n, rows, before, after))
 
 
-def _every_block(n: int, rows: int, before: int, after: int, first: int) -> Iterator[Seen]:
+def _every_block(n: int, rows: int, before: int, after: int, first: int) -> Iterator[BandBlock]:
     for start in range(0, n, rows):
         end = min(start + rows, n)
         low, high = max(0, start - before), min(n, end + after)
@@ -218,8 +219,10 @@ def _every_block(n: int, rows: int, before: int, after: int, first: int) -> Iter
         yield slice(first + start, first + end), slice(first + low, first + high), columns
 
 
-def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[str, Any, Seen]]:
-    """Yield the blocks that the band's ends cut, one by one, and one for all in the middle."""
+def _blocks_alike(
+    n: Any, rows: Any, before: Any, after: Any
+) -> Iterator[tuple[str, Any, BandBlock]]:
+    """Yield name, number and sizes: of each block near an end, and of all blocks in the middle."""
     count = ceil_div(n, rows)
     last = n - (count - 1) * rows
     front = _reached_blocks(before, rows)
@@ -237,16 +240,16 @@ def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[
 
 
 def _reached_blocks(reach: Any, rows: Any) -> int:
-    """Return blocks of ``rows`` rows that ``reach`` tokens touch: one where either is a symbol."""
+    """Return the number of blocks that ``reach`` tokens touch: 1 if either is a symbol."""
     return max(1, ceil_div(reach, rows)) if is_plain(reach, rows) else 1
 
 
 def happens(count: Any) -> Any:
-    """Return 1 where a count is one or more, else 0."""
+    """Return 1 if a count is one or more, else 0."""
     return minimum(1, maximum(0, count))
 
 
-def _sizes(height: Any, width: Any) -> Seen:
+def _sizes(height: Any, width: Any) -> BandBlock:
     return slice(0, height), slice(0, width), slice(0, width)
 
 
@@ -261,7 +264,7 @@ def band_mask(rows: Any, before: Any, after: Any, like: Any) -> Any:
 
 
 # -- a depthwise convolution along the tokens as products with a band matrix --------------------
-#: rows of a block of the convolution
+#: Rows of a block of the convolution.
 ROWS = 64
 
 
@@ -273,13 +276,13 @@ def _band(kernel: Any) -> Any:
 
 
 def _skewed(kernel: Any) -> Any:
-    """Return zeros in the band's memory, rows one entry longer: each starts on the diagonal."""
+    """Return zeros whose rows are one entry longer than the band's: column 0 is its diagonal."""
     heads, size = kernel.shape
     return kernel.new_zeros(heads, ROWS, ROWS + size)
 
 
 def _straight(skewed: Any) -> Any:
-    """Return the band itself, a view."""
+    """Return the same memory as the band, whose rows are one entry shorter."""
     heads, rows, width = skewed.shape
     return skewed.view(heads, rows * width)[:, : rows * (width - 1)].view(heads, rows, width - 1)
 
@@ -296,15 +299,15 @@ def _convolved(x: Any, kernel: Any) -> Any:
 
 def _convolution_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     x, kernel = saved
-    to_x = _convolved(grad, kernel.flip(1))
+    dx = _convolved(grad, kernel.flip(1))
     size, skewed = kernel.shape[1], _skewed(kernel)
-    to_band = _straight(skewed)
+    d_band = _straight(skewed)
     for sample in each(x, 0, x.shape[0]):
         for rows, near_keys, columns in in_band(x, x.shape[2], ROWS, size // 2, size // 2):
-            place = to_band[:, : rows.stop - rows.start, columns]
+            place = d_band[:, : rows.stop - rows.start, columns]
             add_product(place, grad[sample, :, rows], x[sample, :, near_keys].transpose(1, 2))
-    to_kernel = skewed[:, :, :size].sum(1)
-    return to_x, to_kernel
+    d_kernel = skewed[:, :, :size].sum(1)
+    return dx, d_kernel
 
 
 #: Σ over taps of kernel (h, size), of odd size, times x (b, h, n, d) moved along the tokens.

@@ -1,7 +1,8 @@
-"""Attention whose scores are a small network of every pair of query and key, without the pairs.
+"""Attention whose scores a small network gives, for every pair of a query and a key.
 
-A linear map of a concatenation is a sum: W [q; k] = W_q q + W_k k. The hidden layer is built from
-the two terms, a chunk of rows at a time; backward builds it again, so training keeps none of it.
+A linear map of a concatenation is a sum: W [q; k] = W_q q + W_k k. So the pairs are never put
+together: the hidden layer is built from the two terms, a chunk of rows at a time. Backward builds
+it again, and training keeps none of it.
 """
 
 from collections.abc import Iterator
@@ -13,22 +14,22 @@ from attnprof.ops.function import Function
 from attnprof.ops.functional import join, linear
 from attnprof.ops.loops import in_blocks, in_growing_blocks
 
-#: Some heads, some of their rows, and the number of keys these see.
+#: A slice of the b heads (of all samples), one of their rows, and the number of keys they see.
 Chunk = tuple[slice, slice, Any]
 #: Both terms of the hidden layer, (b, n, w) each.
 Terms = tuple[Any, Any]
 
 
-def _chunks(v: Any, each: tuple[Any, Any], causal: bool) -> Iterator[Chunk]:
-    """Yield chunks of ``each`` heads and rows; causal ones see no later chunk's keys."""
+def _chunks(v: Any, size: tuple[Any, Any], causal: bool) -> Iterator[Chunk]:
+    """Yield chunks of at most ``size`` heads and rows; causal ones see no later chunk's keys."""
     b, n, _ = v.shape
-    for heads in in_blocks(v, b, each[0]):
+    for heads in in_blocks(v, b, size[0]):
         if causal:
             yield from (
-                (heads, rows, key_count) for rows, key_count in in_growing_blocks(v, n, each[1])
+                (heads, rows, key_count) for rows, key_count in in_growing_blocks(v, n, size[1])
             )
         else:
-            yield from ((heads, rows, n) for rows in in_blocks(v, n, each[1]))
+            yield from ((heads, rows, n) for rows in in_blocks(v, n, size[1]))
 
 
 def _mapped(x: Any, weight: Any) -> Any:
@@ -44,10 +45,10 @@ def hidden_terms(q: Any, k: Any, weight: Any, bias: Any) -> Terms:
 
 @dataclass(frozen=True)
 class Network:
-    """Weights as a chunk needs them; ``second`` and ``second_bias`` are None for one layer.
+    """The layers after the first; ``second`` and ``second_bias`` are None for one hidden layer.
 
-    ``last`` (width, 1) is the output's weight, divided by the scale. The output's bias moves all
-    scores of a row alike, which softmax does not see: it is left out.
+    ``last`` (width, 1) is the output's weight, divided by the scale. The output's bias is left out:
+    it adds the same to all scores of a row, and softmax cancels it.
     """
 
     last: Any
@@ -55,7 +56,7 @@ class Network:
     second_bias: Any
 
     def layers(self, terms: Terms, chunk: Chunk) -> list[Any]:
-        """Return activations of a chunk's pairs: (pairs, w), and of a second layer (pairs, w2)."""
+        """Return the activations of each hidden layer, (pairs, w) and perhaps (pairs, w2)."""
         heads, rows, key_count = chunk
         queries, keys = terms[0][heads, rows].unsqueeze(2), terms[1][heads, :key_count].unsqueeze(1)
         first = (queries + keys).relu_().view(-1, queries.shape[-1])
@@ -64,7 +65,7 @@ class Network:
         return [first, linear(first, self.second, self.second_bias).relu_()]
 
     def scores(self, top: Any, chunk: Chunk, mask: Any) -> Any:
-        """Return (heads, rows, keys) scores of the last layer's activations."""
+        """Return the scores (heads, rows, keys) of the last hidden layer's activations ``top``."""
         _, rows, key_count = chunk
         count = rows.stop - rows.start
         scores = top.mm(self.last).view(-1, count, key_count)
@@ -73,7 +74,7 @@ class Network:
         return scores
 
 
-def _attended(
+def _forward(
     q: Any, k: Any, v: Any, weight: Any, bias: Any, last: Any, last_bias: Any,
     second: Any, second_bias: Any, *, chunk: tuple[Any, Any], causal: bool, scale: Any,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
@@ -82,11 +83,11 @@ def _attended(
     mask = causal_mask(chunk[1], q) if causal else None
     out, lse = v.new_empty(v.shape), v.new_empty(*v.shape[:2], 1)
     for each in _chunks(v, chunk, causal):
-        _attend(terms, net, v, each, mask, out, lse)
+        _forward_chunk(terms, net, v, each, mask, out, lse)
     return out, (q, k, v, weight, bias, last, last_bias, second, second_bias, out, lse)
 
 
-def _attend(
+def _forward_chunk(
     terms: Terms, net: Network, v: Any, chunk: Chunk, mask: Any, out: Any, lse: Any
 ) -> None:
     heads, rows, key_count = chunk
@@ -101,9 +102,10 @@ def _attend(
 
 @dataclass
 class _GradientSums:
-    """Gradients that chunks add to: of both terms, the values, and the network's weights.
+    """Gradients that chunks add to: of both terms (``rows``, ``keys``), ``values`` and weights.
 
-    ``scaled`` is the second layer's weight times the output's.
+    The output's weight is a factor of the last hidden layer's gradients, by which :meth:`finish`
+    multiplies once. ``scaled`` is a second layer's weight times the output's.
     """
 
     rows: Any
@@ -126,7 +128,7 @@ class _GradientSums:
         return new
 
     def finish(self, net: Network) -> None:
-        """Multiply the gradients by the output's weight, a factor of all of them, once."""
+        """Multiply the gradients by the output's weight."""
         self.scaled = None
         if self.second is None:
             self.rows.mul_(net.last.view(-1))
@@ -136,7 +138,7 @@ class _GradientSums:
             self.second_bias.mul_(net.last.view(-1))
 
 
-def _attended_grads(
+def _grads(
     saved: tuple[Any, ...], grad: Any, *, chunk: tuple[Any, Any], causal: bool, scale: Any
 ) -> tuple[Any, ...]:
     q, k, v, weight, bias, last, last_bias, second, second_bias, out, lse = saved
@@ -146,48 +148,48 @@ def _attended_grads(
     mask = causal_mask(chunk[1], q) if causal else None
     sums = _GradientSums.start(terms, v, net)
     for each in _chunks(v, chunk, causal):
-        _attend_grads((terms, net, v, grad, delta, lse, mask), each, sums)
+        _chunk_grads((terms, net, v, grad, delta, lse, mask), each, sums)
     del delta, terms, mask
     sums.finish(net)
-    to_last = sums.last.div_(scale).view(1, -1)
+    last_grad = sums.last.div_(scale).view(1, -1)
     halves = [grad.transpose(1, 2).bmm(x).sum(0) for grad, x in ((sums.rows, q), (sums.keys, k))]
-    to_weight = join(halves, 1)
+    weight_grad = join(halves, 1)
     del halves
-    to_bias = sums.rows.sum((0, 1))
+    bias_grad = sums.rows.sum((0, 1))
     d = q.shape[-1]
-    to_q = _mapped(sums.rows, weight[:, :d].t())
-    to_k = _mapped(sums.keys, weight[:, d:].t())
-    to_last_bias = last_bias.new_zeros(last_bias.shape)
-    first = (to_q, to_k, sums.values, to_weight, to_bias, to_last, to_last_bias)
+    q_grad = _mapped(sums.rows, weight[:, :d].t())
+    k_grad = _mapped(sums.keys, weight[:, d:].t())
+    last_bias_grad = last_bias.new_zeros(last_bias.shape)
+    first = (q_grad, k_grad, sums.values, weight_grad, bias_grad, last_grad, last_bias_grad)
     return *first, sums.second, sums.second_bias
 
 
-def _attend_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
+def _chunk_grads(tensors: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
     terms, net, v, grad, delta, lse, mask = tensors
     heads, rows, key_count = chunk
     layers = net.layers(terms, chunk)
     weights = net.scores(layers[-1], chunk, mask).sub_(lse[heads, rows]).exp_()
-    above = grad[heads, rows]
-    sums.values[heads, :key_count].add_(weights.transpose(1, 2).bmm(above))
-    inner = above.bmm(v[heads, :key_count].transpose(1, 2))
-    inner.sub_(delta[heads, rows]).mul_(weights)
+    out_grad = grad[heads, rows]
+    sums.values[heads, :key_count].add_(weights.transpose(1, 2).bmm(out_grad))
+    scores_grad = out_grad.bmm(v[heads, :key_count].transpose(1, 2))
+    scores_grad.sub_(delta[heads, rows]).mul_(weights)
     del weights
-    column = inner.view(-1, 1)
+    column = scores_grad.view(-1, 1)
     sums.last.add_(layers[-1].t().mm(column))
-    below = layers.pop().gt_(0).mul_(column)
-    del inner, column
+    hidden_grad = layers.pop().gt_(0).mul_(column)
+    del scores_grad, column
     if layers:
-        below = _through_second(layers.pop(), below, sums)
-    below = below.view(-1, rows.stop - rows.start, key_count, below.shape[1])
-    sums.rows[heads, rows] = below.sum(2)
-    sums.keys[heads, :key_count].add_(below.sum(1))
+        hidden_grad = _through_second(layers.pop(), hidden_grad, sums)
+    hidden_grad = hidden_grad.view(-1, rows.stop - rows.start, key_count, hidden_grad.shape[1])
+    sums.rows[heads, rows] = hidden_grad.sum(2)
+    sums.keys[heads, :key_count].add_(hidden_grad.sum(1))
 
 
-def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:
-    """Return gradient of the first layer's sum of terms; ``first`` is used up."""
-    sums.second_bias.add_(above.sum(0))
-    sums.second.add_(above.t().mm(first))
-    return above.mm(sums.scaled).mul_(first.gt_(0))
+def _through_second(first: Any, out_grad: Any, sums: _GradientSums) -> Any:
+    """Return the gradient of the first layer's input, through the second; overwrite ``first``."""
+    sums.second_bias.add_(out_grad.sum(0))
+    sums.second.add_(out_grad.t().mm(first))
+    return out_grad.mm(sums.scaled).mul_(first.gt_(0))
 
 
 #: Softmax over a network's scores of all pairs, q and k (b, n, d), v (b, n, dv) → (b, n, dv).
@@ -195,4 +197,4 @@ def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:
 #: Weights: hidden (w, 2d) and its bias, output (1, last width) and its bias, and of a second
 #: hidden layer (w2, w) and its bias or None. Settings: heads and rows of a chunk, ``causal``, and
 #: the ``scale`` that scores are divided by.
-pair_network_attention = Function(_attended, _attended_grads)
+pair_network_attention = Function(_forward, _grads)

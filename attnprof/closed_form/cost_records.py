@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from attnprof.algebra.expressions import (
-    expression_latex,
-    expression_text,
-    symbol,
-)
+from attnprof.algebra.expressions import expression_latex, expression_text, symbol
 from attnprof.algebra.values import evaluate
 from attnprof.closed_form.quantities import STEP_BYTES, state_bytes, step_bytes
 from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
@@ -26,12 +22,15 @@ from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
 from attnprof.workload import SYMBOLS, Published, Workload
 
+#: Multiplications, additions, divisions, exponentials and other operations; all counts of a stage.
 COUNTED = COST_FIELDS[:5]
 EXECUTED = (*COUNTED, "flops", "matmul_flops", "bytes_moved")
 MEMORY = ("peak_bytes", "peak_entries")
-WHOLE = ("parameters", "state_entries")
 #: Every quantity, in the order shown.
-QUANTITIES = (*COUNTED, "flops", "matmul_flops", "operations", "bytes_moved", *MEMORY, *WHOLE)
+QUANTITIES = (
+    *COUNTED, "flops", "matmul_flops", "operations", "bytes_moved", *MEMORY,
+    "parameters", "state_entries",
+)  # fmt: skip
 KINDS = ("formula", "published")
 CONVENTIONS = ("flops", "operations")
 TOTAL = "total"
@@ -39,7 +38,11 @@ TOTAL = "total"
 
 @dataclass(frozen=True)
 class Row:
-    """The quantities of one stage, or of all stages together (``total``)."""
+    """The quantities of one stage, or of all stages together (``total``).
+
+    ``part`` is the pass, ``forward`` or ``backward``; ``place`` tells where in the mechanism's text
+    the stage was recorded, and is empty in a total and in definitions.
+    """
 
     part: str
     stage: str
@@ -48,12 +51,12 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return the row's key across sizes: its stage's place in the mechanism's text, or name."""
+        """Return what the row has in common with that of other sizes: its place, or its name."""
         return self.part, repr(self.place) if self.place else self.stage
 
     @property
     def base(self) -> tuple[str, str]:
-        """Return part and name, without the number that tells equal names apart."""
+        """Return part and name of the stage; the name of ``scores (2)`` is ``scores``."""
         return self.part, self.stage.partition(" (")[0]
 
 
@@ -61,26 +64,27 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     """Return the costs that the implementation executes, by stage; the total is last.
 
     ``peak_bytes`` and ``peak_entries`` of a stage are alive while it runs. Where half precision has
-    stages that copy into another format, entries have fewer stages, and only the total has both.
+    stages that copy into another format, a count of entries has fewer stages, and only the total
+    has ``peak_entries``.
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    lives = [table.live()]
+    live = [table.live()]
     if len(entries.stages) == len(table.stages):
-        lives.append(entries.live())
+        live.append(entries.live())
     rows = [
-        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=False))}, stage.place)
-        for name, stage, live in zip(
-            _unique_names(table), table.stages, zip(*lives, strict=True), strict=True
+        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, memory, strict=False))}, stage.place)
+        for name, stage, memory in zip(
+            _unique_names(table), table.stages, zip(*live, strict=True), strict=True
         )
     ]
-    whole = {
+    total = {
         **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),
         "parameters": table.parameters,
     }  # fmt: skip
     if mechanism.abilities.decode:
-        whole["state_entries"] = table.state_entries
-    return [*rows, Row("", TOTAL, whole)]
+        total["state_entries"] = table.state_entries
+    return [*rows, Row("", TOTAL, total)]
 
 
 def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
@@ -110,10 +114,8 @@ def _operations(cost: Cost) -> dict[str, Number]:
 
 
 def _unique_names(table: CostTable) -> list[tuple[str, str]]:
-    """Return part and name of each stage; a name that occurs again becomes ``name (2)``.
-
-    ``total`` is taken from the start.
-    """
+    """Return part and name of each stage; a name that occurs again becomes ``name (2)``."""
+    # a stage called total is ``total (2)``
     uses: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
@@ -136,14 +138,15 @@ def symbols_of(workload: Workload) -> dict[str, str]:
     return {**SYMBOLS, **fields}
 
 
-Writer = Callable[[Mechanism, Workload, str], list[Row]]
+#: :func:`executed_rows` or :func:`defined_rows`.
+RowsOf = Callable[[Mechanism, Workload, str], list[Row]]
 
 
 @cache
-def _symbolic_rows(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
-    """Return the rows of a symbolic workload; none if a mechanism needs plain sizes."""
+def _symbolic_rows(rows_of: RowsOf, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
+    """Return the rows of a symbolic workload; none if the mechanism cannot count with symbols."""
     try:
-        return write(mechanism, sizes, scope)
+        return rows_of(mechanism, sizes, scope)
     except (AttnprofError, TypeError, ViewError):  # TypeError: a comparison of symbols
         return []
 
@@ -161,7 +164,7 @@ class CostQuery:
 
     @property
     def in_symbols(self) -> bool:
-        """Return whether closed forms are shown in any way."""
+        """Return whether closed forms are shown, as text or in LaTeX."""
         return self.closed_forms or self.latex
 
     def texts(self, form: Any) -> dict[str, Any]:
@@ -187,9 +190,8 @@ def cost_records(
             mechanism, workload, scope, query,
         )  # fmt: skip
         if query.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
-            # the total operations of the definition
-            whole = replace(query, quantities=[q for q in query.quantities if q == "operations"])
-            records += _formula_records(defined_rows, mechanism, workload, scope, whole, first=-1)
+            total = replace(query, quantities=[q for q in query.quantities if q == "operations"])
+            records += _formula_records(defined_rows, mechanism, workload, scope, total, first=-1)
     if "published" in query.kinds:
         forms = applicable(mechanism, workload, scope)
         records += [_published_record(form, mechanism, workload, scope, query) for form in forms]
@@ -197,7 +199,7 @@ def cost_records(
 
 
 def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]:
-    """Return the printed forms for this request: one sequence, same scope, phase and mask."""
+    """Return the printed formulas that hold for a request: of one sequence, scope, phase, mask."""
     if w.batch_size != 1 or w.kv_seq_len is not None or w.kv_heads != w.num_heads:
         return []
     return [
@@ -209,25 +211,25 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
 
 
 def _formula_records(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, query: CostQuery,
+    rows_of: RowsOf, mechanism: Mechanism, workload: Workload, scope: str, query: CostQuery,
     first: int = 0,
 ) -> list[CostRecord]:  # fmt: skip
-    """Return the counted records, with closed forms if the mechanism has any.
+    """Return the records of rows from the ``first`` on, with closed forms where there are any.
 
-    In symbols a mechanism that switches has the stages of both branches, one of which counts zero,
-    so their counts are added. Peaks cannot be added, and have no form then. A form that has another
-    value at the request's sizes than the count in numbers is none.
+    A mechanism with two branches runs one of them at the request's sizes, and in symbols both, one
+    of which counts 0. Then stages of one name are added; their peaks cannot be, and have no form.
+    A form with another value at the request's sizes than the count in numbers is left out.
     """
-    rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
+    rows, forms = rows_of(mechanism, workload, scope)[first:], list[Row]()
     if query.in_symbols:
-        forms = _symbolic_rows(write, mechanism, symbolic(workload), scope)[first:]
-    plain, general = (Counter(row.base for row in side) for side in (rows, forms))
+        forms = _symbolic_rows(rows_of, mechanism, symbolic(workload), scope)[first:]
+    count, form_count = (Counter(row.base for row in side) for side in (rows, forms))
     forms_by_key: dict[tuple[str, str, str], Any] = {}
     for row in forms:
         for name, value in row.values.items():
-            if row.place or plain[row.base] == general[row.base]:
+            if row.place or count[row.base] == form_count[row.base]:
                 forms_by_key[*row.key, name] = value
-            elif plain[row.base] == 1 and name not in MEMORY:
+            elif count[row.base] == 1 and name not in MEMORY:
                 forms_by_key[*row.base, name] = forms_by_key.get((*row.base, name), 0) + value
     sizes = {name: getattr(workload, field) for name, field in symbols_of(workload).items()}
 
@@ -236,11 +238,11 @@ def _formula_records(
         holds = expression is not None and evaluate(expression, sizes) == row.values[name]
         return expression if holds else None
 
-    who = identity(mechanism, workload, scope)
+    request = identity(mechanism, workload, scope)
     return [
         CostRecord(
-            **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
-            value=value, convention="flops" if write is executed_rows else "operations",
+            **request, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
+            value=value, convention="flops" if rows_of is executed_rows else "operations",
             **query.texts(form(row, name)),
         )
         for row in rows
@@ -272,30 +274,29 @@ def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, 
 
 
 # -- side by side ----------------------------------------------------------------------
-#: Quantities in which the lowest mechanism wins.
+#: Columns of ``compare``, in each of which the lowest mechanism wins.
 CONTESTED = (
     "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
 )  # fmt: skip
-
-#: All quantities in which the lowest wins, also the bytes of a step, which are shown on request.
+#: Columns with a winner, the bytes of a decoding step among them, which are shown on request.
 LOWEST_WINS = (*CONTESTED, STEP_BYTES)
-#: All quantities that can be shown; nobody wins in the products a byte of a step.
+#: All columns; a step's FLOPs of products for each byte have no winner.
 POSSIBLE = (*LOWEST_WINS, "step_intensity")
 
 
 def compare_records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
 ) -> list[CompareRecord]:
-    """Return a record a mechanism and workload; ``wins`` names its quantities with the least value.
+    """Return a record a mechanism and workload; ``wins`` names the quantities it is lowest in.
 
-    Equal least values win together, unless all are equal. A mechanism that refuses the workload is
-    a record with the reason. Raises :class:`RequestError` if all refuse.
+    Mechanisms with the same lowest value all win, unless all mechanisms have it. One that refuses
+    the workload has a record with the reason. Raises :class:`RequestError` if all refuse.
     """
     totals: list[CompareRecord] = []
     for workload in workloads:
         records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
         values = {name: {getattr(x, name) for x in records} - {None} for name in LOWEST_WINS}
-        lowest = {name: min(some) for name, some in values.items() if len(some) > 1}
+        lowest = {name: min(numbers) for name, numbers in values.items() if len(numbers) > 1}
         for record in records:
             won = [name for name, least in lowest.items() if getattr(record, name) == least]
             totals.append(replace(record, wins=",".join(won)))
@@ -305,17 +306,17 @@ def compare_records(
 
 
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
-    who: dict[str, Any] = identity(mechanism, workload, scope)
+    request = identity(mechanism, workload, scope)
     try:
         table = mechanism.cost(workload, scope)
         parameters = mechanism.parameters(workload, scope)
     except RequestError as refusal:
-        return CompareRecord(**who, skipped=str(refusal))
+        return CompareRecord(**request, skipped=str(refusal))
     total, decodes = table.total, mechanism.abilities.decode
     decoding = workload.phase == "decode"
     moved = step_bytes(mechanism, workload, scope) if decoding else None
     return CompareRecord(
-        **who, flops=total.flops, matmul_flops=total.matmul_flops,
+        **request, flops=total.flops, matmul_flops=total.matmul_flops,
         operations=defined_total(mechanism, workload, scope), bytes_moved=total.bytes_moved,
         peak_bytes=table.peak(), parameters=parameters,
         state_bytes=state_bytes(mechanism, workload, table.state_entries) if decodes else None,

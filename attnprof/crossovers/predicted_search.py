@@ -1,7 +1,8 @@
-"""Crossings of two predicted times: tried at powers of two, then brackets are halved.
+"""Find crossings of two predicted times: predict at 16, 32, 64, … tokens, then halve brackets.
 
-Before a jump of one time, which results outgrowing the allocator's blocks cause, further lengths
-are tried: the jump may undo a crossing.
+A time jumps where a result outgrows what the allocator keeps: from there on each call takes new
+memory. A may become faster at 1,500 tokens and slower again at 1,900, by a jump of its time; at
+1,024 and 2,048 tokens B is faster. So lengths just below a jump are tried as well.
 """
 
 import time
@@ -15,24 +16,25 @@ from attnprof.device.prediction import REACH
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.statistics import TimeCrossing
 
-#: Seconds of a call, and of listing its operations, after which no longer length is predicted.
-LONGEST_CALL_S, SLOW_S = 60.0, 2.0
-#: Listing operations grows with the length if twice as many tokens take so many times as long.
-GROWN = 1.5
+#: Seconds of a predicted call beyond which longer lengths are not tried.
+LONGEST_CALL_S = 60.0
+#: Seconds to predict at a length, and growth since half the length: beyond both it ends, too.
+SLOW_S, SLOWER = 2.0, 1.5
 LONGEST = 2**20
-#: A ratio whose logarithm is smaller tells no order, unless there would be no crossing.
+#: Times that differ by less than 3 % tell no order, unless there would be no crossing.
 TIE = 0.03
-#: A predicted crossing is bisected until its bracket is this narrow.
-FINE = 1.02
+#: Ratio of a bracket's ends at which it is not halved further.
+NARROW = 1.02
 
 
 @dataclass(kw_only=True)
 class PredictedSearch(OrderSearch):
     """Both predicted times at powers of two, and the crossings between them.
 
-    Values from ``shortest`` to ``longest`` are tried, each moved by ``usual`` to one that is in
-    use. ``text`` is a value with its unit, for messages, ``spread`` the standard deviation of a
-    predicted ratio's logarithm.
+    The values are lengths, or those of another axis, such as widths. ``usual`` moves a power of
+    two, ``runnable`` the middle of a bracket, to the next value that both sides take, or None.
+    ``text`` gives a value its unit, for messages. ``spread`` is the standard deviation of the
+    logarithm of a predicted ratio.
     """
 
     refusals: tuple[type[AttnprofError], ...] = (AttnprofError,)
@@ -43,7 +45,7 @@ class PredictedSearch(OrderSearch):
     usual: Callable[[int], int | None] = lambda length: length
     text: Callable[[int], str] = "{:,} tokens".format
     time_crossings: list[TimeCrossing] = field(default_factory=list)
-    #: the sign below the first crossing, and the one above the last
+    #: the order below the first crossing, and the one above the last
     outer: tuple[int, int] = (0, 0)
 
     def order(self, a: float, b: float) -> int:
@@ -51,7 +53,7 @@ class PredictedSearch(OrderSearch):
         return 1 if log(a / b) > 0 else -1
 
     def run(self) -> None:
-        """Look at all lengths and find the crossings; raise the first refusal if none runs."""
+        """Set ``time_crossings`` and ``outer``; raise the first refusal if both run nowhere."""
         self.try_all(self._grid())
         if not self.costs:
             raise self.first_refusal or CannotRunError("both run nowhere")
@@ -66,28 +68,28 @@ class PredictedSearch(OrderSearch):
 
     def _grid(self) -> Iterator[int]:
         """Yield lengths, each twice the one before, until calls or predictions take too long."""
-        place, before = self.shortest, 0.0
-        while place <= self.longest and (length := self.usual(place)) is not None:
+        power, spent_before = self.shortest, 0.0
+        while power <= self.longest and (length := self.usual(power)) is not None:
             start = time.process_time()
             yield length
             spent = time.process_time() - start
             if length in self.costs:
-                slow = spent > SLOW_S and spent > GROWN * before > 0
+                slow = spent > SLOW_S and spent > SLOWER * spent_before > 0
                 if slow or max(self.costs[length]) > LONGEST_CALL_S:
                     self.end = f"at {self.text(length)} that took too long already"
                     return
-                before = spent
+                spent_before = spent
             elif self.costs:
                 self.end = str(self.refused[length])
                 return
-            place = 2 * max(length, place)
+            power = 2 * max(length, power)
 
     def _look_before_jump(self, before: int, low: int, high: int) -> None:
-        """Look for a change of order that a jump of one time, before a third length, undoes.
+        """Try lengths between two for a change of order that a jump of one time undoes.
 
-        A result that grows beyond what the allocator keeps costs new memory at each call. Where the
-        ratio, as it changed up to ``low``, should have another sign at ``high``, lengths closer and
-        closer below the jump are tried until one has it.
+        The change of the ratio from ``before`` to ``low`` is continued to ``high``. If that gives
+        another order than ``high`` has, lengths closer and closer below the jump are tried until
+        one has the expected order.
         """
         growth = self.ratio(low) - self.ratio(before)
         expected = self.ratio(low) + growth * log(high / low) / log(low / before)
@@ -106,32 +108,35 @@ class PredictedSearch(OrderSearch):
         return log(a / b)
 
     def _between(self, low: int, high: int) -> Iterator[int]:
-        middle = self.runnable(round(sqrt(low * high))) if high / low > FINE else None
+        middle = self.runnable(round(sqrt(low * high))) if high / low > NARROW else None
         if middle is not None and low < middle < high:
             yield middle
 
     def _crossing(self, low: int, high: int) -> TimeCrossing:
         low, high = self.halve(low, high, self._between)
         at = _zero((low, self.ratio(low)), (high, self.ratio(high)))
-        return TimeCrossing(at, self._certain_from(at, -1), self._certain_from(at, 1))
+        return TimeCrossing(at, self._interval_end(at, -1), self._interval_end(at, 1))
 
-    def _certain_from(self, at: float, side: int) -> float | None:
-        """Return the length from which on the order is certain on one side of a crossing, or None.
+    def _interval_end(self, at: float, side: int) -> float | None:
+        """Return an end of the 95 % interval of a crossing: the upper one for ``side`` 1, else -1.
 
-        From there on the ratio differs from one by more than the prediction's usual error.
+        There the ratio differs from one by 1.96 standard deviations. None if it does so nowhere.
         """
         reach = REACH * self.spread
-        before = (at, 0.0)
+        before = (at, -reach)
         lengths = sorted(self.costs, reverse=side < 0)
         for length in (n for n in lengths if side * (n - at) > 0):
-            value = abs(self.ratio(length))
-            if value >= reach:
-                return _zero((before[0], before[1] - reach), (length, value - reach))
-            before = (length, value)
+            point = (length, abs(self.ratio(length)) - reach)
+            if point[1] >= 0:
+                return _zero(before, point)
+            before = point
         return None
 
 
 def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the length at which a line through two points is zero, over logarithms."""
+    """Return the length at which the line through two points (length, value) is zero.
+
+    The line is straight over the logarithm of the length.
+    """
     (x, y), (u, v) = one, other
     return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

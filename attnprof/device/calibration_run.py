@@ -1,10 +1,10 @@
 """Calibrate this device: time products, copies and single operations, then check predictions.
 
-A calibration has to last a minute or two, on machines that other programs use now and then. So all
-places of all tables are timed in short readings, in passes minutes apart, each next to a reference
-operation that shows how fast the processor is at that moment (:mod:`.steady_times`); places whose
-readings were all disturbed are timed again. Entry points: :func:`calibrate` makes a calibration,
-:func:`machine_speed` compares the machine's speed with it later.
+A calibration has to last minutes, on machines that other programs use now and then. So each
+operation is timed at each *place* of its table (the sizes of one call) in short readings, in passes
+minutes apart, next to a reference operation that shows how fast the processor is at that moment
+(:mod:`.steady_times`); places whose readings were all disturbed are timed again. Entry points:
+:func:`calibrate` makes a calibration, :func:`machine_speed` reads the machine's speed later.
 """
 
 import time
@@ -47,8 +47,9 @@ from attnprof.measure.environment import conditions_now, device_name
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.processes.progress import tell
 
-#: Rows of the square products that are timed for a ceiling; bytes of the copy, beyond every cache.
+#: Rows of the square products that are timed for a ceiling.
 PRODUCTS, GPU_PRODUCTS = (256, 512, 1024, 2048), (2048, 4096, 8192)
+#: Bytes of the copy that is timed for a ceiling: more than any cache holds.
 COPY_BYTES = 1 << 28
 
 
@@ -71,7 +72,7 @@ def measure_ceilings(device: str, dtypes: Sequence[str], seconds: float, clock: 
 
 
 def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> float:
-    """Return the FLOP/s of the fastest square product; 0 if the device cannot multiply a format."""
+    """Return the FLOP/s of the fastest square product; 0 if the device has none in the format."""
     best = 0.0
     for size in GPU_PRODUCTS if device.startswith("cuda") else PRODUCTS:
         a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
@@ -81,14 +82,14 @@ def _product_rate(device: str, dtype: str, clock: Clock, budget: Budget) -> floa
             return 0.0
         fastest_s = min(product.wall_s for product in times)
         best = max(best, 2 * size**3 / fastest_s)
-        if 8 * fastest_s > budget.max_time_s:  # the next one, twice the size, takes longer
+        if 8 * fastest_s > budget.max_time_s:  # a product of twice the rows takes 8 times as long
             break
     return best
 
 
-#: How many times as long as a place of a table a ceiling (product or copy) is timed.
-CEILING_PER_PLACE = 90
-#: Least seconds per ceiling (``--seconds``) at which tables have their largest sizes.
+#: Places that are timed in the time of one ceiling, ``--seconds``.
+PLACES_PER_CEILING = 90
+#: Least ``--seconds`` at which tables have their largest sizes.
 FULL_TABLES_S = 0.5
 #: The most seconds of a product in a table, at the ceiling's rate: some formats are slow.
 MAX_PRODUCT_S = 0.01
@@ -98,19 +99,17 @@ PASSES = 2
 REPEAT_LIMIT = 120
 #: Parts of a pass. Each has a third of the places, and all benchmarks with ``repeat_in_pass``.
 PARTS = 3
-#: Places of a table whose work is in one range of this factor follow the processor's speed alike.
+#: Places of a table follow the processor's speed alike if their work differs by less than this.
 KIND_FACTOR = 16.0
-#: Timed calls of the reference operation before and after each reading; untimed calls that bring
-#: its code back into the cache; least seconds of a reading, since a coarse clock may say 0.
-REFERENCE_CALLS, WARMUP_CALLS, LEAST_S = 30, 10, 1e-9
+#: Calls of the reference operation in a reading, and untimed ones before it, for the caches.
+REFERENCE_CALLS, WARMUP_CALLS = 30, 10
+#: Least seconds of a reading, since a coarse clock may say 0.
+LEAST_S = 1e-9
 #: Readings of the reference operation before and after a run of a checked layer.
 READINGS = 12
-#: How many times as long as asked readings of a busy machine may take; least readings.
-PATIENCE, LEAST = 3.0, 4
-#: Rows and columns of the product that is the reference operation of several threads.
-REFERENCE_ROWS = 64
-#: Seconds of multiplying that show which share of the processors other programs leave; the least
-#: share at which a calibration makes sense.
+#: Limit of :func:`machine_speed`, in multiples of its ``seconds``; the least readings it makes.
+PATIENCE, LEAST_READINGS = 3.0, 4
+#: Seconds for which :func:`processor_share` multiplies; the least share for a calibration.
 SHARE_S, LEAST_SHARE = 0.3, 0.6
 
 
@@ -198,11 +197,11 @@ def _clock(device: str, *, host: bool = False) -> Clock:
     return Clock(now_ns=time.thread_time_ns) if torch.get_num_threads() == 1 else Clock()
 
 
-def processor_share(seconds: float = SHARE_S) -> float:
+def processor_share() -> float:
     """Return the share of the processors that this process gets while all its threads multiply."""
     a = torch.ones(512, 512)
     a @ a  # the first product starts the threads
-    return _share_of(lambda: a @ a, seconds)
+    return _share_of(lambda: a @ a, SHARE_S)
 
 
 def _share_of(call: Call, seconds: float) -> float:
@@ -213,18 +212,19 @@ def _share_of(call: Call, seconds: float) -> float:
 
 
 def machine_speed(seconds: float, bundles: int) -> tuple[float, float, float]:
-    """Return the reference operation's seconds now, how they vary, and the share of processors.
+    """Return the lower quartile of the reference's seconds, the upper over it, and the share.
 
-    The ``bundles`` readings of the reference are spread over ``seconds`` of measuring the share:
-    neighbours of a virtual machine's processor come and go within tenths of a second, and readings
-    of one moment would tell one of two speeds by chance. Their lower quartile is returned, since a
-    calibration keeps times of an undisturbed processor, too, and the upper over the lower one.
+    The share is that of the processors which this process gets. ``bundles`` readings are spread
+    over ``seconds``, since other users of a virtual processor come and go within tenths of a
+    second. The lower quartile is taken as the time on an undisturbed processor.
     """
     clock, reference, a = _clock("cpu"), reference_operation("cpu"), torch.ones(512, 512)
     a @ a
     readings, shares = list[float](), list[float]()
     until = time.perf_counter() + PATIENCE * seconds
-    while len(readings) < bundles and (time.perf_counter() < until or len(readings) < LEAST):
+    for done in range(bundles):
+        if done >= LEAST_READINGS and time.perf_counter() >= until:
+            break
         shares.append(_share_of(lambda: a @ a, seconds / bundles))
         readings.append(_reference_s(clock, reference))
     lower_s, _, upper_s = quantiles(readings)
@@ -233,7 +233,7 @@ def machine_speed(seconds: float, bundles: int) -> tuple[float, float, float]:
 
 @dataclass
 class _Bench:
-    """A run of all benchmarks of a number format, ``seconds / CEILING_PER_PLACE`` for each place.
+    """A run of all benchmarks of a number format, ``seconds / PLACES_PER_CEILING`` for each place.
 
     On a CPU the ``reference`` operation is timed around each reading. On a GPU it is None: no other
     program is assumed to use it, and all readings count as made at one speed. ``flops_per_s``: the
@@ -304,9 +304,9 @@ class _Bench:
     def _readings_at(self, benchmark: Benchmark, place: Sizes) -> list[TimeReading]:
         """Return five readings, each over many calls, with the reference timed in between."""
         calls, clock = [benchmark.make(*place)], self.new_clock(benchmark)
-        place_s = self.seconds / CEILING_PER_PLACE
+        place_s = self.seconds / PLACES_PER_CEILING
         with torch.no_grad():  # benchmarks of autograd enable it themselves
-            results: list[object] = [calls[0]()]  # two results take turns: both get memory here
+            results: list[object] = [calls[0]()]  # kept while the next is made: two have memory
             call_s = max(1e-7, _seconds_of(clock, calls[0]))
             # operands of a long call are larger than caches: it needs no copies
             copies = min(benchmark.copies, int(place_s / call_s)) - 1
@@ -348,7 +348,7 @@ def _seconds_of(clock: Clock, call: Call, times: int = 1) -> float:
 
 
 def _kind(place: tuple[str, Sizes]) -> tuple[str, int]:
-    """Return the group of places that follow the processor's speed alike: table, size of work."""
+    """Return the group of a place: places of a group follow the processor's speed alike."""
     name, sizes = place
     return name, floor(log(prod(sizes[:4])) / log(KIND_FACTOR))
 
@@ -367,7 +367,7 @@ def reference_operation(device: str) -> Call:
     kernels take up to twice as long while large products take as long as before.
     """
     if torch.get_num_threads() > 1:
-        square = torch.ones(REFERENCE_ROWS, REFERENCE_ROWS, device=device)
+        square = torch.ones(64, 64, device=device)
         return lambda: square @ square
     x = torch.ones(64, device=device)
     return lambda: x * 1.5
@@ -378,10 +378,10 @@ FAULT_SHAPE = (4096, 4096)
 
 
 def _fault_s(clock: Clock, seconds: float) -> float:
-    """Return the seconds per byte that new memory costs: page faults, and giving it back.
+    """Return the seconds that a byte of new memory costs: its page faults, and giving it back.
 
-    It is the median over five operations of the difference between results in new memory and in
-    memory that the process has kept. Results are dropped at once, as a layer drops most of its own.
+    It is the median over five operations of the seconds that a result in new memory takes longer
+    than one in kept memory. Results are dropped at once, as a layer drops most of its own.
     """
     budget = Budget(samples=5, min_time_s=seconds / 8, max_time_s=seconds / 4, warmup_s=0.0)
     x = torch.ones(FAULT_SHAPE)

@@ -44,9 +44,9 @@ LAYOUTS = (PLAIN, PLAIN, SECOND_TRANSPOSED, FIRST_TRANSPOSED)
 class ProductLimits:
     """Number and largest sizes of the products to measure on a kind of device.
 
-    ``entries``: of a tensor. ``work``: multiplications of a product. In percent: ``long_sums``,
-    products with far longer sums than rows and columns; ``many``, batches of very many small
-    products; ``as_batches``, single products that are computed as a batch of one.
+    ``entries``: of a tensor with its batch. ``work``: multiplications of a batch. In percent:
+    ``long_sums``, products with far longer sums than rows and columns; ``many``, batches of very
+    many small products; ``as_batches``, single products that are computed as a batch of one.
     """
 
     count: int

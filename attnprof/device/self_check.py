@@ -4,16 +4,18 @@ A calibration times single operations only. Its last step draws layers at random
 times it in a process of its own as ``profile --isolate`` does, since the calibrating process has
 kept memory and pays fewer page faults. Entry point: :func:`check_layers`.
 
-The residual of a layer is the logarithm of measured over predicted seconds. The median residual of
-a phase is its bias, by which later predictions are corrected. It is about the processor as it was
-calibrated: neighbours of a virtual machine slow a processor by half for tenths of a second, so runs
-between two looks at an undisturbed processor count, and layers without one are timed again. Layers
-differ by far more than runs of one layer do, so more layers tell a bias better than more runs: the
-median of 13 was up to 0.1 off on three processors, always to one side, as the layers were the same.
-The score of a layer is how far the median of its first run, as ``profile`` tells it, lies from the
-bias that the phase's other layers have. With 60 layers the third largest score bounds that of the
-next layer in 58 of 61 cases, whatever the distribution: split conformal prediction, with each layer
-held out in turn.
+The *residual* of a layer is the logarithm of measured over predicted seconds; the median residual
+of a phase is its *bias*, by which later predictions are corrected. Layers differ by far more than
+runs of one layer do: the median of 13 layers was off by up to 0.1 on three processors.
+
+The bias is that of an undisturbed processor, as a calibration has its times. Other users of a
+virtual machine's processor slow it by half for tenths of a second. So a run counts if the reference
+operation takes its usual time before and after it, and layers without such a run are timed again.
+
+The *score* of a layer is how far the median of its first run, as ``profile`` tells it, lies from
+the bias of the phase's other layers. With 60 layers the third largest score bounds that of the next
+layer in 58 of 61 cases, whatever the distribution: split conformal prediction, with each layer held
+out in turn.
 """
 
 import time
@@ -35,10 +37,12 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.processes.progress import tell
 
-#: Layers of each phase: 60 in all, so that the worst may lie beyond the bound; most points drawn.
+#: Layers of each phase, 60 in all; the most points that are drawn to find them.
 LAYERS, MAX_POINTS = 20, 600
-#: Range of a layer's predicted seconds; the most processor seconds to list its operations.
-SHORTEST_S, LONGEST_S, SEEN_S = 5e-5, 0.15, 0.5
+#: Range of a layer's predicted seconds.
+SHORTEST_S, LONGEST_S = 5e-5, 0.15
+#: The most processor seconds to list a layer's operations.
+LISTING_S = 0.5
 #: Range of lengths; numbers of heads; head widths.
 LENGTHS, HEADS, WIDTHS = (32, 4096), (1, 2, 3, 4, 6, 8, 12), (16, 24, 32, 40, 48, 64, 80, 96, 128)
 PHASES = ("forward", "train", "decode")
@@ -67,7 +71,7 @@ def drawn_points(dtype: str, device: str, seed: int = 0) -> Iterator[PointReques
 
 @dataclass
 class _TimedLayer:
-    """A point, its predicted seconds, and what its runs took."""
+    """A point and its seconds: predicted, the first run's median, and measured if undisturbed."""
 
     request: PointRequest
     predicted_s: float
@@ -78,8 +82,8 @@ class _TimedLayer:
     def add_run(self, measure: Measure, is_undisturbed: Callable[[], bool]) -> None:
         """Time the point once more.
 
-        A run between two looks at an undisturbed processor tells its median, as ``profile`` does.
-        Until there is one, the fastest quarter of the calls of all runs is what disturbs least.
+        ``measured_s`` is the median of an undisturbed run. Until there is one, it is the least
+        lower quartile of all runs.
         """
         before = is_undisturbed()
         seconds = sorted(measure(self.request))
@@ -118,7 +122,7 @@ def check_layers(
         with suppress(AttnprofError), refusing(request):  # sizes that the mechanism refuses
             if fit(request)[0]:
                 continue
-            layer = _TimedLayer(request, predict(request, SEEN_S))
+            layer = _TimedLayer(request, predict(request, LISTING_S))
             if SHORTEST_S < layer.predicted_s < LONGEST_S:
                 tell("holding predictions against layers", len(layers), LAYERS * len(PHASES))
                 layer.add_run(measure, is_undisturbed)

@@ -1,4 +1,7 @@
-"""Measure many points in order, here or apart in a process whose death becomes a row."""
+"""Measure points in order, each here or in a process of its own, whose death becomes a row.
+
+A point is a mechanism at a workload. Entry points: :func:`plan_points`, :func:`measure_points`.
+"""
 
 import atexit
 import json
@@ -41,7 +44,7 @@ from attnprof.workload import DTYPES, Workload
 
 
 def resolve_device(device: str) -> str:
-    """Return ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as the name of a device that exists.
+    """Return the name of an existing device, for ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
 
     Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
     """
@@ -69,8 +72,8 @@ def plan_points(
 ) -> list[PointRequest]:  # fmt: skip
     """Return one request for each mechanism, by the name that was typed, at each workload.
 
-    ``more`` are other fields of :class:`PointRequest`. Raises :class:`RequestError` for number
-    formats of no tensor, :class:`CannotRunError` for a device that is not here.
+    ``more`` are other fields of :class:`PointRequest`. Raises :class:`RequestError` for a number
+    format that no tensor has, :class:`CannotRunError` for a device that is not here.
     """
     wrong = next((w.dtype for w in workloads if w.dtype not in DTYPES), None)
     if wrong:
@@ -86,17 +89,16 @@ def plan_points(
 def measure_points(requests: Sequence[PointRequest], *, isolate: bool | None = None) -> Report:
     """Measure points in order; each becomes a record with numbers or a ``skipped`` reason.
 
-    ``isolate`` True runs every point in a process of its own, False none, None those that may
-    run out of memory. A mechanism's refusal is one row; if every point is refused, an error with
-    all reasons is raised.
+    ``isolate`` True runs every point in a process of its own, False none, None those that may run
+    out of memory. Raises an error with all reasons if every point is refused.
     """
     records: list[ProfileRecord] = []
     refusals: list[AttnprofError] = []
     for done, request in enumerate(requests):
         tell(f"measuring {request.title}", done, len(requests))
         try:
-            reason, risky = fit(request)
-            apart = isolate if isolate is not None else risky and request.device == "cpu"
+            reason, is_risky = fit(request)
+            apart = isolate if isolate is not None else is_risky and request.device == "cpu"
             records.append((measure_apart if apart and not reason else tried_point)(request))
         except (RequestError, CannotRunError) as error:
             refusals.append(error)
@@ -125,7 +127,7 @@ def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
 
 
 def answer(records: Sequence[ProfileRecord]) -> str:
-    """Return who is fastest against the first mechanism, at the longest length most ran at."""
+    """Return the fastest mechanism against the first, at the longest length that most ran at."""
     groups: dict[Any, list[tuple[str, ProfileRecord]]] = defaultdict(list)
     conditions = varying(records)
     for name, record in zip(names_of(records), records, strict=True):
@@ -172,10 +174,10 @@ def _comparison(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     return f"{sentence}; fastest of {len(group)}: {' or '.join(fastest)}"
 
 
-#: Seconds for imports, building and counting; more for compiling; and how many times the budget a
-#: child may take before it counts as stuck.
+#: Seconds that a child may take to import, build and count, more to compile, and to measure, in
+#: multiples of its budget.
 SETUP_S, COMPILING_S, PATIENCE = 120.0, 480.0, 20.0
-#: By key, the reference that a module's check compared with, so that no process checks it again.
+#: What each checked module was compared with, by :func:`check_key`: it is checked only once.
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _POOL = Pool("attnprof.measure.batch")
 atexit.register(_POOL.stop)
@@ -192,7 +194,7 @@ def measure_apart(
     request: PointRequest, limit_s: float | None = None, memory_limit: int | None = None, *,
     try_all: bool = True,
 ) -> ProfileRecord:  # fmt: skip
-    """Return the point's record from a child process, whose death is a ``skipped`` reason.
+    """Return the record of a point from a child process, whose death is a ``skipped`` reason.
 
     The child may map ``memory_limit`` bytes of data and run for ``limit_s`` seconds. Without
     ``try_all`` a point that does not fit by the closed form is skipped. No user code runs here.
@@ -202,14 +204,14 @@ def measure_apart(
         limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
-    unchecked = replace(
+    child_request = replace(
         request, check=request.check and key not in _CHECKED,
         threads=request.threads or torch.get_num_threads(),  # as a point that is measured here
     )  # fmt: skip
     result: dict[str, Any] = {}
     with temporary_folder() as folder:
         file = folder / "answer.json"
-        order = {"do": "measure", "request": unchecked.to_dict(), "memory_limit": memory_limit,
+        order = {"do": "measure", "request": child_request.to_dict(), "memory_limit": memory_limit,
                  "try_all": try_all, "answer": str(file)}  # fmt: skip
         try:
             ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
@@ -217,7 +219,7 @@ def measure_apart(
             _POOL.stop()
             vanished = "the process that measured it vanished: the process that kept it was ended"
             return blank(request, f"{vanished}, too")
-        with suppress(OSError, ValueError):  # it came as far as it came
+        with suppress(OSError, ValueError):  # a child that was killed may have written half of it
             result = json.loads(file.read_text(encoding="utf-8"))
     if ended.timed_out:
         return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
@@ -242,7 +244,7 @@ def _cause_of_death(ended: Ended, need: str) -> str:
 
 
 def preload(order: Mapping[str, Any]) -> None:
-    """Import, in the pool's server, what an order needs and every mechanism's costs."""
+    """Import what an order needs before its process is forked; without one what all need."""
     if not order:
         registry.names()
         for name in PRELOAD:
@@ -252,7 +254,7 @@ def preload(order: Mapping[str, Any]) -> None:
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
-    """Measure a request in a process of the pool; write its need of memory and record to a file."""
+    """Measure in a process of the pool; write record, reason or need of memory to a file."""
     limit, request = order["memory_limit"], PointRequest.from_dict(order["request"])
 
     def write(**result: Any) -> None:

@@ -13,11 +13,11 @@ from attnprof.measure.subject import Subject, parts
 
 @dataclass(frozen=True)
 class Peak:
-    """``bytes`` at the peak; ``workspace`` of it inside a kernel, which ``kernel`` names.
+    """The peak of a call: ``bytes``, of which a ``kernel`` takes ``workspace`` inside itself.
 
-    ``without_workspace`` is the peak that remains when such kernels' own memory is left out.
-    On CUDA ``reserved`` is what the caching allocator took from the device meanwhile, over what
-    it had; ``libraries`` what cuBLAS holds for itself since its first product, no part of the peak.
+    ``without_workspace`` is the peak of the other memory. On CUDA ``reserved`` are the bytes that
+    the caching allocator took from the device during the call, ``libraries`` those that cuBLAS
+    keeps for itself since its first product, which are no part of the peak.
     """
 
     bytes: int
@@ -39,21 +39,21 @@ class Event:
     size: int = 0
 
 
-#: Kernels that allocate inside themselves what no tensor of the program shows: fused attention,
+#: Operations that allocate inside themselves what no tensor of the program shows: fused attention,
 #: and products, whose library takes scratch and copies operands for some formats on some
 #: processors (oneDNN's bfloat16 with AVX-512).
-KERNELS = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+FUSED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
-#: Marks the measured call in the profiler's events.
+#: The name of the measured call among the profiler's events.
 MARK = "attnprof.measured"
-#: What the CUDA runtime calls a launch.
+#: Names of a launch in the CUDA runtime.
 LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 
 
 def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
-    """Return the peak of one call on a device, after a call that warms up its libraries.
+    """Return the peak of one call on a device, after another call that warms up its libraries.
 
-    It counts from before ``prepare``: a backward pass holds what its forward pass saved.
+    It is over the memory before ``prepare``: a backward pass holds what its forward pass saved.
     """
     subject.prepare()
     subject.call()
@@ -80,10 +80,10 @@ def _cuda_peak(subject: Subject, torch: Any) -> Peak:
     kind = "requested_bytes" if requested else "allocated_bytes"
     peak = int(after[f"{kind}.all.peak"] - before[f"{kind}.all.current"])
     reserved = after["reserved_bytes.all.peak"] - before["reserved_bytes.all.current"]
-    libraries = None  # what giving cuBLAS's workspaces back frees; the next product takes them
+    libraries = None
     if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):  # noqa: SLF001 - no public way
         allocated = _allocated(torch)
-        clear()
+        clear()  # the next product takes them again
         libraries = allocated - _allocated(torch)
     return Peak(
         peak, without_workspace=peak, source=f"CUDA allocator, {kind}",
@@ -108,7 +108,7 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
-    """Return a call's allocations and operations in order; with a device, also its launches."""
+    """Return the events of a call in order: allocations and operations; on a GPU its launches."""
 
     def run() -> object:
         subject.prepare()
@@ -146,25 +146,25 @@ def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
 
 
 def peak_of(events: Sequence[Event]) -> Peak:
-    """Return the peak of live bytes within the marked call (or all), and a kernel's share of it."""
+    """Return the peak of the call named :data:`MARK`, or of all events, and a kernel's share."""
     start = next((e.start for e in events if e.name == MARK), 0)
-    running = scratch_bytes = plain_best = 0
-    best, inner, kernel = 0, 0, ""
-    for event, scratch, name in _mark_scratch(events):
-        if event.start >= start and best == 0:  # what the call finds alive is held by it too
-            best = plain_best = running
-        running += event.size
-        scratch_bytes += event.size if scratch else 0
+    live = scratch = without_scratch = 0
+    peak, peak_scratch, kernel = 0, 0, ""
+    for event, is_scratch, name in _mark_scratch(events):
+        if event.start >= start and peak == 0:  # the call holds what was alive when it began
+            peak = without_scratch = live
+        live += event.size
+        scratch += event.size if is_scratch else 0
         if event.start < start:
             continue
-        plain_best = max(plain_best, running - scratch_bytes)
-        if running > best:
-            best, inner, kernel = running, scratch_bytes, name if scratch_bytes else ""
-    return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
+        without_scratch = max(without_scratch, live - scratch)
+        if live > peak:
+            peak, peak_scratch, kernel = live, scratch, name if scratch else ""
+    return Peak(peak, kernel, peak_scratch, without_scratch, "torch profiler, CPU allocator")
 
 
 def _mark_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
-    """Yield each memory event, whether a kernel also frees it (scratch), and its kernel."""
+    """Yield each memory event, whether one kernel takes and frees it (scratch), and its kernel."""
     memory = [e for e in events if e.name == "[memory]"]
     kernels = _kernels_of(memory, [e for e in events if e.name != "[memory]"])
     scratch: set[int] = set()
@@ -180,11 +180,11 @@ def _mark_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
 
 
 def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event]:
-    """Return, by index of the memory event, the outermost known kernel in which it happened."""
+    """Return the outermost fused attention or product around each memory event, by its index."""
     outer: list[Event] = []
     for event in sorted(operations, key=lambda e: (e.start, -e.end)):
-        ours = event.name in PRODUCTS or any(mark in event.name for mark in KERNELS)
-        if ours and (not outer or event.end > outer[-1].end):
+        has_scratch = event.name in PRODUCTS or any(part in event.name for part in FUSED)
+        if has_scratch and (not outer or event.end > outer[-1].end):
             outer.append(event)
     starts, kernels = [event.start for event in outer], {}
     for index, event in enumerate(memory):
@@ -196,7 +196,7 @@ def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Send descriptor 2 to nowhere in the body: the profiler's C++ code writes there."""
+    """Discard what is written to stderr in the body, as by the profiler's C++ code."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all
@@ -215,8 +215,8 @@ def quiet_stderr() -> Iterator[None]:
 def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict[str, int]:
     """Return bytes by purpose, under the names of a record's fields.
 
-    For training: activations, gradients and AdamW's moments, which live at different times and do
-    not add up to the peak. For decoding: token caches, and the whole state. For a forward pass:
+    In training these are activations, gradients and AdamW's moments, which live at different times
+    and do not add up to the peak; in decoding token caches and the whole state; in a forward pass
     none.
     """
     sizes = {}

@@ -60,9 +60,9 @@ class KernelAttention(Mechanism):
     def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
         """Add the new token to the state, in place; return its row (b, h, 1, dv) and the state."""
         b, h, _, _ = q.shape
-        maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
-        absorb(state, flat(k), flat(v), maps)
-        top, total = numerators(read(state, flat(q), maps), self.floor)
+        phi = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
+        absorb(state, flat(k), flat(v), phi)
+        top, total = numerators(read(state, flat(q), phi), self.floor)
         return (top / total).view(b, h, 1, -1), state
 
     def wide_entries(self, workload: Workload) -> Number:

@@ -8,7 +8,7 @@ from attnprof.errors import RequestError
 from attnprof.ops.base import Base
 from attnprof.ops.layout import Layout, Shape, product
 from attnprof.ops.shaped import Shaped
-from attnprof.ops.shapes import empty, reshape, stretched, summed_to
+from attnprof.ops.shapes import broadcast, empty, reshape, summed_to
 
 T = TypeVar("T", bound=Shaped)
 
@@ -46,7 +46,7 @@ def entrywise(
     A result has whole numbers only if all operands have.
     """
     lead = next((x for x in operands if not x.whole), operands[0])
-    shape = stretched(*[x.shape for x in operands])
+    shape = broadcast(*[x.shape for x in operands])
     full = (x for x in operands if x.dim() == len(shape) and all(map(same_size, x.shape, shape)))
     layout = next((x.layout.dense(shape) for x in full), None)
     to = into or lead
@@ -275,7 +275,7 @@ def matmul(name: str, a: T, b: T) -> T:
     if b.dim() == 2 and (needs_grad or a.layout.folds(a.shape)):
         rows = product_of(name, reshape(f"{name}: rows", a, (-1, a.shape[-1])), b)
         return reshape(name, rows, (*a.shape[:-1], b.shape[1]))
-    before = stretched(a.shape[:-2], b.shape[:-2])
+    before = broadcast(a.shape[:-2], b.shape[:-2])
     left, right = (
         reshape(f"{name}: operand", x.expand(*before, *x.shape[-2:]), (-1, *x.shape[-2:]))
         for x in (a, b)

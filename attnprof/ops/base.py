@@ -1,7 +1,8 @@
 """The base of counting tensors: shape, memory and gradient, from which every operation is built.
 
-The backward pass is a graph of nodes as autograd records them, played in the order of torch's
-engine.
+A tensor without values counts what torch would do: :meth:`Base.result` records an operation with
+its cost and memory. The backward pass is a graph of nodes as autograd records them;
+:meth:`Base.backward` runs it in the order of torch's engine, so that its memory peaks alike.
 """
 
 import heapq
@@ -19,8 +20,8 @@ from attnprof.ops.counter import Counter, Storage
 from attnprof.ops.flags import as_flag
 from attnprof.ops.layout import Layout, Shape, is_literally, product
 
-#: Leaves run as soon as their gradients are there: before any other node.
-_LAST = 2**62
+#: The order of leaves, above that of any node: they run as soon as their gradients are there.
+_LEAF_ORDER = 2**62
 
 #: A function from the gradients of results to those of operands.
 Backward = Callable[..., "Sequence[Base | None]"]
@@ -29,9 +30,9 @@ Backward = Callable[..., "Sequence[Base | None]"]
 class Node:
     """One step of the backward pass: from the gradients of results to those of the operands.
 
-    ``inputs`` are the nodes of the operands, each with the place of the operand among that node's
-    results; None where one needs no gradient. Autograd saves the tensors that the backward function
-    refers to: they live until the node has run.
+    ``inputs`` has of each operand the node that made it and its index among that node's results;
+    None where one needs no gradient. ``order`` is the number of the node: newer ones run earlier.
+    Tensors that ``backward`` refers to live until the node has run, as those that autograd saves.
     """
 
     __slots__ = ("backward", "inputs", "order")
@@ -44,9 +45,9 @@ class Node:
         self.backward = backward
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
-        """Return the operands' gradients, from the results' by place; free the saved tensors."""
+        """Return the operands' gradients, from the results' by index; free the saved tensors."""
         backward, self.backward = self.backward, None
-        ordered = [grads.pop(place) for place in sorted(grads)]
+        ordered = [grads.pop(index) for index in sorted(grads)]
         return backward(*ordered) if backward else ()
 
 
@@ -56,55 +57,56 @@ class Leaf(Node):
     __slots__ = ("gradient", "is_shared", "shape")
 
     def __init__(self, tensor: "Base") -> None:
-        super().__init__(_LAST, (), None)
+        super().__init__(_LEAF_ORDER, (), None)
         self.shape = tensor.shape
         self.gradient: Base | None = None
         self.is_shared = False  # whether another tensor has the gradient's memory, too
 
     def run(self, grads: "dict[int, Base]") -> "Sequence[Base | None]":
-        """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
+        """Keep the gradient row by row; copy it if it is laid out otherwise or shares memory."""
         grad = grads.pop(0)
         copies = 1 if self.is_shared else grad.layout.differs(self.shape)
         rows = Layout.rows(self.shape)
-        self.gradient = grad.where(copies, "gradient in rows", self.shape, rows)
+        self.gradient = grad.copy_if(copies, "gradient in rows", self.shape, rows)
         return ()
 
 
-def play(root: Node, grad: "Base") -> None:
+def _run_backward(root: Node, grad: "Base") -> None:
     """Run the backward pass from the gradient of an output, newest node first.
 
-    A gradient that waits in two places, or that the caller holds, is not written to: a leaf copies
+    A gradient that two nodes wait for, or that the caller holds, is not written to: a leaf copies
     it, a sum takes new memory.
     """
-    waiting = Multiset(edge[0] for node in _reachable(root) for edge in node.inputs if edge)
-    arrived: dict[Node, dict[int, Base]] = defaultdict(dict, {root: {0: grad}})
+    # edges that have yet to bring a gradient, and the gradients that have come, by node
+    missing = Multiset(edge[0] for node in _reachable(root) for edge in node.inputs if edge)
+    grads_of: dict[Node, dict[int, Base]] = defaultdict(dict, {root: {0: grad}})
     ready: list[tuple[int, int, Node]] = [(-root.order, 0, root)]
-    passed: list[Base | None] = []
+    new_grads: list[Base | None] = []
     count = 0
 
-    def shared(part: "Base") -> bool:
-        live_grads = chain([grad], passed, *(grads.values() for grads in arrived.values()))
+    def is_shared(part: "Base") -> bool:
+        live_grads = chain([grad], new_grads, *(grads.values() for grads in grads_of.values()))
         return any(other is part for other in live_grads)
 
     while ready:
         node = heapq.heappop(ready)[2]
-        grads = arrived.pop(node)
+        grads = grads_of.pop(node)
         if isinstance(node, Leaf):
-            node.is_shared = shared(grads[0])
-        passed = list(node.run(grads))
+            node.is_shared = is_shared(grads[0])
+        new_grads = list(node.run(grads))
         for position, edge in enumerate(node.inputs):
             if edge is None:
                 continue
-            target, place = edge
-            part, passed[position] = passed[position], None
-            waiting[target] -= 1
+            target, index = edge
+            part, new_grads[position] = new_grads[position], None
+            missing[target] -= 1
             if part is not None:
-                before = arrived[target].pop(place, None)
+                before = grads_of[target].pop(index, None)
                 if before is not None:
-                    part = _added(before, part, in_place=not shared(before))
-                arrived[target][place] = part
+                    part = _sum_of(before, part, in_place=not is_shared(before))
+                grads_of[target][index] = part
                 del before
-            if not waiting[target] and target in arrived:
+            if not missing[target] and target in grads_of:
                 count += 1
                 heapq.heappush(ready, (-target.order, count, target))
             del part
@@ -120,7 +122,7 @@ def _reachable(root: Node) -> Iterator[Node]:
         stack += fresh
 
 
-def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
+def _sum_of(before: "Base", more: "Base", *, in_place: bool) -> "Base":
     """Return the sum of two gradients, in the memory of the first if nothing else holds that."""
     cost = Cost(additions=before.count)
     into = before if in_place and before.alone else None
@@ -132,8 +134,8 @@ def _added(before: "Base", more: "Base", *, in_place: bool) -> "Base":
 class Base:
     """A tensor's shape over its memory, which is free once Python drops the last tensor on it.
 
-    It lies in ``storages``, each with a weight: 1, or the condition under which it lies there.
-    ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
+    It lies in ``storages``, each with a weight: 1, or an expression that is 1 at sizes at which it
+    lies there, else 0. ``whole``: entries are integers or a mask; work on them has no FLOPs.
     """
 
     counter: Counter
@@ -142,10 +144,10 @@ class Base:
     storages: Sequence[tuple[Storage, Number]]
     item_size: int
     label: str = ""  #: the stage that made its entries
-    borrows: bool = False  #: whether it looks at memory that another tensor was made with
+    borrows: bool = False  #: whether it is a view of another tensor's memory
     whole: bool = False
     node: Node | None = None
-    place: int = 0  #: which of its node's results it is
+    index: int = 0  #: its index among the results of its node
 
     def __post_init__(self) -> None:
         for storage, weight in self.storages:
@@ -167,13 +169,13 @@ class Base:
 
     @classmethod
     def external(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
-        """Return a tensor the caller already holds: no memory of the call, no gradient."""
+        """Return a tensor of the caller: no memory of the call, no gradient."""
         storages = ((Storage(0, external=True), 1),)
         return cls(counter, shape, layout or Layout.rows(shape), storages, counter.item_size)
 
     @classmethod
     def leaf(cls, counter: Counter, *shape: Number) -> Self:
-        """Return an input or a weight: given, and with a gradient where autograd records."""
+        """Return an input or a weight: the caller's, with a gradient where autograd records."""
         tensor = cls.external(counter, shape)
         if counter.grad:
             tensor.node = Leaf(tensor)
@@ -192,12 +194,12 @@ class Base:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the backward pass reaches it."""
+        """Whether the backward pass gives it a gradient."""
         return self.node is not None
 
     @property
     def alone(self) -> bool:
-        """Whether its memory was made with it, in the call, and no other tensor lies there."""
+        """Whether its memory was allocated for it, in the call, and no other tensor lies there."""
         kept = (len(s.holders) == 1 and not s.external for s, _ in self.storages)
         return not self.borrows and all(kept)
 
@@ -213,11 +215,10 @@ class Base:
     ) -> Self:  # fmt: skip
         """Record one operation over ``reads`` (bytes, memory, backward node); return its result.
 
-        ``into`` is overwritten and returned. A new result holds whole numbers if this tensor does,
-        unless ``whole`` says otherwise. ``backward`` gives a gradient for each of ``reads``,
-        or None; ``keeps`` are further bytes that autograd holds until then,
-        ``workspace`` bytes that live while the operation runs.
-        Raises :class:`RequestError` where autograd needs a ``backward`` and there is none.
+        ``into`` is overwritten and returned. A new result is ``whole`` if this tensor is, unless
+        said otherwise. ``backward`` returns a gradient, or None, for each of ``reads``; ``keeps``
+        are further bytes that autograd holds until then, ``workspace`` those that live during the
+        operation. Raises :class:`RequestError` where autograd records and ``backward`` is None.
         """
         counter = self.counter
         counter.operations += 1
@@ -247,10 +248,10 @@ class Base:
     def attach(self, inputs: "Sequence[Base | None]", backward: Backward, *others: "Base") -> None:
         """Attach ``backward`` to this result and others: it takes their gradients to the inputs."""
         self.counter.nodes += 1
-        edges = [(x.node, x.place) if x is not None and x.node else None for x in inputs]
+        edges = [(x.node, x.index) if x is not None and x.node else None for x in inputs]
         node = Node(self.counter.nodes, edges, backward)
-        for place, result in enumerate((self, *others)):
-            result.node, result.place = node, place
+        for index, result in enumerate((self, *others)):
+            result.node, result.index = node, index
 
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
         """Return another tensor on the same memory."""
@@ -269,13 +270,14 @@ class Base:
         """Return a tensor on the same memory, without a gradient."""
         return self.alias(self.shape, self.layout)
 
-    def where(
+    def copy_if(
         self, flag: Number, name: str, shape: Shape, layout: Layout, cost: Cost | None = None,
         backward: Backward | None = None,
     ) -> Self:  # fmt: skip
-        """Return a tensor in new memory where ``flag`` is 1 (by default a copy), else in its own.
+        """Return a tensor in new memory at sizes at which ``flag`` is 1, else in this one's.
 
-        The result has the given shape and layout, of as many entries if it stays in this memory.
+        The operation that fills it is a copy unless ``cost`` says otherwise. The result has the
+        shape and layout; where ``flag`` is 0 it has as many entries as this tensor.
         """
         self.counter.operations += 1
         storages, size = self.storages, product(shape) * self.item_size * flag
@@ -288,12 +290,12 @@ class Base:
         return self._sharing(shape, layout, storages, backward)
 
     def backward(self) -> None:
-        """Play the backward pass from a gradient of ones that the caller holds."""
+        """Run the backward pass from a gradient of ones that the caller holds."""
         counter = self.counter
         counter.grad, counter.part = False, "backward"
         root, self.node = self.node, None
         if root is not None:
-            play(root, self.external(counter, self.shape, self.layout))
+            _run_backward(root, self.external(counter, self.shape, self.layout))
 
 
 def _holding(_number: Base, backward: Backward, grad: Any) -> Any:

@@ -54,7 +54,7 @@ def repeat_rows(x: Any, times: Any) -> Any:
         n, m = x.shape
         moved = Cost(bytes_moved=(1 + times) * x.size_bytes)
         layout = Layout.rows((times * n, m))
-        return x.where(more_than_one(times), variable("rows"), (times * n, m), layout, moved)
+        return x.copy_if(more_than_one(times), variable("rows"), (times * n, m), layout, moved)
     return x if times == 1 else x.repeat(times, 1)
 
 

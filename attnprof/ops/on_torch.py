@@ -1,5 +1,6 @@
-"""Run a :class:`attnprof.ops.function.Function` on torch's autograd."""
+"""Run a :class:`attnprof.ops.function.Function` on torch's autograd: :func:`apply`."""
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,16 +11,16 @@ if TYPE_CHECKING:
     from attnprof.ops.function import Function
 
 
-#: Whether torch's compiler, as that of 2.11, loses the gradient of results that were written to.
+#: Whether torch.compile loses gradients of results that were written in place: before torch 2.13.
 _LOSES_WRITTEN = torch.__version__ < (2, 13)  # type: ignore[operator]  # of its own versions
 
 
 class OwnBackward(torch.autograd.Function):
-    """A function as torch's autograd runs it."""
+    """A :class:`Function` as torch's autograd runs it."""
 
     @staticmethod
     def forward(ctx: Any, function: "Function", settings: dict[str, Any], *operands: Any) -> Any:
-        """Return the function's results."""
+        """Return the results; save what the function's backward pass needs."""
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
         ctx.save_for_backward(*saved)
@@ -32,38 +33,33 @@ class OwnBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return a gradient for each operand."""
+        """Return a gradient for each operand, and None for the function and its settings."""
         run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
-        if all(grad is None for grad in grads):  # nothing came of its results
+        if all(grad is None for grad in grads):  # no result was used
             return None, None, *(None for _ in needs)
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
 def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Return the function's result; where autocast is on, of operands in its number format.
+    """Return the function's result, differentiable if an operand requires a gradient.
 
-    Inside a function with its own backward pass autocast would cast some operands and not the
-    places they are written to, so it is off there.
+    Where autocast is on, operands are cast first and it is off inside: it would cast operands of
+    single operations, but not the tensors that they write to.
     """
     tensors = [x for x in operands if isinstance(x, Tensor)]
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
-        wanted = False  # a tracer sees operations, whoever wants gradients
+        needs_grad = False  # the tracer has to see single operations
     device = tensors[0].device.type
-    # the compiler of torch 2.11 cannot ask; only tensors without data have none
+    autocast_off: Any = nullcontext()
+    # torch.compile of 2.11 cannot trace the question; meta tensors have no autocast
     has_autocast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
-    if not has_autocast or not torch.is_autocast_enabled(device):
-        return _run(function, operands, settings, wanted)
-    chosen = torch.get_autocast_dtype(device)
-    cast = tuple(x.to(chosen) if isinstance(x, Tensor) else x for x in operands)
-    with torch.autocast(device, enabled=False):
-        return _run(function, cast, settings, wanted)
-
-
-def _run(
-    function: "Function", operands: tuple[Any, ...], settings: dict[str, Any], wanted: bool
-) -> Any:
-    if wanted:
-        return OwnBackward.apply(function, settings, *operands)  # type: ignore[no-untyped-call]  # torch
-    with torch.no_grad():
-        return function.run(*operands, keep=False, **settings)[0]
+    if has_autocast and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        operands = tuple(x.to(dtype) if isinstance(x, Tensor) else x for x in operands)
+        autocast_off = torch.autocast(device, enabled=False)
+    with autocast_off:
+        if needs_grad:
+            return OwnBackward.apply(function, settings, *operands)  # type: ignore[no-untyped-call]  # torch
+        with torch.no_grad():
+            return function.run(*operands, keep=False, **settings)[0]

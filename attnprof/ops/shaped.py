@@ -155,7 +155,7 @@ class Shaped(Base):
             parts[at : at + 1] = [slice(None)] * (self.dim() - len(parts) + 1)
         out, place = self, 0
         for part in parts:
-            out = shapes.cut_at(out, place, part)
+            out = shapes.select(out, place, part)
             place += isinstance(part, slice)
         return out
 

@@ -1,9 +1,8 @@
-"""Keep Python's float arithmetic inside formulas: done step by step, as the code does it.
+"""Keep Python's float arithmetic inside formulas: step by step, as the code computes it.
 
-To sympy ``N*0.07`` and ``log(N)/log(2)`` are real numbers, which it reorders; rounded up they can
-differ by one from what the code computes. The functions here (:func:`plain` makes them of torch's
-expressions) print like real arithmetic, but sympy leaves them as they are, and
-:mod:`attnprof.algebra.values` evaluates them with floats.
+``ceil(N*0.07)`` at N = 100 is 8 in Python, where the product is 7.000000000000001, and 7 in real
+numbers. So :func:`from_torch` writes it with a ``DoubleProduct``, which sympy does not rearrange,
+is printed as ``0.07*N``, and is evaluated with floats by :mod:`attnprof.algebra.values`.
 """
 
 import operator
@@ -14,18 +13,18 @@ from typing import Any
 import sympy
 from sympy.printing.precedence import PRECEDENCE
 
-#: A float of so many binary places, or fewer, is exact in all that sizes go through.
-_PLACES = 2**12
+#: Floats that are multiples of 1/4096, such as 0.25, are fractions: arithmetic on sizes is exact.
+_DENOMINATOR = 2**12
 
 
 class Double(sympy.Function):  # type: ignore[misc]
-    """A step of float arithmetic; ``plain`` makes the step on real numbers, to be printed."""
+    """An operation on floats; ``plain`` makes that on real numbers, which is printed."""
 
     is_real = True
     plain: Callable[..., Any]
 
     def _eval_evalf(self, prec: int) -> Any:
-        """Return the value if no sizes are in it, which sympy needs to order terms."""
+        """Return the value, None if it has sizes; sympy orders terms by it."""
         from attnprof.algebra.values import evaluate
 
         return None if self.free_symbols else sympy.Float(evaluate(self, {}), precision=prec)
@@ -38,22 +37,22 @@ class Double(sympy.Function):  # type: ignore[misc]
         return printed if exp is None else rf"\left({printed}\right)^{{{exp}}}"
 
 
-def _step(name: str, precedence: str, plain: Callable[[Any, Any], Any]) -> Any:
-    """Return the class of an operation on two floats, printed as ``plain`` prints it."""
+def _operation(name: str, precedence: str, plain: Callable[[Any, Any], Any]) -> Any:
+    """Return the class of an operation on two floats, which is printed as that of ``plain``."""
     members = {"precedence": PRECEDENCE[precedence], "plain": staticmethod(plain)}
     return type(name, (Double,), members)
 
 
-DoubleSum = _step("DoubleSum", "Add", partial(sympy.Add, evaluate=False))
-DoubleProduct = _step("DoubleProduct", "Mul", partial(sympy.Mul, evaluate=False))
-DoublePower = _step("DoublePower", "Pow", partial(sympy.Pow, evaluate=False))
-DoubleQuotient = _step(
+DoubleSum = _operation("DoubleSum", "Add", partial(sympy.Add, evaluate=False))
+DoubleProduct = _operation("DoubleProduct", "Mul", partial(sympy.Mul, evaluate=False))
+DoublePower = _operation("DoublePower", "Pow", partial(sympy.Pow, evaluate=False))
+DoubleQuotient = _operation(
     "DoubleQuotient", "Mul", lambda a, b: DoubleProduct.plain(a, DoublePower.plain(b, -1))
 )
 
 
-class _Called(Double):
-    """A function, printed by its name."""
+class _FloatFunction(Double):
+    """A function of a float, printed by its name: as ``text``, in LaTeX as ``tex``."""
 
     precedence = PRECEDENCE["Func"]
     text = tex = ""
@@ -62,7 +61,7 @@ class _Called(Double):
         """Return True for roots; for roundings, whether their argument is nonnegative."""
         if type(self).__name__ == "DoubleSqrt":
             return True
-        return self.args[0].is_nonnegative if isinstance(self, _Whole) else None
+        return self.args[0].is_nonnegative if isinstance(self, _Rounding) else None
 
     def _sympystr(self, printer: Any) -> str:
         return self.text.format(", ".join(map(printer._print, self.args)))
@@ -73,43 +72,49 @@ class _Called(Double):
         return rf"{self.tex}{power}\left({inside}\right)"
 
 
-class DoubleLog2(_Called):
-    """The logarithm to base 2: exact at powers of two, as C's."""
+class DoubleLog2(_FloatFunction):
+    """The logarithm to base 2, exact at powers of two as that of C."""
 
     text, tex = "log({}, 2)", r"\log_2"
 
 
-class _Whole(_Called):
+class _Rounding(_FloatFunction):
     """A rounding of a float to an integer."""
 
     is_integer = True
 
 
 @cache
-def called(name: str, printed: str = "", *, whole: bool = False) -> Any:
-    """Return the sympy function ``name`` of the evaluator, printed by a name that sympy reads."""
+def float_function(name: str, printed: str = "", *, whole: bool = False) -> Any:
+    """Return the function that :mod:`attnprof.algebra.values` has as ``name``.
+
+    ``printed`` is its name in formulas, which sympy can read. ``whole``: it gives integers.
+    """
     printed = printed or name
     members = {"text": f"{printed}({{}})", "tex": rf"\operatorname{{{printed}}}"}
-    return type(name, (_Whole if whole else _Called,), members)
+    return type(name, (_Rounding if whole else _FloatFunction,), members)
 
 
 def is_double(value: Any) -> bool:
-    """Return whether a value is a float of float arithmetic; an integer rounded from one is not."""
-    whole = _Whole | sympy.floor | sympy.ceiling
+    """Return whether Python's code has a float here; a float rounded to an integer is none."""
+    whole = _Rounding | sympy.floor | sympy.ceiling
     if not isinstance(value, sympy.Basic) or isinstance(value, whole):
         return False
     return isinstance(value, Double | sympy.Float) or any(map(is_double, value.args))
 
 
 def exact(number: Any) -> Any:
-    """Return a float of few binary places as a rational, 0.25 as 1/4; others as they are."""
-    scaled = float(number) * _PLACES
+    """Return a multiple of 1/4096 as a rational, 0.25 as 1/4; other floats as they are."""
+    scaled = float(number) * _DENOMINATOR
     is_short = scaled.is_integer() and abs(scaled) < 2**50
-    return sympy.Rational(int(scaled), _PLACES) if is_short else number
+    return sympy.Rational(int(scaled), _DENOMINATOR) if is_short else number
 
 
-def _paired(double: Any, plain: Any, *args: Any) -> Any:
-    """Return a sum or product: ``double`` of two floats, ``plain`` of exact numbers."""
+def _sum_or_product(double: Any, plain: Any, *args: Any) -> Any:
+    """Return ``double`` of two numbers if one is a float, else ``plain`` of all, which are exact.
+
+    Raises ValueError for more than two: the order in which floats are added changes the sum.
+    """
     if not any(map(is_double, args)):
         return plain(*args)
     if len(args) != 2:
@@ -117,15 +122,15 @@ def _paired(double: Any, plain: Any, *args: Any) -> Any:
     return double(*args)
 
 
-def divided(a: Any, b: Any = 1) -> Any:
-    """Return a quotient, exact if both numbers are."""
+def quotient(a: Any, b: Any = 1) -> Any:
+    """Return a quotient, a fraction unless one of both is a float."""
     if b == 1:
         return a
     return DoubleQuotient(a, b) if is_double(a) or is_double(b) else a / sympy.sympify(b)
 
 
-def raised(a: Any, b: Any) -> Any:
-    """Return a power; as floats compute it unless the exponent is a natural number."""
+def power(a: Any, b: Any) -> Any:
+    """Return a power: that of floats unless the exponent is a natural number and the base exact."""
     whole = getattr(b, "is_Integer", isinstance(b, int)) and b >= 0
     return a**b if whole and not is_double(a) else DoublePower(a, b)
 
@@ -133,8 +138,8 @@ def raised(a: Any, b: Any) -> Any:
 # -- torch's functions --------------------------------------------------------------------
 
 
-def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
-    """Return torch's expression over the user's symbols, with functions that print and evaluate.
+def from_torch(expression: Any, names: Mapping[Any, Any]) -> Any:
+    """Return torch's expression in sympy's functions and those here; ``names`` replace symbols.
 
     Raises ValueError for a function that has no such form.
     """
@@ -142,31 +147,32 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
         return names.get(expression, expression)
     if expression.is_Float:
         return exact(expression)
-    args = [plain(arg, names) for arg in expression.args]
+    args = [from_torch(arg, names) for arg in expression.args]
     kind = type(expression).__name__
-    if kind in _PLAIN:
-        return _PLAIN[kind](*args)
+    if kind in _FROM_TORCH:
+        return _FROM_TORCH[kind](*args)
     if kind.startswith("OpaqueUnaryFn_"):
-        name = kind.removeprefix("OpaqueUnaryFn_")  # of :mod:`math`, as floats compute it
-        return (DoubleLog2 if name == "log2" else called(f"Double{name.title()}", name))(*args)
+        name = kind.removeprefix("OpaqueUnaryFn_")  # a function of :mod:`math`
+        rule = DoubleLog2 if name == "log2" else float_function(f"Double{name.title()}", name)
+        return rule(*args)
     if kind in {"TruncToFloat", "RoundDecimal", "LShift", "RShift", "Where"}:
         raise ValueError(f"{expression}: a size that no formula here can say")
     return expression.func(*args) if args else expression
 
 
-def _rounded(name: str, *ratio: Any) -> Any:
-    """Return ``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
-    value = divided(*ratio)
+def _rounding(name: str, *ratio: Any) -> Any:
+    """Return ``floor``, ``ceiling`` or ``round`` of a ratio; of the integer itself if it is one."""
+    value = quotient(*ratio)
     # sizes are integers, though the user's symbols are only real
     sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
     is_integer = value.xreplace(sizes).is_integer
     if is_double(value) or (name == "round" and not is_integer):
-        return called(f"Double{name.title()}", name, whole=True)(value)
+        return float_function(f"Double{name.title()}", name, whole=True)(value)
     return value if is_integer else getattr(sympy, name)(value)
 
 
-def _larger(*args: Any) -> Any:
-    """Return the maximum, without 1 if a product of sizes is in it: free sizes are 2 or more."""
+def _maximum(*args: Any) -> Any:
+    """Return the maximum, without 1 if one argument is a product of sizes: these are 2 or more."""
     above = any(
         all(base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers)
         for powers in (argument.as_powers_dict().items() for argument in args)
@@ -174,18 +180,18 @@ def _larger(*args: Any) -> Any:
     return sympy.Max(*(argument for argument in args if argument != 1 or not above))
 
 
-#: Torch's functions by name, as plain sympy; its arithmetic with floats, which may be exact.
-_PLAIN: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), partial(_rounded, "floor")),
-    **dict.fromkeys(("CeilDiv", "CeilToInt"), partial(_rounded, "ceiling")),
-    "RoundToInt": partial(_rounded, "round"),
+#: Constructors by the name of torch's function.
+_FROM_TORCH: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), partial(_rounding, "floor")),
+    **dict.fromkeys(("CeilDiv", "CeilToInt"), partial(_rounding, "ceiling")),
+    "RoundToInt": partial(_rounding, "round"),
     **dict.fromkeys(("ToFloat", "Identity"), lambda a: a),
-    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _rounded("floor", a, b)),
-    "BitwiseFn_bitwise_and": called("bitwise_and", whole=True),
-    "BitwiseFn_bitwise_or": called("bitwise_or", whole=True),
-    "BitwiseFn_bitwise_xor": called("bitwise_xor", whole=True),
-    "Max": _larger, "Min": sympy.Min, "PowByNatural": operator.pow, "FloatPow": raised,
-    "Add": partial(_paired, DoubleSum, sympy.Add),
-    "Mul": partial(_paired, DoubleProduct, sympy.Mul),
-    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), divided),
+    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _rounding("floor", a, b)),
+    "BitwiseFn_bitwise_and": float_function("bitwise_and", whole=True),
+    "BitwiseFn_bitwise_or": float_function("bitwise_or", whole=True),
+    "BitwiseFn_bitwise_xor": float_function("bitwise_xor", whole=True),
+    "Max": _maximum, "Min": sympy.Min, "PowByNatural": operator.pow, "FloatPow": power,
+    "Add": partial(_sum_or_product, DoubleSum, sympy.Add),
+    "Mul": partial(_sum_or_product, DoubleProduct, sympy.Mul),
+    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), quotient),
 }  # fmt: skip

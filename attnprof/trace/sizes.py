@@ -1,8 +1,11 @@
-"""Read sizes of tensors as ints or sympy expressions, and the bytes that a trace holds."""
+"""Read sizes of torch's tensors as ints or sympy expressions, and the live bytes of a trace.
+
+In a symbolic run ``tensor.shape`` has torch's symbols; :func:`size_of` returns the user's (``N``).
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
@@ -20,10 +23,12 @@ _USER_SYMBOLS: ContextVar[dict[Any, Any]] = ContextVar("user_symbols")
 
 @contextmanager
 def user_symbols(names: dict[Any, Any]) -> Iterator[None]:
-    """Translate sizes read inside: ``names`` maps torch's own symbols to the user's."""
-    with ExitStack() as stack:
-        stack.callback(_USER_SYMBOLS.reset, _USER_SYMBOLS.set(names))
+    """Translate sizes that the body reads: ``names`` maps torch's own symbols to the user's."""
+    token = _USER_SYMBOLS.set(names)
+    try:
         yield
+    finally:
+        _USER_SYMBOLS.reset(token)
 
 
 def size_of(value: Any) -> Size:
@@ -33,15 +38,15 @@ def size_of(value: Any) -> Size:
 
 
 def translated(expression: Any) -> Size:
-    """Return torch's expression over its own symbols as one over the user's, in plain sympy."""
+    """Return an expression of torch over the user's symbols, as int or in plain sympy."""
     if expression.is_Integer:
         return int(expression)
     names = _USER_SYMBOLS.get({})
     translations = names.setdefault("translations", {})
     if expression not in translations:
-        from attnprof.trace.doubles import plain
+        from attnprof.trace.doubles import from_torch
 
-        translations[expression] = plain(expression, names)
+        translations[expression] = from_torch(expression, names)
     return translations[expression]
 
 
@@ -61,7 +66,7 @@ def nbytes(tensor: "Tensor") -> Size:
 
 
 def storage_bytes(tensor: "Tensor") -> Size:
-    """Return the bytes of the storage a tensor lies in, expanded, so that equal ones look alike."""
+    """Return the bytes of the storage a tensor lies in, as a sum: equal sizes have equal text."""
     size = size_of(tensor.untyped_storage().nbytes())
     return size if isinstance(size, int) else _expanded(size)
 
@@ -72,7 +77,7 @@ def _expanded(size: Any) -> Size:
 
 
 def levels(points: Size) -> Size:
-    """Return the levels of a tree over so many points: the logarithm to base 2, rounded up."""
+    """Return the levels of a binary tree with so many leaves: 10 for 1000."""
     if isinstance(points, int):
         return (points - 1).bit_length()
     import sympy
@@ -81,10 +86,10 @@ def levels(points: Size) -> Size:
 
 
 def expected_bytes(weights: Size, experts: int, each: int, rows: Size) -> Size:
-    """Return the bytes of experts chosen by any row, if each row chooses ``each`` at random.
+    """Return the mean bytes of experts that are read if each row chooses ``each`` at random.
 
-    The share of bytes is 1 - (1 - each/experts)**rows, rounded up to a byte: of 8 experts of 100
-    bytes each, 2 rows that choose 2 experts each read 800 - 450 bytes.
+    Of ``weights``, the bytes of all experts, it is the share 1 - (1 - each/experts)**rows, rounded
+    up to a byte: of 8 experts of 100 bytes, 2 rows that choose 2 each read 350 bytes.
     """
     unchosen = Fraction(experts - each, experts)
     if isinstance(weights, int) and isinstance(rows, int):
@@ -101,9 +106,9 @@ def is_floating(tensor: Any) -> bool:
 
 
 def live_bytes(trace: Trace, phase: str, sizes: Mapping[str, Any]) -> Iterator[tuple[int, Value]]:
-    """Yield the number of each call of a phase, and the bytes held while it runs, at sizes."""
-    total: Value = 0
-    for place, call in enumerate(trace.calls):
-        total += evaluate(call.takes, sizes) - evaluate(call.gives, sizes)
+    """Yield the index of each call of a phase, and the bytes that live while it runs, at sizes."""
+    live: Value = 0
+    for index, call in enumerate(trace.calls):
+        live += evaluate(call.takes, sizes) - evaluate(call.gives, sizes)
         if phase in {"train", "decode", call.part}:
-            yield place, total + evaluate(call.workspace, sizes)
+            yield index, live + evaluate(call.workspace, sizes)

@@ -43,8 +43,8 @@ from attnprof.device.prediction import Predictor, read_machine
 from attnprof.device.self_check import (
     HEADS,
     LENGTHS,
+    LISTING_S,
     LONGEST_S,
-    SEEN_S,
     SHORTEST_S,
     WIDTHS,
     drawn_points,
@@ -259,7 +259,7 @@ def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Po
 
 def predicted(request: PointRequest, predictor: Predictor, times: str = "") -> Point:
     """A row without times, or with those it had."""
-    record = predictor.point(request, inf if times else SEEN_S)
+    record = predictor.point(request, inf if times else LISTING_S)
     dearest = record.operations[0]["name"] if record.operations else ""
     return Point(
         request.threads or 1, request.dtype, request.mechanism, request.phase, request.seq_len,

@@ -112,3 +112,5 @@ def test_what_is_zero_everywhere_is_told_by_values():
     assert constant_ratio(3 * N**2 * (N + 1), 2 * N**3 + 2 * N**2) == sympy.Rational(3, 2)
     assert constant_ratio(2 * sympy.log(N), sympy.log(N)) == 2
     assert constant_ratio(N, N + 1) is None
+    floors = sympy.Add(*(sympy.floor(N / k) for k in range(2, 200)))  # too long to be simplified
+    assert constant_ratio(floors, sympy.Integer(7)) is None

@@ -23,7 +23,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.symbolic import Place
+from attnprof.trace.solve.symbolic import BlockedSize
 from tests.models.tiny import check_formulas, dispatched, in_layers
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
@@ -192,7 +192,10 @@ def test_layers_that_loop_over_blocks_of_tokens_have_formulas_from_one_sample(mo
 
 def test_exponents_name_a_length_that_is_a_number_of_blocks():
     rest, batch, length = (symbol(name) for name in ("N mod 64", "B", "N"))
-    for place, size in ((Place(sympy.Integer(64), 2, 37), 128 + rest), (Place(64, 3), 192)):
+    for place, size in (
+        (BlockedSize(sympy.Integer(64), 2, 37), 128 + rest),
+        (BlockedSize(64, 3), 192),
+    ):
         moved = 8 * batch - sympy.floor(sympy.Integer(100) / 2 ** (batch * size))
         trace = Trace([Call("mm", {}, moved, "forward", "")])
         written = plan._with_lengths_in_exponents(trace, {"N": place}).calls[0].bytes_moved

@@ -13,7 +13,7 @@ import attnprof
 from attnprof.algebra.expressions import is_zero, symbol
 from attnprof.algebra.values import evaluate
 from attnprof.errors import RequestError
-from attnprof.trace.doubles import DoubleProduct, called
+from attnprof.trace.doubles import DoubleProduct, float_function
 from attnprof.trace.report.derivation import curves_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.solve.conditions import (
@@ -30,7 +30,8 @@ H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
 HALF = sympy.Rational(1, 2)
 #: As floats compute it: ``int(math.sqrt(N - 1)) + 1``.
-ROOT = called("DoubleFloor", "floor", whole=True)(called("DoubleSqrt", "sqrt")(H - 1)) + 1
+SQRT = float_function("DoubleSqrt", "sqrt")(H - 1)
+ROOT = float_function("DoubleFloor", "floor", whole=True)(SQRT) + 1
 
 
 def equal(left, right):
@@ -192,7 +193,7 @@ def test_a_condition_on_what_has_no_value_there_does_not_hold(size):
 
 def test_a_maximum_of_roundings_of_floats_has_its_value():
     d, n = sympy.symbols("d n", positive=True)
-    rounded = sympy.floor(DoubleProduct(d, called("DoubleLog", "log")(d)))
+    rounded = sympy.floor(DoubleProduct(d, float_function("DoubleLog", "log")(d)))
     largest = sympy.Max(2 * n * rounded + n, 3 * n)
     sizes = {d: sympy.Integer(403960), n: sympy.Integer(2)}
     assert largest.xreplace(sizes) == 4 * math.floor(403960 * math.log(403960)) + 2

@@ -1,4 +1,7 @@
-"""Decoding steps of user modules: one token, with the cache that N - 1 earlier tokens leave."""
+"""Give a user's module a decoding step: one token, with the cache that N - 1 earlier ones leave.
+
+Entry point: :func:`with_step`.
+"""
 
 import copy
 import sys
@@ -18,17 +21,17 @@ _CACHES = (
     "past_key_values", "past_key_value", "layer_past", "kv_cache", "cache", "past", "past_kv",
     "cache_params", "state", "incremental_state",
 )  # fmt: skip
-#: States of a layer of transformers: convolutions of queries, keys and values.
+#: States of a layer beside keys and values: convolutions of queries, keys and values.
 _STATES = 3
 
 
 def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
     """Return the target with a decoding step, if the module takes a cache or has a step.
 
-    The cache is what a pass over the earlier tokens leaves: an object of transformers if the code
-    of ``kind`` (the module's class) knows that class, else the last result of the pass. A module's
-    own step is ``step(x_t, state)``; its ``init_state`` takes ``batch_size``, or inputs by name,
-    such as an encoder's rows.
+    ``forward`` are the parameters of its pass, ``kind`` is its class. The cache is what a pass over
+    the earlier tokens leaves: a cache of transformers if the class's code uses one, else the last
+    result of the pass. A step of its own is ``step(x_t, state)``; ``init_state`` takes
+    ``batch_size``, or inputs by name, such as an encoder's rows.
     """
     if "N" not in target.symbols:
         return target
@@ -40,10 +43,10 @@ def with_step(target: Target, forward: Parameters, kind: Any) -> Target:
 
 
 def _with_cache(target: Target, name: str, flags: Mapping[str, Any], kind: Any) -> Target:
-    """Return the target with a step on the last token, whose argument ``name`` is the cache.
+    """Return the target with a step on the last token; the argument ``name`` takes the cache.
 
-    The cache of earlier tokens is extrapolated from the caches after two and three tokens: a size
-    that differs grows with N.
+    The cache of N - 1 tokens is extrapolated from those that passes over two and three tokens
+    leave: a size that is one larger after three grows with N, so 2 and 3 become N - 1.
     """
     inputs = tuple(item for item in target.inputs if item.name != name)
     source = replace(target, inputs=inputs, keywords=target.keywords - {name})
@@ -69,35 +72,38 @@ def _with_cache(target: Target, name: str, flags: Mapping[str, Any], kind: Any) 
         module = target.make(sizes).eval()
         caches = [cache_after(module, {**sizes, "N": n}) for n in (2, 3)]
 
-        def number(pair: Sequence[Any]) -> Any:
+        def number_at(pair: Sequence[Any]) -> Any:
             two, three = pair
             return two + sizes["N"] - 3 if three == two + 1 else two
 
-        def tensor(pair: Sequence[Any]) -> Any:
+        def tensor_at(pair: Sequence[Any]) -> Any:
             two, three = pair
-            shape = map(number, zip(two.shape, three.shape, strict=True))
+            shape = map(number_at, zip(two.shape, three.shape, strict=True))
             return two if two.shape == three.shape else two.new_zeros([*shape])
 
-        return CachedCall(module, {**flags, name: extrapolated(caches, number, tensor)})
+        return CachedCall(module, {**flags, name: extrapolated(caches, number_at, tensor_at)})
 
     step = replace(source, inputs=tuple(map(_of_one_token, inputs)), make=make)
     return replace(target, step=step)
 
 
 def _with_own_step(target: Target, kind: Any) -> Target:
-    """Return the target with a step on one token of its first input that makes no state."""
+    """Return the target with its class's ``step``, on one token of an input.
+
+    That is the first input which ``init_state`` does not take.
+    """
     init_state = getattr(kind, "init_state", None)
     if not (isfunction(init_state) and callable(getattr(kind, "step", None))):
         return target
-    wanted = {name for name in signature(init_state).parameters if name != "self"}
-    tokens = [item for item in target.inputs if item.name not in wanted]
-    before = tuple(item for item in target.inputs if item.name in wanted)
-    names = frozenset(item.name for item in before)
-    if not tokens or wanted - {"batch_size"} != names:
+    state_arguments = {name for name in signature(init_state).parameters if name != "self"}
+    step_inputs = [item for item in target.inputs if item.name not in state_arguments]
+    state_inputs = tuple(item for item in target.inputs if item.name in state_arguments)
+    names = frozenset(item.name for item in state_inputs)
+    if not step_inputs or state_arguments - {"batch_size"} != names:
         return target
-    length = "N" if "N" in (dim.text for dim in tokens[0].dims) else "M"
-    step = replace(target, inputs=(_of_one_token(tokens[0], length),), keywords=frozenset())
-    source = replace(target, inputs=before, keywords=names)
+    length = "N" if "N" in (dim.text for dim in step_inputs[0].dims) else "M"
+    step = replace(target, inputs=(_of_one_token(step_inputs[0], length),), keywords=frozenset())
+    source = replace(target, inputs=state_inputs, keywords=names)
 
     def make(sizes: Sizes) -> DecodingStep:
         import torch
@@ -107,7 +113,7 @@ def _with_own_step(target: Target, kind: Any) -> Target:
 
         module = target.make(sizes).eval()
         arguments = dict(source.call_inputs(sizes, _device(module))[1])
-        if "batch_size" in wanted:
+        if "batch_size" in state_arguments:
             arguments["batch_size"] = token()[0].shape[0]
         with torch.no_grad():
             state = module.init_state(**arguments)
@@ -127,8 +133,8 @@ def extrapolated(
 ) -> Any:  # fmt: skip
     """Return a cache at another length, made of the caches at a few lengths.
 
-    ``number`` and ``tensor`` give a number and a tensor, from those at the same place in each. What
-    is the same object in all caches stays, and other objects are copied.
+    ``number`` and ``tensor`` return its numbers and tensors from those at the same place in each of
+    ``values``. An object that all caches share stays, others are copied, once each by ``memo``.
     """
     import torch
 
@@ -156,10 +162,10 @@ def extrapolated(
 
 
 def _empty_cache(module: Any, kind: Any) -> Any:
-    """Return an empty cache of transformers if the code of ``kind`` imports that class, else None.
+    """Return an empty cache of transformers if the code of ``kind`` imports one, else None.
 
-    It is of the class that the code defines, if it defines one. Layers that read states have room
-    for these besides keys and values; those of a whole model are those of its configuration.
+    It is of the subclass that the code defines, if it defines one. For code that reads states of
+    convolutions it has room for these: of a model as its configuration says, of a layer _STATES.
     """
     scope = names_around(kind)
     if not {"Cache", "DynamicCache"} & set(scope):

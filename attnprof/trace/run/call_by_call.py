@@ -21,53 +21,53 @@ from attnprof.trace.run.values import key_of
 from attnprof.trace.sizes import storage_bytes
 from attnprof.user_code import error_text
 
-#: Operations of all calls that are compared.
+#: Operations of all compared calls after which no further one is made.
 _OPERATIONS = 4_000
-#: Quantities that a difference names first, and how many quantities it names.
+#: Quantities that a sentence on a difference names first, and the most that it names.
 _FIRST, _SHOWN = ("flops", "bytes_moved", "peak_bytes"), 3
 
 
 @dataclass
 class Calls:
-    """Calls of a module, one after the other; ``grown`` are the tensors that get gradients."""
+    """Calls of a module, one after the other; ``with_grads`` are tensors that get gradients."""
 
     call: Callable[[Recorder], None]
     recorder: Recorder
     subject: Any
     surroundings: Surroundings
-    grown: list[Any]
+    with_grads: list[Any]
 
-    def recorded(self, most: int) -> None:
-        """Record one call, and compare it with others: ``most`` calls at most."""
+    def record(self, most: int) -> None:
+        """Record one call in the recorder's trace; compare it with up to ``most - 1`` others."""
         before = _flags(self.subject)
         self.call(self.recorder)
         if self.recorder.part == "backward":
             self.recorder.trace.ungraded = _ungraded(self.subject)
         first, number = self._totals() if most > 1 else {}, 1
-        left, is_set_up = self._left_tensors(), _flags(self.subject) != before
-        if left or is_set_up:
-            number += self._record_next(left, always=is_set_up)
+        kept, is_set_up = self._kept_tensors(), _flags(self.subject) != before
+        if kept or is_set_up:
+            number += self._record_next(kept, always=is_set_up)
         if most > 1:
             self._compare(first, number, most)
 
-    def _left_tensors(self) -> list[Any]:
-        """Return the tensors that earlier calls have left, without gradients."""
-        for tensor in self.grown:
+    def _kept_tensors(self) -> list[Any]:
+        """Return the tensors that the module keeps from earlier calls, without gradients."""
+        for tensor in self.with_grads:
             tensor.grad = None
         return self.recorder.left(lambda: [*held_by(self.subject), *self.surroundings.tensors()])
 
-    def _record_next(self, left: list[Any], *, always: bool) -> bool:
-        """Record the next call instead; return whether that was done.
+    def _record_next(self, kept: list[Any], *, always: bool) -> bool:
+        """Record the next call in place of the first, and return True.
 
-        The first call stays recorded if the next one has other matrix products, unless ``always``:
-        flags of the module say that the first call set it up. It also stays if the next call fails,
-        as backward does through kept tensors whose graph is gone.
+        The first one stays if the next has other matrix products, unless ``always``: then flags of
+        the module say that the first call set it up. It also stays if the next one fails, as
+        backward does through kept tensors whose graph is gone.
         """
 
         def products(calls: list[Call]) -> Any:
             return added([call.counts.get("matmul_flops", 0) for call in calls])
 
-        first, trace = self.recorder.restart_for_next_call(left), self.recorder.trace
+        first, trace = self.recorder.restart_for_next_call(kept), self.recorder.trace
         try:
             self.call(self.recorder)
             is_other = not always and products(trace.calls) != products(first.calls)
@@ -83,17 +83,17 @@ class Calls:
     def _compare(self, first: Any, number: int, most: int) -> None:
         """Note in the trace how the first and the next call differ in cost from the recorded one.
 
-        If every call changes some state, the next ones are compared, up to ``most`` calls in all.
+        As long as each call changes the module's state, further ones follow, ``most`` in all.
         """
         trace, expected = self.recorder.trace, self._totals()
         if difference := _differences(expected, first):
             trace.other_calls.append(f"the first call of a module costs {difference}")
         recorded = trace.calls, trace.notes, trace.before
-        operations, grown = len(trace.calls), 0
+        operations, more_bytes = len(trace.calls), 0
         trace.calls, trace.notes = [], []
-        left, state = self._left_tensors(), self._state()
+        kept, state = self._kept_tensors(), self._state()
         for later in range(number + 1, most + 1):
-            self.recorder.restart_for_next_call(left)
+            self.recorder.restart_for_next_call(kept)
             difference = ""
             try:
                 self.call(self.recorder)
@@ -107,14 +107,15 @@ class Calls:
                 trace.other_calls.append(difference)
                 trace.is_steady = False
                 break
-            kept, changed = self._left_tensors(), self._state()
-            grown = _bytes(kept) - _bytes(left)
+            now_kept, new_state = self._kept_tensors(), self._state()
+            more_bytes = _bytes(now_kept) - _bytes(kept)
             operations += len(trace.calls)
-            if changed == state or operations > _OPERATIONS:
+            if new_state == state or operations > _OPERATIONS:
                 break
-            left, state = kept, changed
-        if grown > 0:
-            trace.other_calls.append(f"every call of a module leaves {grown} bytes more in memory")
+            kept, state = now_kept, new_state
+        if more_bytes > 0:
+            sentence = f"every call of a module leaves {more_bytes} bytes more in memory"
+            trace.other_calls.append(sentence)
         trace.calls, trace.notes, trace.before = recorded
 
     def _totals(self) -> dict[str, dict[str, Any]]:

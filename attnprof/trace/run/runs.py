@@ -92,9 +92,9 @@ def record(
         with parts.followed(), followed_by(recorder) if environment or once else nullcontext():
             graded = [] if target.mode.ungraded_inputs else _floating(inputs)
             call = partial(_train if training else _call, subject, positional, named, graded)
-            grown = [*parameters, *inputs]
+            with_grads = [*parameters, *inputs]
             with extreme_draws(draws):
-                Calls(call, recorder, subject, surroundings, grown).recorded(calls)
+                Calls(call, recorder, subject, surroundings, with_grads).record(calls)
         if looked_up := getattr(environment, "looked_up", None):
             check_tables(looked_up, surroundings.tables(subject))
         recorder.trace.parameters = sum(map(numel, parameters), start=0)

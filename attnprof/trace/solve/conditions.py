@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from attnprof.algebra.values import evaluate
-from attnprof.trace.doubles import Double, DoubleLog2, called
+from attnprof.trace.doubles import Double, DoubleLog2, float_function
 
 #: Most levels of a tree whose points torch can count.
 _LEVELS = 60
@@ -284,8 +284,8 @@ def octave(equation: Any) -> list[Any]:
     size = levels[0].args[0].args[0]
     if not size.is_Symbol or abs(number) > _LEVELS:
         return []
-    if levels[0].func is called("DoubleCeiling", "ceiling", whole=True):
+    if levels[0].func is float_function("DoubleCeiling", "ceiling", whole=True):
         return [size > 2 ** (number - 1), size <= 2**number]
-    if levels[0].func is called("DoubleFloor", "floor", whole=True):
+    if levels[0].func is float_function("DoubleFloor", "floor", whole=True):
         return [size >= 2**number, size < 2 ** (number + 1)]
     return []

@@ -1,6 +1,7 @@
-"""Count what a target does at one shape: a run on fake tensors, compared with one on real tensors.
+"""Count what a target does at one shape: by a run on fake tensors, compared with a real one.
 
-Where code does something else on real tensors, the run on real tensors is what counts.
+Code may do something else on real tensors, for example where a weight decides; then the run on real
+tensors is returned. Entry points: :func:`count`, :func:`counted`.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,19 +38,19 @@ from attnprof.user_code import error_text
 
 #: Most FLOPs and operations of a run on real tensors.
 MOST_FLOPS, MOST_CALLS = 4 * 10**9, 16_000
-#: Operations up to which a loop is run turn by turn, though one turn could stand for all.
-_TURNS = 20_000
-#: Branches on values that are run with the other outcome as well.
+#: Operations up to which every turn of a loop is run, though one turn could stand for all.
+_MOST_IN_LOOPS = 20_000
+#: The first branches on values, which are run with the other outcome as well.
 _DECISIONS = 12
 #: Operations after which a run is taken to succeed.
-_SO_FAR = 2_000
-#: The first of these operations run on fake tensors, which take three times as long as meta ones.
-_AT_FIRST = 300
+_ENOUGH = 2_000
+#: Operations run on fake tensors before meta tensors, which are three times as fast, take over.
+_ON_FAKE = 300
 _UNCHECKED = "not held against a run on real tensors"
 
 
 class PartedError(Exception):
-    """On real tensors the code does something else; the message has the operation and its line."""
+    """The runs on fake and real tensors differ; the message has the operation and its line."""
 
 
 class NoBackwardError(RequestError):
@@ -82,8 +83,9 @@ def counted(
     sizes = {name: sizes[name] for name in target.symbols}
     trace = failed = outcome(target, sizes, training=training, most=most, once=not compare_real)
     if not compare_real and isinstance(trace, Trace) and trace.has_loops:
-        turns = sum(call.times for call in trace.calls)
-        trace = trace if turns > _TURNS else outcome(target, sizes, training=training, most=most)
+        operations = sum(call.times for call in trace.calls)
+        if operations <= _MOST_IN_LOOPS:
+            trace = outcome(target, sizes, training=training, most=most)
     if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
         target = runnable(target, sizes, training=training)  # or the reason that none is
         trace = outcome(target, sizes, training=training, most=most)
@@ -110,19 +112,20 @@ def counted(
 def runnable(
     target: Target, asked_sizes: Sizes, *, training: bool = False, even: bool = True
 ) -> Target:
-    """Return the target with settings at which it runs forward (and backward) at one of few shapes.
+    """Return the target with settings at which it runs, and backward if ``training``.
 
-    Powers of two are among these shapes if ``even``. Where values decide what runs, values are
-    followed if sizes alone, or experts chosen evenly, make them (``routed``); else the target is
-    set to real tensors. Raises :class:`RequestError` with the exception and its line if the code
-    fails at all shapes, :class:`CannotRunError` if what runs depends on values.
+    It is tried at the asked sizes; those that are not given are guessed in two ways, with ``even``
+    also as powers of two. Where values decide what runs, they are followed (``routed``) if they
+    come from sizes or from experts, which are then chosen evenly; else the target is set to real
+    tensors. Raises :class:`RequestError` with the exception and its line if the code fails at all
+    shapes, :class:`CannotRunError` if what runs depends on values.
     """
     failures = list[Exception]()
     names = target.symbols
-    usual: list[Sizes] = [hints_for(names, asked_sizes), divided_hints_for(names, asked_sizes)]
+    shapes: list[Sizes] = [hints_for(names, asked_sizes), divided_hints_for(names, asked_sizes)]
     if even:
-        usual.append({name: asked_sizes.get(name) or EVEN.get(name, 16) for name in names})
-    for sizes in [asked_sizes] if set(asked_sizes) == set(names) else usual:
+        shapes.append({name: asked_sizes.get(name) or EVEN.get(name, 16) for name in names})
+    for sizes in [asked_sizes] if set(asked_sizes) == set(names) else shapes:
         evaluated = not training  # training may run where evaluation takes a path that is refused
         try:
             for backward in [False, True] if training else [False]:
@@ -130,49 +133,49 @@ def runnable(
                     _run_beginning(target, sizes, training=backward)
                     evaluated = True
         except TooLongError:
-            return target  # so far it runs
+            return target  # it ran long enough
         except Exception as error:
             if type(error).__module__.startswith("torch."):
                 return _with_values(target, sizes, error, training=training)
             if backward and evaluated:
                 why = f"{error_text(error)}; type --phase forward"
-                if isinstance(error, UnsupportedTensorError):  # forward has its bounds alone
+                if isinstance(error, UnsupportedTensorError):  # forward would have bounds only
                     why = str(error)
                 raise NoBackwardError(f"{target.name} has no backward pass: {why}") from error
-            asked_wrong = isinstance(error, RequestError)
-            failures.append(error if asked_wrong else failure_of(target, sizes, error))
+            is_refusal = isinstance(error, RequestError)
+            failures.append(error if is_refusal else failure_of(target, sizes, error))
         else:
             return target
     raise failures[-1]
 
 
 def _run_beginning(target: Target, sizes: Sizes, *, training: bool) -> None:
-    """Run a target on fake tensors; of a long run only its beginning, on meta ones if possible."""
+    """Run the first operations of a target, or raise its error; many are run on meta tensors."""
     try:
-        record(target, sizes, training=training, most=_AT_FIRST)
+        record(target, sizes, training=training, most=_ON_FAKE)
     except TooLongError:
-        further = outcome(target, sizes, training=training, most=_SO_FAR, on_meta=True)
-        if isinstance(further, TooLongError):
-            raise further from None
-        if isinstance(further, Exception):
-            record(target, sizes, training=training, most=_SO_FAR)
+        result = outcome(target, sizes, training=training, most=_ENOUGH, on_meta=True)
+        if isinstance(result, TooLongError):
+            raise result from None
+        if isinstance(result, Exception):  # perhaps not on fake tensors
+            record(target, sizes, training=training, most=_ENOUGH)
 
 
 def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
     """Return the target set to follow values or to real tensors; CannotRunError if neither runs."""
     routed = target.running(routed=True)
-    result = outcome(routed, sizes, training=training, most=_SO_FAR)
+    result = outcome(routed, sizes, training=training, most=_ENOUGH)
     if isinstance(result, Trace | TooLongError):  # experts chosen evenly, or values that sizes make
         return routed
     try:
         return on_real_tensors(target, training=training)
-    except Exception as nowhere:
+    except Exception as real_error:
         with suppress(Exception):  # tensors that are no longer torch's, like numpy's
             return on_real_tensors(routed, training=training)
-        if isinstance(nowhere, AttnprofError):
+        if isinstance(real_error, AttnprofError):
             raise
         why = value_reason(error)
-        raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
+        raise CannotRunError(f"{target.name} cannot be derived: {why}") from real_error
 
 
 # -- real tensors -------------------------------------------------------------------------
@@ -180,10 +183,11 @@ def smallest_real_run(
     target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes],
     flops: Any = 0,
 ) -> tuple[dict[str, int], Trace] | str:  # fmt: skip
-    """Return the smallest shape inside a domain that runs, with its run on real tensors; or a note.
+    """Return the smallest shape that runs and where formulas hold, with its run on real tensors.
 
-    Small shapes come first, then ``others``; shapes of too many ``flops``, a formula, are not run.
-    Raises :class:`PartedError` if the run on real tensors differs from that on fake tensors.
+    A note instead says why there is none. Small shapes come first, then ``others``; shapes of too
+    many ``flops``, a formula, are not run. Raises :class:`PartedError` if the run differs from that
+    on fake tensors.
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*small_shapes(target), *others]):
@@ -201,10 +205,10 @@ def smallest_real_run(
 
 
 def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[str]:
-    """Compare a run with one on real tensors; return a note if no such run is within limits.
+    """Compare a run with one on real tensors; return a note if that would take too much.
 
-    It is made at a small shape with the same operations, or at the run's shape if there is none.
-    Raises :class:`PartedError` if the two differ. Trusted code, and real runs, need no check.
+    Both are made at a small shape with the same operations, if there is one. Raises
+    :class:`PartedError` if they differ. Trusted code and real runs are not checked.
     """
     if target.mode.trusted or target.mode.real:
         return []
@@ -219,18 +223,21 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
 
 
 def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
-    """Return the run on real tensors at a shape, or a note why none; PartedError if it differs."""
+    """Return the run on real tensors at a shape, or a note why there is none.
+
+    Raises :class:`PartedError` if it differs from that on fake tensors.
+    """
     if large := _too_large(target, sizes, fake):
         return f"{_UNCHECKED}: {large}"
     real = outcome(target, sizes, training=training, real=True)
     if isinstance(real, Exception):
         return f"{_UNCHECKED}: there it raises {error_text(real)}"
-    for one, other in zip_longest(fake.calls, real.calls):
-        if one is None or other is None or row_of(one) != row_of(other):
-            line = (one or other).line or (other or one).line
+    for expected, call in zip_longest(fake.calls, real.calls):
+        if expected is None or call is None or row_of(expected) != row_of(call):
+            line = (expected or call).line or (call or expected).line
             raise PartedError(
-                f"the code does something else on real tensors{place_of(line)}: {_spelled(other)}, "
-                f"where fake ones show {_spelled(one)}"
+                f"the code does something else on real tensors{place_of(line)}: {_spelled(call)}, "
+                f"where fake ones show {_spelled(expected)}"
             )
     return real
 
@@ -275,12 +282,12 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
             failure = trace
             continue
         rows = [row_of(call) for call in trace.calls]
-        for place, decision in enumerate(trace.decisions):
+        for index, decision in enumerate(trace.decisions):
             if not decision.by_values:
                 continue
-            if decision.yes_or_no and place < _DECISIONS:
-                # passed over if the other outcome makes no difference or is an error
-                other = outcome(target, sizes, training=training, real=True, flipped=place)
+            if decision.yes_or_no and index < _DECISIONS:
+                # allowed if the other outcome makes no difference or is an error
+                other = outcome(target, sizes, training=training, real=True, flipped=index)
                 if isinstance(other, Exception) or [row_of(call) for call in other.calls] == rows:
                     continue
             shaped = f"{SHAPED}: {decision.op}{place_of(decision.line)}"

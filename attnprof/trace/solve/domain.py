@@ -26,16 +26,21 @@ from attnprof.trace.solve.conditions import (
 )
 from attnprof.trace.solve.shapes import of_all_magnitudes
 
-#: Sampled shapes that are too few to compare conditions; sizes that more are made with.
-_FEW, _MAGNITUDES = 40, [int(2 ** (power / 2)) for power in range(2, 32)]
-#: Beyond any size: a number of torch's own checks for overflow.
-_BITS = 2**60
-#: Share of shapes at which an equation has to hold to pin no size in code that marks its loops.
+#: Fewer sampled shapes are too few to compare conditions: more are made of them.
+_FEW = 40
+#: Sizes of which they are made: 2, 2, 4, 5, 8, … 46340.
+_MAGNITUDES = [int(2 ** (power / 2)) for power in range(2, 32)]
+#: Torch's checks for overflow compare with numbers above this, which no size reaches.
+_OVERFLOW = 2**60
+#: In code that marks its loops, an equation that holds at more shapes than this share pins no size.
 _USUAL = 0.6
 
 
 class SizeConditions:
-    """Conditions (``relations``) on sizes; ``rests`` are remainders, with the block of each."""
+    """Conditions (``relations``) on sizes.
+
+    ``rests`` has the block of each size that is a remainder: ``{"N mod 64": 64}``.
+    """
 
     def __init__(self, relations: Iterable[Any], rests: Mapping[str, Any] | None = None) -> None:
         self.relations = list(relations)
@@ -72,7 +77,7 @@ class SizeConditions:
         return kept
 
     def _rescaled(self, shapes: Sequence[dict[str, int]], kept: Sequence[Any]) -> Iterator[Any]:
-        """Yield the shapes with one size of another magnitude, if the ``kept`` conditions hold."""
+        """Yield shapes with one size of another magnitude at which the ``kept`` conditions hold."""
         for name in [] if self._rests else shapes[0]:
             for shape, size in product(shapes, [*_MAGNITUDES, *self._border_sizes(name)]):
                 other = {**shape, name: size}
@@ -119,8 +124,7 @@ class Domain(SizeConditions):
     def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
         super().__init__([], rests)
         self._written: dict[Any, Any] = {}
-        #: Floors, and what ``written`` puts in their place.
-        self._floors: dict[Any, Any] = {}
+        self._floors: dict[Any, Any] = {}  # what ``written`` puts in place of a floor
         self.pins: list[Any] = [
             sympy.Eq(translated(old), translated(new), evaluate=False)
             for old, new in environment.replacements.items()
@@ -130,32 +134,35 @@ class Domain(SizeConditions):
         guards = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
         guards = [*self._classes.conditions, *map(self._classes.rounded, guards)]
         equations = [x for x in guards if isinstance(x, sympy.Eq)]
-        #: Rounded quotients, and the exact ones by conditions that one size divides another.
-        self._whole: dict[Any, Any] = {}
-        self._none: dict[Any, Any] = {}
-        for _ in range(2):  # one may show in another, and would then not show itself
+        #: Rounded quotients that are exact, since one size divides another: floor(N/64) → N/64.
+        self._exact_quotients: dict[Any, Any] = {}
+        self._zeros: dict[Any, Any] = {}
+        for _ in range(2):  # a quotient may hide another: twice
             divisions = filter(None, map(division_in, equations))
-            self._whole |= {floor: number / by for number, by, floor in divisions}
+            self._exact_quotients |= {floor: number / by for number, by, floor in divisions}
             equations = [*map(self._canonical, equations)]
             guards += filter(division_in, equations)
-        none = dict.fromkeys(filter(None, map(rounds_to_none, guards)), sympy.S.Zero)
-        #: Those that are 0; no quotient in them is ever negative.
-        self._none = {x: zero for x, zero in none.items() if self._met(x.args[0] >= 0) == 1}
+        #: Rounded quotients that are 0, and never negative: floor(N/64) → 0 where N < 64.
+        self._zeros = {
+            quotient: sympy.S.Zero for quotient in filter(None, map(rounds_to_none, guards))
+            if self._share_met(quotient.args[0] >= 0) == 1
+        }  # fmt: skip
         for condition in chain.from_iterable(map(self._unrounded_conditions, guards)):
-            equal = isinstance(condition, sympy.Eq)
-            of_torch = any(number > _BITS for number in condition.atoms(sympy.Integer))
+            is_equation = isinstance(condition, sympy.Eq)
+            of_torch = any(number > _OVERFLOW for number in condition.atoms(sympy.Integer))
             if of_torch or condition is sympy.true or condition in self.relations:
                 continue
-            met = self._met(condition) if equal else 0
-            if met == 1:
+            share = self._share_met(condition) if is_equation else 0
+            if share == 1:
                 continue  # it excludes nothing
             self.relations.append(condition)
             # a remainder, like that of odd sizes, leaves many values
-            leaves_many = equal and condition.rhs.is_Integer and remainder(condition)
-            if equal and not leaves_many and not (environment.loops_in_blocks and met > _USUAL):
+            leaves_many = is_equation and condition.rhs.is_Integer and remainder(condition)
+            is_usual = environment.loops_in_blocks and share > _USUAL
+            if is_equation and not leaves_many and not is_usual:
                 self.pins.append(condition)
 
-    def _met(self, condition: Any) -> float:
+    def _share_met(self, condition: Any) -> float:
         """Return the share of sampled shapes at which a condition holds."""
         return _share(condition, tuple(self._rests.items()))
 
@@ -165,11 +172,11 @@ class Domain(SizeConditions):
         return tuple(dict.fromkeys(map(condition_text, self.pins)))
 
     def simplified(self, value: Any) -> Any:
-        """Return a size without roundings of quotients that are whole wherever conditions hold."""
-        rules = self._whole or self._none or self._classes.ends
-        if not rules or not hasattr(value, "xreplace"):
+        """Return a size without roundings of quotients that are exact where the conditions hold."""
+        has_rules = self._exact_quotients or self._zeros or self._classes.ends
+        if not has_rules or not hasattr(value, "xreplace"):
             return value
-        value = self._classes.rounded(value).xreplace(self._none)
+        value = self._classes.rounded(value).xreplace(self._zeros)
         simple = self._unrounded(self._unrounded(value))  # one may be inside another
         return simple if simple.is_Boolean or simple.is_Relational else simple.expand()
 
@@ -186,7 +193,7 @@ class Domain(SizeConditions):
         return self._written[value]
 
     def _without_floors(self, value: Any) -> Any:
-        """Return a value with floors written as ceilings, or as their quotients, if these fit."""
+        """Return a value with ``-ceiling(x)`` for ``floor(-x)``, and integers without floor."""
         for part in value.atoms(sympy.floor):
             if part not in self._floors:
                 inside = sympy.floor(self._without_floors(part.args[0]))
@@ -195,33 +202,35 @@ class Domain(SizeConditions):
         return value.xreplace(self._floors)
 
     def _rounded(self, quotient: Any) -> Any:
-        """Return a quotient if it is whole (as 2**n of a padded length), else its floor."""
+        """Return the floor of a quotient; the quotient itself if it is an integer, as 2**n is."""
         powers = {
             power
             for power in quotient.atoms(sympy.Pow)
-            if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
+            if power.base.is_Integer
+            and power.exp.is_integer
+            and self._share_met(power.exp >= 0) == 1
         }
         integers = {size: sympy.Dummy(integer=True) for size in powers | quotient.free_symbols}
         return quotient if quotient.xreplace(integers).is_integer else rounded(quotient)
 
     def _unrounded(self, value: Any) -> Any:
-        """Return a value with whole quotients in place of their roundings.
+        """Return a value with exact quotients in place of their roundings.
 
-        A whole quotient plus less than one rounds to it: ``floor(d/2 + 1/2)`` is d/2 for even d.
-        Multiples of whole quotients are whole, too.
+        An exact quotient plus less than one rounds to it: ``floor(d/2 + 1/2)`` is d/2 for even d.
+        Multiples of exact quotients are exact, too.
         """
         quotients = {
             part: quotient if rest.is_Rational else part.args[0]
             for part in value.atoms(sympy.floor, sympy.ceiling)
             for sign in [1 if isinstance(part, sympy.floor) else -1]
-            for quotient in self._whole.values()
+            for quotient in self._exact_quotients.values()
             if ((rest := part.args[0] - quotient).is_Rational and 0 <= sign * rest < 1)
             or is_whole(part.args[0] / quotient)
         }
         return value.xreplace(quotients)
 
     def _unrounded_conditions(self, condition: Any) -> list[Any]:
-        """Return the conditions that make up this one, without roundings of whole quotients."""
+        """Return the conditions that make up this one, without roundings of exact quotients."""
         canonical = self._canonical(condition)
         if not isinstance(canonical, sympy.Eq):  # sympy makes two of "a product is not 0"
             parts = list(sympy.And.make_args(canonical))
@@ -230,18 +239,21 @@ class Domain(SizeConditions):
         return (octave(canonical) or [canonical]) if strides is None else strides
 
     def _canonical(self, condition: Any) -> Any:
-        """Return "divides" or "does not divide" in canonical form; other conditions simplified."""
+        """Return ``N - 64*floor(N/64) = 0`` for "64 divides N"; other conditions simplified.
+
+        ``floor(N/64) = 0`` becomes ``N < 64``, "N mod 2 is 1" becomes "2 does not divide N".
+        """
         parts = division_in(condition)
-        if (none := rounds_to_none(condition)) in self._none:
-            number, by = none.args[0].as_numer_denom()
-            return number < by if by.is_Integer else none.args[0] < 1
+        if (zero := rounds_to_none(condition)) in self._zeros:
+            number, by = zero.args[0].as_numer_denom()
+            return number < by if by.is_Integer else zero.args[0] < 1
         if parts is None:
-            asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
-            odd = remainder(condition) if asks else None
+            is_one = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
+            odd = remainder(condition) if is_one else None
             if odd is None or odd[1] != 2:
                 simple = self.simplified(condition)
                 return simple if simple == condition else self._canonical(simple)
-            number = odd[0]  # what is left is 0 or 1
+            number = odd[0]
             even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
             return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)
         number, divisor, _ = parts
@@ -251,7 +263,7 @@ class Domain(SizeConditions):
 
 @lru_cache(maxsize=4096)
 def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
-    """Return the share of sampled shapes that meet a condition; kept, as a run asks it often."""
+    """Return the share of sampled shapes that meet a condition; cached, as a run asks it often."""
     names = sorted(symbol.name for symbol in condition.free_symbols)
     shapes = SizeConditions([], dict(rests)).sample(names)
     met = [bool(evaluate(condition, shape)) for shape in shapes]
@@ -259,7 +271,7 @@ def _share(condition: Any, rests: tuple[tuple[str, Any], ...]) -> float:
 
 
 def _conditions(guard: Any) -> list[Any]:
-    """Return a guard as conditions over the user's symbols; none if it always holds."""
+    """Return a guard of torch as conditions on the user's symbols; none if it always holds."""
     if isinstance(guard, sympy.Eq):
         strides = _stride_conditions(sympy.sympify(translated(guard.lhs)) - translated(guard.rhs))
         if strides is not None:

@@ -169,7 +169,7 @@ def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
             joint = fitted.expression([parts for _, parts in relations])
         conditions += [x for x, _ in relations] if joint is None else [func(joint, 0)]
     if blocks:
-        conditions = [blocks.written(relation, "floor") for relation in conditions]
+        conditions = [blocks.over_size(relation, "floor") for relation in conditions]
     return SizeConditions([x for x in dict.fromkeys(conditions) if x != True])  # noqa: E712 - sympy's true
 
 
@@ -229,8 +229,11 @@ class Writer:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
         values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._accounts]
         for rounding in self._roundings:
-            if all(evaluate(expression, self.blocks.inside(s, rounding)) == v for s, v in values):
-                return self.blocks.written(expression, rounding)
+            if all(
+                evaluate(expression, self.blocks.with_block_counts(s, rounding)) == v
+                for s, v in values
+            ):
+                return self.blocks.over_size(expression, rounding)
         whole = self.whole.sizes.get(name, 0)
         return None if whole is None else self.blocks.combined(expression, whole)
 
@@ -242,16 +245,16 @@ class Writer:
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
         for rounding in self._roundings:
             if all(
-                max(evaluate(x, self.blocks.inside(s, rounding)) for x in sides) == v
+                max(evaluate(x, self.blocks.with_block_counts(s, rounding)) for x in sides) == v
                 for s, v in values
             ):
-                return most(self.blocks.written(x, rounding) for x in sides)
+                return most(self.blocks.over_size(x, rounding) for x in sides)
         whole = self.whole.peaks[phase]
         if whole is None:
             return None
         divides = sympy.Eq(sympy.Mod(symbol(self.blocks.name), self.blocks.block), 0)
         return sympy.Piecewise(
-            (most(self.blocks.written(x, "whole") for x in whole), divides),
-            (most(self.blocks.written(x, "ceil") for x in sides), True),
+            (most(self.blocks.over_size(x, "whole") for x in whole), divides),
+            (most(self.blocks.over_size(x, "ceil") for x in sides), True),
             evaluate=False,
         )

@@ -30,7 +30,7 @@ from attnprof.trace.solve.accounts import (
 )
 from attnprof.trace.solve.lattice import Lattice, Row, SampledSizes, indices_for, rows_of
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.symbolic import SymbolicRun, turns_of
+from attnprof.trace.solve.symbolic import SymbolicRun, block_count
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError
 
 #: Most runs along one size; runs made after counts fit, in search of numbers at which peaks do.
@@ -239,7 +239,7 @@ class FittedMixture:
 
     def _blocks(self, index: Index) -> Any:
         blocks = self.mixture.plan.blocks
-        sizes = [symbol(x) if block == 1 else turns_of(x) for x, block in blocks.items()]
+        sizes = [symbol(x) if block == 1 else block_count(x) for x, block in blocks.items()]
         return sympy.Mul(*self.lattice.monomials(sizes, index))
 
     def _peak(self, phase: str) -> list[Any] | None:

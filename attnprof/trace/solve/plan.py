@@ -23,7 +23,7 @@ from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome
 from attnprof.trace.solve.conditions import dividing
 from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
+from attnprof.trace.solve.symbolic import BlockedSize, PinnedError, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import NoFormulaError, OutOfBudgetError, Runs, check_patience
 
 #: Runs of one plan that may each turn a symbol into a number before the plan is given up.
@@ -78,13 +78,15 @@ class SizePlan:
         """Double the budget: all counts are polynomials in each size, and few runs are left."""
         self.limit = 2 * _SYMBOLIC
 
-    def block_counts(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
+    def block_counts(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, BlockedSize]:
         """Return the place of each number in a run: its block, its count and a hint of the rest."""
         block_counts = {}
         for name, block in self.blocks.items():
             sizes = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
             length = int(evaluate(block, sizes)) if block != 1 and ragged else 0
-            block_counts[name] = Place(block, counts[name], length and max(2, 37 * length // 64))
+            block_counts[name] = BlockedSize(
+                block, counts[name], length and max(2, 37 * length // 64)
+            )
         return block_counts
 
     def at(
@@ -169,7 +171,7 @@ def plan_for(
     return _one_by_one(plan, phases)
 
 
-def _with_lengths_in_exponents(trace: Trace, block_counts: Mapping[str, Place]) -> Trace:
+def _with_lengths_in_exponents(trace: Trace, block_counts: Mapping[str, BlockedSize]) -> Trace:
     """Return a run in which exponents name a size that is a number: ``2**(-B*N)``.
 
     With N = 64*2 + rest they were ``2**(-128*B - B*rest)``, another term in every run, and no term

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import process_time
 from typing import Any
 
@@ -22,19 +22,21 @@ from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.trace.solve.verification import NoFormulaError, Solution, check_patience
 from attnprof.user_code import error_text
 
-#: Most operations of a symbolic run, of up to a millisecond each: where some sizes are numbers and
-#: where none is, as of many layers. Most processor seconds: long expressions are compared slowly.
-_SOME, _NONE, _SECONDS = 12_000, 16_000, 30
-#: How many times as long as looking for pinned sizes a run has to take.
-_LOOKING = 3
+#: Most operations of a symbolic run, of up to a millisecond each: where some sizes are numbers of
+#: blocks, and where none is.
+_MOST_WITH_BLOCKS, _MOST = 12_000, 16_000
+#: Most processor seconds of a symbolic run: long expressions are compared slowly.
+_MOST_S = 30
+#: A run looks for pinned sizes again once it has taken so many times as long as all looks so far.
+_RUN_PER_LOOK = 3
 
 
 class PinnedError(NoFormulaError):
     """The code fixes a size: it compares it with a number, or makes a number of it.
 
-    ``pins`` are the conditions that leave a size one value, ``relations`` all conditions until
-    then: wherever these hold, a run is pinned as well. ``integers``: a run in which ``int(size)``
-    stays symbolic may not be pinned; ``refused``: the code does not run that way at this shape.
+    ``pins`` are the conditions that leave a size one value, such as ``N = 64``; ``relations`` all
+    conditions until then: wherever these hold, a run is pinned as well. ``integers``: a run in
+    which ``int(size)`` stays symbolic may not be pinned; ``refused``: the code failed in that one.
     """
 
     refused = False
@@ -54,10 +56,11 @@ class PinnedError(NoFormulaError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """A size that is no symbol in a run: ``count`` blocks, and a rest that may be a symbol.
+class BlockedSize:
+    """A size that is ``count`` blocks and a rest in a run, where only the rest is a symbol.
 
-    ``block`` is an expression over the other sizes, ``rest`` the hint of the rest, or 0 for none.
+    ``block`` is an expression over other sizes, or 1 for a size that is the number ``count``.
+    ``rest`` is the hint of the rest, 0 for none.
     """
 
     block: Any
@@ -65,11 +68,11 @@ class Place:
     rest: int = 0
 
     def rest_name(self, name: str) -> str:
-        """Return the name of the rest as a size, ``N mod 64``."""
+        """Return the name of the rest, ``N mod 64``."""
         return f"{name} mod {self.block}"
 
     def size(self, name: str, sizes: Sizes) -> Any:
-        """Return the size's value, given the other sizes and the rest, which is below a block."""
+        """Return the size, given the others and the rest; ValueError if that is a block or more."""
         block = Expression(str(self.block)).at(sizes)
         rest = sizes[self.rest_name(name)] if self.rest else 0
         if self.rest and not rest < block:
@@ -77,14 +80,18 @@ class Place:
         return self.count * block + rest
 
 
-def turns_of(name: str) -> Any:
-    """Return the symbol of a size's number of whole blocks, ``blocks of N``."""
+def block_count(name: str) -> Any:
+    """Return the symbol of the number of whole blocks of a size, ``blocks of N``."""
     return symbol(f"blocks of {name}")
 
 
 @dataclass
 class Blocks:
-    """A size (``name``) in blocks of another size or of a number: ``Blocks("N", 64)``."""
+    """A size in blocks of another size or of a number: ``Blocks("N", 64)``.
+
+    Formulas of runs are over the number of blocks and the rest. Over the size a length of 128 is
+    two blocks by floor and by division, and one block with a rest of 64 by ceil: ``rounding``.
+    """
 
     name: str
     block: Any
@@ -102,46 +109,43 @@ class Blocks:
     def _substitutions(self) -> dict[str, Mapping[Any, Any]]:
         size = symbol(self.name)
         floor, ceiling = sympy.floor(size / self.block), sympy.ceiling(size / self.block)
-        turns = turns_of(self.name)
+        count = block_count(self.name)
         return {
-            "ceil": {turns: ceiling - 1, self.rest: size - self.block * (ceiling - 1)},
-            "floor": {turns: floor, self.rest: size - self.block * floor},
-            "whole": {turns: size / self.block},
+            "ceil": {count: ceiling - 1, self.rest: size - self.block * (ceiling - 1)},
+            "floor": {count: floor, self.rest: size - self.block * floor},
+            "whole": {count: size / self.block},
         }
 
-    def written(self, expression: Any, way: str) -> Any:
-        """Return an expression in turns and rest over the size; ``way``: ceil, floor or whole."""
-        replaced = sympy.sympify(expression).xreplace(self._substitutions[way])
+    def over_size(self, expression: Any, rounding: str) -> Any:
+        """Return an expression over the size; ``rounding`` is ceil, floor or whole (division)."""
+        replaced = sympy.sympify(expression).xreplace(self._substitutions[rounding])
         if isinstance(replaced, sympy.Rel):
             return replaced.func(sympy.expand(replaced.lhs - replaced.rhs), 0)
         is_condition = isinstance(replaced, sympy.logic.boolalg.Boolean)
         return replaced if is_condition else sympy.expand(replaced)
 
-    def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
-        """Return a shape with its number of blocks and rest, counted as ``written`` does.
-
-        Sizes that were numbers in the runs are blocks of 1.
-        """
+    def with_block_counts(self, sizes: Sizes, rounding: str = "floor") -> dict[str, int]:
+        """Return a shape with its number of blocks and rest; other sizes are blocks of 1."""
         block, size = self.at(sizes), sizes[self.name]
-        turns = -(-size // block) - 1 if way == "ceil" else size // block
-        numbers = {turns_of(name).name: x for name, x in {**sizes, self.name: turns}.items()}
-        return {**sizes, **numbers, self.rest.name: size - block * turns}
+        count = -(-size // block) - 1 if rounding == "ceil" else size // block
+        counts = {block_count(name).name: x for name, x in {**sizes, self.name: count}.items()}
+        return {**sizes, **counts, self.rest.name: size - block * count}
 
-    def combined(self, between: Any, whole: Any) -> Any:
-        """Return one formula of two: ``between`` at lengths with a rest, ``whole`` without one."""
-        turns, floor = turns_of(self.name), sympy.floor(symbol(self.name) / self.block)
-        at_whole = sympy.sympify(between).xreplace({turns: floor - 1, self.rest: self.block})
-        more = sympy.sympify(whole).xreplace({turns: floor}) - at_whole
-        ragged = sympy.ceiling(symbol(self.name) / self.block) - floor
-        return sympy.expand(self.written(between, "ceil") + (1 - ragged) * more)
+    def combined(self, ragged: Any, whole: Any) -> Any:
+        """Return one formula of two: ``ragged`` at lengths with a rest, ``whole`` without one."""
+        count, floor = block_count(self.name), sympy.floor(symbol(self.name) / self.block)
+        ragged_at_whole = sympy.sympify(ragged).xreplace({count: floor - 1, self.rest: self.block})
+        difference = sympy.sympify(whole).xreplace({count: floor}) - ragged_at_whole
+        has_rest = sympy.ceiling(symbol(self.name) / self.block) - floor  # 1 or 0
+        return sympy.expand(self.over_size(ragged, "ceil") + (1 - has_rest) * difference)
 
 
 @dataclass(frozen=True)
 class SymbolicRun(Solution):
-    """Formulas by phase, the conditions they rely on, and the run itself.
+    """Formulas by phase (``forms``), the ``guards`` they rely on, and the ``trace`` of the run.
 
-    ``most`` ends the ranges of sizes that the code makes floats of, or values that decide what
-    runs: formulas with such sizes hold only as far as they are tried.
+    ``most`` is the largest value of a size from which the code makes floats, or tensors whose
+    values decide what runs: a formula holds for such a size only as far as it is verified.
     """
 
     names: Sequence[str]
@@ -152,7 +156,7 @@ class SymbolicRun(Solution):
     withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether a shape lies inside; sizes of 1 do not: torch has another layout there."""
+        """Return whether the formulas hold at a shape; not for sizes of 1, whose layout differs."""
         if any(isinstance(size, int) and size == 1 for size in sizes.values()):
             return False
         ends = (sizes[name] <= most for name, most in self.most.items())
@@ -169,27 +173,29 @@ def run_symbolically(
     target: Target,
     hints: Sizes,
     phases: Sequence[str],
-    block_counts: Mapping[str, Place] | None = None,
+    block_counts: Mapping[str, BlockedSize] | None = None,
     steady: set[frozenset[str]] | None = None,
     classed: Collection[str] = (),
 ) -> SymbolicRun:
-    """Return the run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
+    """Return a symbolic run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
 
-    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``block_counts`` are
-    numbers of blocks. If the code makes floats of sizes, it is run again with other floats: trace
-    and conditions have to stay equal, so that no size is made of a float. ``steady`` are lines of
-    floats that passed this test in earlier runs. Rounded quotients of ``classed`` sizes may be
-    fixed: formulas are then for sizes of that class. Raises :class:`NoFormulaError` if a size was
-    pinned, if the run broke, or if what runs depends on a float that was made of a size.
+    ``hints`` decide comparisons of sizes. A size hinted as 1 stays a number; sizes in
+    ``block_counts`` are numbers of blocks. If the code makes floats of sizes, it is run again with
+    other floats: trace and conditions have to stay equal, since a count that depends on a float has
+    no formula. ``steady`` are sets of lines that make floats and passed this test in earlier runs.
+    Rounded quotients of ``classed`` sizes may be fixed: the formulas are then for sizes with the
+    same quotients. Raises :class:`PinnedError` if the code fixes a size or if what it does depends
+    on such a float, :class:`NoFormulaError` if it fails.
     """
     passed = set[frozenset[str]]() if steady is None else steady
+    run_with = partial(_run, target, hints, phases, block_counts or {}, classed)
 
     def checked_run(*, integers: bool) -> SymbolicRun:
-        run, lines = _run(target, hints, phases, None, integers, block_counts or {}, classed)
+        run, lines = run_with(None, integers)
         is_steady = target.mode.trusted or not lines or frozenset(lines) in passed
-        for bend in () if is_steady else BENDS:
+        for bend in () if is_steady else BENDS:  # functions that change the floats
             try:
-                other, _ = _run(target, hints, phases, bend, integers, block_counts or {}, classed)
+                other, _ = run_with(bend, integers)
                 same = (other.trace, other.guards.relations) == (run.trace, run.guards.relations)
             except NoFormulaError:
                 same = False
@@ -212,14 +218,9 @@ def run_symbolically(
 
 
 def _run(
-    target: Target,
-    hints: Sizes,
-    phases: Sequence[str],
-    bend: Bend | None,
-    integers: bool,
-    block_counts: Mapping[str, Place],
-    classed: Collection[str],
-) -> tuple[SymbolicRun, list[str]]:
+    target: Target, hints: Sizes, phases: Sequence[str], block_counts: Mapping[str, BlockedSize],
+    classed: Collection[str], bend: Bend | None, integers: bool,
+) -> tuple[SymbolicRun, list[str]]:  # fmt: skip
     """Return one symbolic run, and the lines at which it made floats of sizes."""
     free = {name: hint for name, hint in hints.items() if hint != 1 and name not in block_counts}
     rests = {place.rest_name(name): place for name, place in block_counts.items() if place.rest}
@@ -233,7 +234,7 @@ def _run(
     for name in sorted(block_counts, key=lambda x: len(block_counts[x].block.free_symbols)):
         sizes[name] = block_counts[name].size(name, sizes)
     with user_symbols(names):
-        count = Limit(_SOME if block_counts else _NONE, _SECONDS)
+        count = Limit(_MOST_WITH_BLOCKS if block_counts else _MOST, _MOST_S)
         trace = _record_until_pinned(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
         calls = [call.mapped(guards.written) for call in trace.calls]
@@ -246,12 +247,11 @@ def _run(
         parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
         if {x.name for part in parts for x in part.free_symbols} - {*hints, *rests}:
             raise NoFormulaError("the code makes a size of a tensor's value")
-        # the sizes that float arithmetic goes through
-        rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
-        rounded |= {names[size].name for size in floats.sizes if size in names}
-        if target.mode.routed and not trace.routes:  # values of as many entries as sizes say
-            rounded |= {*hints}
-        most = {name: largest(name, hints[name]) for name in hints if name in rounded}
+        in_floats = {s.name for x in parts for step in x.atoms(Double) for s in step.free_symbols}
+        in_floats |= {names[size].name for size in floats.sizes if size in names}
+        if target.mode.routed and not trace.routes:  # tensors of any size decide what runs
+            in_floats |= {*hints}
+        most = {name: largest(name, hints[name]) for name in hints if name in in_floats}
         return SymbolicRun(target.symbols, forms, guards, trace, most), floats.lines
 
 
@@ -272,26 +272,22 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
 
 
 def _record_until_pinned(
-    target: Target,
-    sizes: Any,
-    phases: Sequence[str],
-    environment: Any,
-    blocks: Mapping[str, Any],
+    target: Target, sizes: Any, phases: Sequence[str], environment: Any, blocks: Mapping[str, Any],
     count: Limit,
-) -> Trace:
-    """Record the run, and end it at the first operation after a size was pinned."""
-    checked, looked, start = 0, 0.0, process_time()
+) -> Trace:  # fmt: skip
+    """Record the run; raise PinnedError at an operation soon after a size was pinned."""
+    facts_before, look_s, start = 0, 0.0, process_time()
 
     def look() -> None:
-        nonlocal checked, looked
-        if not (count.done + 1) % EVERY:  # before the limit itself looks, which says less
+        nonlocal facts_before, look_s
+        if not (count.done + 1) % EVERY:  # before the limit raises, whose message says less
             check_patience()
         count()
         facts = len(environment.guards) + len(environment.replacements)
-        if facts != checked and (now := process_time()) - start >= _LOOKING * looked:
-            checked = facts
+        if facts != facts_before and (now := process_time()) - start >= _RUN_PER_LOOK * look_s:
+            facts_before = facts
             _guards(environment, blocks)
-            looked += process_time() - now
+            look_s += process_time() - now
 
     training = trains(phases)
     try:

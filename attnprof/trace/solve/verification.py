@@ -1,7 +1,7 @@
 """Verify formulas by runs at concrete shapes, within a budget; withhold those a run contradicts.
 
-:meth:`Runs.verify` holds a :class:`Solution` against runs; ``first_difference`` names the operation
-and line at which the two part; ``compare_calls`` compares calls of one module.
+:meth:`Runs.verify` compares a :class:`Solution` with runs; ``first_difference`` names the operation
+and line at which the two differ first; ``compare_calls`` compares calls of one module.
 """
 
 import tracemalloc
@@ -22,18 +22,18 @@ from attnprof.trace.run.runs import outcome
 from attnprof.trace.sizes import live_bytes
 from attnprof.user_code import error_text
 
-#: Most operations of a run outside of a search, as at an asked shape.
+#: Most operations of a run, such as one at the asked shape, unless a search sets another limit.
 A_LONG_RUN = 25_000
 #: The cost of starting a run, in operations.
 _OVERHEAD = 40
-#: Shapes at which formulas are verified: at least, and where runs are quick.
+#: Shapes at which formulas are verified: at least, and where runs are short.
 HELD_OUT, MOST = 3, 12
-#: Operations after which no more shapes are run than the least.
-_OPERATIONS = 800
-#: Calls that are compared where each changes a counter or a list: every second to sixteenth shows.
+#: Operations of all runs after which ``HELD_OUT`` shapes are enough.
+_ENOUGH_OPERATIONS = 800
+#: Calls of a module that are compared: enough for what happens at every 16th call.
 _CALLS = 18
-#: Bytes outside of torch that are a large array.
-_BYTES = 2**21
+#: Least bytes of a large array outside of torch.
+_LARGE_ARRAY = 2**21
 
 PhaseCounts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
 Wrong = dict[tuple[str, str], str]  # (phase, quantity) → how it is contradicted
@@ -43,7 +43,7 @@ Row = tuple[Call, int]  # a call, and how much of a quantity it is
 class NoFormulaError(Exception):
     """A strategy finds no formula: the message says why.
 
-    ``name`` is a size in which the cost is no polynomial, so that it has to be a number.
+    ``name`` is a size in which the cost is no polynomial: it has to be a number in runs.
     """
 
     def __init__(self, message: str, name: str = "") -> None:
@@ -72,12 +72,12 @@ def check_patience() -> None:
 
 @dataclass
 class Runs:
-    """Runs of a target for phases that one run shows; a shape is run once.
+    """The runs of a target, one a shape, for phases that one run shows: forward, or training.
 
     Runs use fake tensors; after :meth:`use_meta_if_same` perhaps meta tensors (``on_meta``), which
-    are three times as fast. ``once``: of a loop's turns that are alike one is run. A run of more
-    than ``longest`` operations raises :class:`TooLongError`, one beyond the ``budget`` of all runs
-    :class:`OutOfBudgetError`.
+    are three times as fast. ``once``: equal turns of a loop are run once. A run of more than
+    ``longest`` operations raises :class:`TooLongError`, one beyond the ``budget`` of all runs
+    :class:`OutOfBudgetError`. ``operations`` sums up all runs, those on fake tensors three times.
     """
 
     target: Target
@@ -87,13 +87,13 @@ class Runs:
     once: bool = False
     operations: int = 0
     on_meta: bool | None = None
-    _made: int = 0
+    _run_count: int = 0
     _results: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
 
     @property
     def left(self) -> float:
-        """Operations that may still be run."""
-        return self.budget - self.operations - _OVERHEAD * self._made
+        """Operations that are left of the budget."""
+        return self.budget - self.operations - _OVERHEAD * self._run_count
 
     def use_meta_if_same(self, sizes: Mapping[str, int]) -> None:
         """Switch to meta tensors if a run on them at these sizes equals the run on fake ones."""
@@ -104,7 +104,7 @@ class Runs:
         except Exception as error:  # the user's code may raise anything
             message = f"it does not run at {sizes_text(sizes)}: {error_text(error)}"
             raise NoFormulaError(message) from error
-        meta = self._ran(sizes, on_meta=True)
+        meta = self._run(sizes, on_meta=True)
         self.on_meta = isinstance(meta, Trace) and (
             (meta.calls, meta.parameters) == (fake.calls, fake.parameters)
         )
@@ -113,7 +113,7 @@ class Runs:
         """Return the run at a shape, or raise its error."""
         key = tuple(sorted(sizes.items()))
         if key not in self._results:
-            self._results[key] = self._ran(sizes, on_meta=bool(self.on_meta))
+            self._results[key] = self._run(sizes, on_meta=bool(self.on_meta))
         result = self._results[key]
         if isinstance(result, Exception):
             raise result
@@ -129,12 +129,11 @@ class Runs:
             return None
 
     def makes_arrays(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the code makes large arrays outside of torch at a shape: with values."""
+        """Return whether the code makes large arrays outside of torch at a shape, as by numpy."""
         tracemalloc.start()
         try:
-            return (
-                self.run_or_none(sizes) is not None and tracemalloc.get_traced_memory()[1] > _BYTES
-            )
+            runs = self.run_or_none(sizes) is not None
+            return runs and tracemalloc.get_traced_memory()[1] > _LARGE_ARRAY
         finally:
             tracemalloc.stop()
 
@@ -146,10 +145,10 @@ class Runs:
         *,
         strict: bool = False,
     ) -> list[dict[str, int]]:
-        """Return shapes at which runs confirm the formulas: ``most`` of them, fewer of long runs.
+        """Return shapes at which runs confirm the formulas: up to ``most``, fewer if runs are long.
 
-        Shapes at which the code does not run are passed over. A formula that a run contradicts is
-        withheld; raises :class:`ContradictedError` if no others are left or if ``strict``,
+        Shapes at which the code fails are skipped. A formula that a run contradicts is withheld.
+        Raises :class:`ContradictedError` as :meth:`Solution.check_against` does, and
         :class:`TooLongError` at a shape that takes too long.
         """
         agreed: list[dict[str, int]] = []
@@ -170,12 +169,12 @@ class Runs:
                 trace = self.run_or_none(shape) or trace
             formulas.check_against(trace, shape, strict=strict)
             agreed.append(dict(shape))
-            long = self.operations > _OPERATIONS and len(agreed) >= HELD_OUT
+            long = self.operations > _ENOUGH_OPERATIONS and len(agreed) >= HELD_OUT
             if long or len(agreed) == most:
                 break
         return agreed
 
-    def _ran(self, sizes: Mapping[str, int], *, on_meta: bool) -> Trace | Exception:
+    def _run(self, sizes: Mapping[str, int], *, on_meta: bool) -> Trace | Exception:
         try:
             check_patience()
         except OutOfBudgetError as error:
@@ -184,7 +183,7 @@ class Runs:
         how = {"before_each": count, "on_meta": on_meta, "once": self.once}
         result = outcome(self.target, sizes, training=training, **how)
         self.operations += count.done * (1 if on_meta else 3)
-        self._made += 1
+        self._run_count += 1
         return result if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
@@ -218,7 +217,7 @@ class Solution:
         }
 
     def operations(self, sizes: Sizes) -> float:
-        """Return about how many operations a run at a shape has; infinity where there is no run."""
+        """Estimate the operations of a run at a shape; infinity where a block has no tokens."""
         try:
             return float(sum(many * evaluate(times, sizes) for times, many in self.repeats.items()))
         except ZeroDivisionError:
@@ -226,7 +225,7 @@ class Solution:
 
     @cached_property
     def repeats(self) -> Counter[Any]:
-        """How many calls are repeated how often: ``{1: 40, N/64: 12}``."""
+        """Numbers of calls by how often each is repeated: ``{1: 40, N/64: 12}``."""
         return Counter(call.times for call in self.trace.calls if call.times is not None)
 
     def check_against(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
@@ -252,9 +251,9 @@ class Solution:
 def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
     """Return where a formula and a run differ first, or an empty string if that is not known.
 
-    Such as ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing, as
-    most views, are passed over. Where a call of the formulas stands for several operations, the
-    operations of one name at one line are summed before they are compared.
+    For example ``; they part at aten.clone (my.py:16): 96, not 48``. Operations that add nothing
+    are skipped. If a call of ``formulas`` stands for several operations, the operations of one name
+    at one line are summed first.
     """
     expected = list(_rows(formulas, phase, quantity, sizes))
     rows = list(_rows(run, phase, quantity, {}))
@@ -274,7 +273,7 @@ def first_difference(formulas: Trace, run: Trace, phase: str, quantity: str, siz
 
 
 def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
-    """Yield calls and how much they add to a quantity; of a peak, how much is held at each."""
+    """Yield calls and what each adds to a quantity; for ``peak_bytes`` the bytes that live then."""
     if quantity == "peak_bytes":
         for place, size in live_bytes(trace, "train", sizes):
             call = trace.calls[place]
@@ -309,11 +308,11 @@ def compare_calls(
     shapes: Sequence[Sizes],
     asked_sizes: Sizes,
 ) -> list[str]:
-    """Return sentences on how the costs of the first or a later call of a module differ.
+    """Return sentences on how costs of the first and of later calls of a module differ.
 
-    Calls are made at the asked shape if that is among ``shapes``, or at the smallest of these. Sets
-    ``formulas.is_steady``: whether formulas hold for later calls. Decoding steps are not compared,
-    since each is one call of many, nor modules of ours, which keep nothing.
+    They are called at the asked shape if it is among ``shapes``, else at the smallest. Sets
+    ``formulas.is_steady``: whether the formulas hold for later calls. Decoding steps and modules of
+    ours are not compared: the first change with each call, the others keep nothing.
     """
     if target.mode.trusted or not shapes or "decode" in phases:
         return []
