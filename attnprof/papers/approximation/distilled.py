@@ -5,7 +5,6 @@ Records have the quality and speed of every model, at both lengths. Entry point:
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -69,7 +68,7 @@ def outcomes(records: Sequence[DistillRecord], scale: ExperimentSizes) -> list[d
         "document_tokens": checks.TOKENS, "document_tested": checks.TEST_TOKENS,
         "document_width": checks.WIDTH, "tokens": scale.tokens,
     }  # fmt: skip
-    texts = tomllib.loads((checks.DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
+    texts = checks.DOCUMENT.texts("outcomes.toml")
     for claim, entry in texts.items():
         gaps = {**entry, **sizes, **GAPS[claim](results)}
         row = {"claim": claim, "suffices": gaps["suffices"]}

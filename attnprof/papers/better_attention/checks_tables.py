@@ -1,7 +1,6 @@
 """Checks of document 000's tables: ranks, rows printed twice, effect of heads, percentages."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -126,7 +125,7 @@ def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
 # -- percentages -----------------------------------------------------------------------
 #: Quoted percentages by id: the place, the percentage, and its expression if that is printed.
 QUOTED = {row["id"]: row for row in DOCUMENT.rows("quoted_percentages")}
-LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
+LABELS = DOCUMENT.texts("labels.toml")
 
 
 @dataclass(frozen=True)
