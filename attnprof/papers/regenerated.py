@@ -128,10 +128,10 @@ class Regenerated:
 def regenerate(number: str) -> Regenerated:
     """Return every table and figure of a document."""
     result = Regenerated(not_made=not_made(number))
-    for kind, made in (("table", result.tables), ("figure", result.figures)):
+    for kind, parts in (("table", result.tables), ("figure", result.figures)):
         for name, make in document(number).part(f"{kind}s".upper()).items():
             try:
-                made[name] = make()
+                parts[name] = make()
             except Exception as error:  # noqa: BLE001 - a broken one must not hide the others
                 result.failed[f"{kind} {name}"] = reason(error)
     return result

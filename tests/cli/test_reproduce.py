@@ -174,7 +174,7 @@ def test_a_figure_is_compared_and_drawn(attnprof, tmp_path):
     assert "differs" in ended.out
     assert path.read_bytes().startswith(b"\x89PNG")
     data = attnprof("reproduce 002 --figure 1 -f json").json["summary"]["figure"]
-    assert data["rows"] == figure().rows
+    assert data["rows"] == figure()["rows"]
     assert data["described"][1]["agrees"] is False
 
 
