@@ -206,36 +206,32 @@ from torch import nn
 COUNT = {count}
 
 
-class Softmax(nn.Module):
+class Repeated(nn.Module):
     def forward(self, q, k, v):
         total = torch.zeros_like(q)
         for _ in range(COUNT):
-            rows = (q @ k.transpose(-1, -2)).softmax(-1) @ v
-            total = total + rows
+            total = total + self.piece(q, k, v)
         return total
 
 
-class Features(nn.Module):
-    def forward(self, q, k, v):
-        total = torch.zeros_like(q)
-        for _ in range(COUNT):
-            rows = nn.functional.elu(q) + 1
-            total = total + rows @ (k.softmax(-2).transpose(-1, -2) @ v)
-        return total
+class Softmax(Repeated):
+    def piece(self, q, k, v):
+        return (q @ k.transpose(-1, -2)).softmax(-1) @ v
 
 
-class Projected(nn.Module):
+class Features(Repeated):
+    def piece(self, q, k, v):
+        return (nn.functional.elu(q) + 1) @ (k.softmax(-2).transpose(-1, -2) @ v)
+
+
+class Projected(Repeated):
     def __init__(self, head_dim):
         super().__init__()
         self.down = nn.Linear(head_dim, 2 * head_dim, bias=False)
         self.up = nn.Linear(2 * head_dim, head_dim, bias=False)
 
-    def forward(self, q, k, v):
-        total = torch.zeros_like(q)
-        for _ in range(COUNT):
-            rows = self.up(torch.relu(self.down(q * k)))
-            total = total + rows * v
-        return total
+    def piece(self, q, k, v):
+        return self.up(torch.relu(self.down(q * k))) * v
 '''
 
 
