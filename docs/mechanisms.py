@@ -1,4 +1,4 @@
-"""Writes docs/mechanisms.md from the registry: python docs/mechanisms.py."""
+"""Writes the sections of docs/mechanisms.md from the registry: python docs/mechanisms.py."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from attnprof.mechanism import Mechanism
 from attnprof.units import setting_text
 
 PAGE = Path(__file__).with_suffix(".md")
+#: The heading from which on the page is written here; above it, it is written by hand.
+FIRST = "## What each supports\n"
 #: What a mechanism may take besides queries, keys and values of one length, and its heading.
 ABILITIES = {
     "causal": "causal", "decode": "decoding", "grouped_kv": "grouped keys and values",
     "value_width": "own value width", "cross": "cross-attention", "attend": "`attnprof.attend`",
 }  # fmt: skip
-HEAD = """# Mechanisms
-
-Every mechanism here has closed forms for FLOPs, bytes, parameters and peak memory in the phases
-forward, backward and train, a torch module that runs them, and a test that holds one against the
-other. `--set name=value` sets a parameter, and so does a name, `mla@impl=absorbed`; a name may
-also be layers one after the other, `gated-deltanet@3+gqa@1`. `attnprof list --verify` checks the
-orders of growth. N is the number of tokens; queries, keys and values are (batch, heads, tokens,
-head width).
-
-[papers.md](papers.md) cites the five documents 000 to 004. This page is written by
-`python docs/mechanisms.py` from the mechanisms themselves.
-"""
 MATRIX_NOTES = """
 Grouped keys and values: fewer heads of keys and values than of queries (`num_kv_heads`). Own value
 width: values wider or narrower than queries and keys (`value_head_dim`). Cross-attention: keys and
@@ -51,13 +41,14 @@ FORMULAS = {
 
 def page() -> str:
     """The whole page."""
+    by_hand = PAGE.read_text(encoding="utf-8").partition(FIRST)[0]
     sections = ("\n".join(_section(name)) for name in registry.names())
-    return "\n".join([HEAD, *_matrix(), *sections])
+    return by_hand + "\n".join([*_matrix(), *sections])
 
 
 def _matrix() -> Iterator[str]:
     """What each mechanism supports."""
-    yield "## What each supports\n"
+    yield FIRST
     yield f"| mechanism | {' | '.join(ABILITIES.values())} |"
     yield f"|---|{':---:|' * len(ABILITIES)}"
     for name in registry.names():

@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from attnprof.units import grouped  # noqa: F401 - reports have it from here
+
 T = TypeVar("T")
 HERE = Path(__file__).parent
 
@@ -54,14 +56,6 @@ def table(heads: str, rows: Iterable[Iterable[Any]]) -> Iterator[str]:
     yield f"|{'|'.join('--:' if column.startswith('>') else '---' for column in columns)}|"
     for row in rows:
         yield f"| {' | '.join(map(str, row))} |"
-
-
-def grouped(rows: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """Return rows by a key, in the order in which keys first come."""
-    groups: dict[Any, list[T]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
 
 
 def machine(packages: Iterable[str] = ("torch",)) -> str:

@@ -1,7 +1,5 @@
 """``attnprof derive``: closed forms from running code."""
 
-import sys
-from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -91,15 +89,14 @@ def _derived_report(
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
 
-    with redirect_stdout(sys.stderr):  # prints of user code are no data
-        quantities = some_of(quantity, QUANTITIES, "--quantity")
-        with opt.working(f"calling {target}"):
-            subject = target_of(target, modules.args, modules.inputs, **options)
-        notes += subject.notes
-        for line in notes:
-            opt.note(line)
-        with opt.working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
+    quantities = some_of(quantity, QUANTITIES, "--quantity")
+    with opt.working(f"calling {target}"):
+        subject = target_of(target, modules.args, modules.inputs, **options)
+    notes += subject.notes
+    for line in notes:
+        opt.note(line)
+    with opt.working(f"deriving {target}: {', '.join(phases)}"):
+        derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)

@@ -1,8 +1,6 @@
 """``attnprof model``: what a whole model costs, alone or beside others; its FLOPs a token."""
 
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -185,7 +183,7 @@ def report_on(
     )  # fmt: skip
     if (report := kept.read()) is not None:
         return report
-    with redirect_stdout(sys.stderr), opt.working(f"deriving {config}: {', '.join(phases)}"):
+    with opt.working(f"deriving {config}: {', '.join(phases)}"):
         import torch
 
         from attnprof.models.engine import seen_as
@@ -221,7 +219,7 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
     opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
-    with redirect_stdout(sys.stderr), opt.working(f"counting {config}"):
+    with opt.working(f"counting {config}"):
         sizes = sizes_of(config)
         where = opt.environment()
     report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)

@@ -376,12 +376,13 @@ def write(text: str, output: Path | None) -> None:
 def working(text: str) -> Iterator[Progress]:
     """Show ``text`` on stderr while the body runs, or the progress that its code reports.
 
-    Inside another ``working`` the text is a step of its progress.
+    What the body prints goes to stderr, too: prints of user code are no data. Inside another
+    ``working`` the text is a step of its progress.
     """
     if (outer := waited_for()) is not None:
         with outer.saying(text):
             yield outer
         return
     progress = Progress(Step(text))
-    with waiting(progress), display.shown(progress):
+    with contextlib.redirect_stdout(sys.stderr), waiting(progress), display.shown(progress):
         yield progress

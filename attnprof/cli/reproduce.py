@@ -1,6 +1,6 @@
 """``attnprof reproduce``: recompute the documents' claims, tables and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as papers
 from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.regenerated import figure_values, regenerate, table_values
+from attnprof.papers.regenerated import regenerate
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.files import make_folder
 from attnprof.render.plots.documents import plot_figure
@@ -54,7 +54,7 @@ def reproduce(
     """
     opt.ensure_figure(plot, force=to.force)
     request = asked_for(documents or [], claim, table, figure)
-    if plot is not None and request.figure is None:
+    if plot is not None and request.kind != "figure":
         raise RequestError(
             f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
         )
@@ -86,15 +86,15 @@ def reproduce(
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """The documents and claims to replay; at most one table or figure of one document.
+    """The documents and claims to replay, and how to ``make`` the one table or figure asked for.
 
     ``by_name``: claims, a table or a figure were named; otherwise whole documents are replayed.
     """
 
     documents: list[str]
     claims: list[str]
-    table: str | None = None
-    figure: str | None = None
+    kind: str = ""
+    make: Callable[[], dict[str, Any]] | None = None
     by_name: bool = True
 
 
@@ -112,15 +112,14 @@ def asked_for(
             if number not in numbers:
                 raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
         return ReplayRequest(sorted(set(of_claims)), ids)
-    if (table or figure) is not None and len(numbers) != 1:
-        flag = f"--figure {figure}" if table is None else f"--table {table}"
-        raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
-    if table is not None:
-        key, _ = papers.find_table(numbers[0], table)
-        return ReplayRequest(numbers, papers.claims_of_table(numbers[0], key), table=key)
-    if figure is not None:
-        key, _ = papers.find_figure(numbers[0], figure)
-        return ReplayRequest(numbers, papers.claims_of_figure(numbers[0], key), figure=key)
+    for kind, part in {"table": table, "figure": figure}.items():
+        if part is None:
+            continue
+        if len(numbers) != 1:
+            flag = f"--{kind} {part}"
+            raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
+        key, make = papers.find_part(numbers[0], kind, part)
+        return ReplayRequest(numbers, papers.claims_of(numbers[0], kind, key), kind, make)
     ids = [name for name, check in papers.claims().items() if check.document in numbers]
     return ReplayRequest(numbers, ids, by_name=False)
 
@@ -129,17 +128,13 @@ def _replay_claims(request: ReplayRequest, plot: Path | None, size: str) -> Repo
     """Return the report of the claims; recompute, and draw, the table or figure asked for."""
     with opt.working("replaying"):
         report = replay.replay(request.claims, environment=opt.environment())
-    number, more = request.documents[0], {}
-    if request.table is not None:
-        more["table"] = table_values(request.table, papers.find_table(number, request.table)[1]())
-    if request.figure is not None:
-        _, figure = papers.find_figure(number, request.figure)
-        data = figure.data()
-        more["figure"] = figure_values(request.figure, figure, data)
-        if plot is not None:
-            plot_figure(number, request.figure, data, plot, size)
-            opt.note(f"wrote {plot}")
-    return replace(report, summary={**report.summary, **more})
+    if request.make is None:
+        return report
+    values = request.make()
+    if plot is not None:
+        plot_figure(request.documents[0], values, plot, size)
+        opt.note(f"wrote {plot}")
+    return replace(report, summary={**report.summary, request.kind: values})
 
 
 def _write_reports(report: Report, numbers: list[str], folder: Path) -> dict[str, str]:

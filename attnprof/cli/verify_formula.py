@@ -1,8 +1,6 @@
 """``attnprof verify-formula``: a printed formula, or a table of them, against the code."""
 
-import sys
 from collections import Counter
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +61,7 @@ class WholeModelFormula:
             raise RequestError("give --model or a target, not both")
         phase = opt.one_of(phase or "train", PHASES, "--phase")
         n = parse_size(self.seq or "4096", "--seq")
-        with redirect_stdout(sys.stderr), opt.working(f"counting {self.of_model}"):
+        with opt.working(f"counting {self.of_model}"):
             sizes = sizes_of(self.of_model)
             report = model_formula_report(
                 sizes, row.formula, phase, n, row.where, opt.environment()
@@ -159,7 +157,7 @@ def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
     if unused:
         opt.note(f"{table}: not read are the columns {', '.join(unused)}")
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
-    with redirect_stdout(sys.stderr), opt.working(f"verifying: {targets}"):
+    with opt.working(f"verifying: {targets}"):
         records = verified(rows)
     counts = Counter(record.verdict for record in records)
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None],

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import count
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -207,36 +206,32 @@ from torch import nn
 COUNT = {count}
 
 
-class Softmax(nn.Module):
+class Repeated(nn.Module):
     def forward(self, q, k, v):
         total = torch.zeros_like(q)
         for _ in range(COUNT):
-            rows = (q @ k.transpose(-1, -2)).softmax(-1) @ v
-            total = total + rows
+            total = total + self.piece(q, k, v)
         return total
 
 
-class Features(nn.Module):
-    def forward(self, q, k, v):
-        total = torch.zeros_like(q)
-        for _ in range(COUNT):
-            rows = nn.functional.elu(q) + 1
-            total = total + rows @ (k.softmax(-2).transpose(-1, -2) @ v)
-        return total
+class Softmax(Repeated):
+    def piece(self, q, k, v):
+        return (q @ k.transpose(-1, -2)).softmax(-1) @ v
 
 
-class Projected(nn.Module):
+class Features(Repeated):
+    def piece(self, q, k, v):
+        return (nn.functional.elu(q) + 1) @ (k.softmax(-2).transpose(-1, -2) @ v)
+
+
+class Projected(Repeated):
     def __init__(self, head_dim):
         super().__init__()
         self.down = nn.Linear(head_dim, 2 * head_dim, bias=False)
         self.up = nn.Linear(2 * head_dim, head_dim, bias=False)
 
-    def forward(self, q, k, v):
-        total = torch.zeros_like(q)
-        for _ in range(COUNT):
-            rows = self.up(torch.relu(self.down(q * k)))
-            total = total + rows * v
-        return total
+    def piece(self, q, k, v):
+        return self.up(torch.relu(self.down(q * k))) * v
 '''
 
 
@@ -256,13 +251,7 @@ REHEARSED = tuple(
 )  # fmt: skip
 
 
-def write_revision(folder: Path, slowdown: float) -> None:
-    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
-    text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
-    (folder / FILE).write_text(text, encoding="utf-8")
-
-
-#: Slowdowns that are tried, as shares of a call's time.
+#: Slowdowns that are tried, as shares of a call's time: multiples of 1/40.
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
@@ -275,7 +264,8 @@ def self_test_report(rule: Rule, budget_s: float) -> Report:
             sides = []
             for slowdown in (0.0, *SLOWDOWNS):
                 folder = stack.enter_context(temporary_folder())
-                write_revision(folder, slowdown)
+                text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
+                (folder / FILE).write_text(text, encoding="utf-8")
                 side = RunningTree(folder, f"{slowdown:.0%} slower")
                 sides.append(stack.enter_context(side))
             for request in REHEARSED:

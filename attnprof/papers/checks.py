@@ -247,17 +247,13 @@ def load_checks(path: Path, modules: Sequence[Any]) -> dict[str, Check]:
         for pattern, entry in entries.items():
             fields |= entry if fnmatchcase(claim, pattern) else {}
         try:
-            checks[claim] = _check_of(claim, fields)
+            texts = {name: " ".join(fields[name].split()) for name in _TEXTS if name in fields}
+            agree = {"agree": agreement(fields["agree"])} if "agree" in fields else {}
+            checks[claim] = Check(claim, **{**fields, **texts, **agree})
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             why = f"{path.name}, {claim}: {error}"
             checks[claim] = Check(claim, None, partial(_refuse, why), how="")
     return checks
-
-
-def _check_of(claim: str, fields: dict[str, Any]) -> Check:
-    texts = {name: " ".join(fields[name].split()) for name in _TEXTS if name in fields}
-    agree = {"agree": agreement(fields["agree"])} if "agree" in fields else {}
-    return Check(claim, **{**fields, **texts, **agree})
 
 
 def _refuse(why: str) -> None:

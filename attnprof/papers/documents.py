@@ -7,6 +7,7 @@ points: :func:`document`, :func:`claims`, :func:`measured`.
 import csv
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from attnprof.record import write_whole
 
 if TYPE_CHECKING:
     from attnprof.papers.checks import Check
-    from attnprof.papers.regenerated import PaperFigure, Table
+    from attnprof.papers.regenerated import Values
 
 HERE = Path(__file__).parent
 #: Documents measured in this run: a function that reports progress, and results so far.
@@ -57,6 +58,11 @@ class Document:
         folder = f"attnprof.papers.{self.folder}"
         modules = [import_module(f"{folder}.{n}") for n in names if n.startswith("checks")]
         return load_checks(self.path / "claims.toml", modules)
+
+    @cache  # noqa: B019 - there are few documents
+    def texts(self, file: str) -> dict[str, Any]:
+        """Return the content of a TOML file in the folder."""
+        return tomllib.loads((self.path / file).read_text(encoding="utf-8"))
 
     def rows(self, table: str) -> list[dict[str, str]]:
         """Return a table's printed rows ("table02_transition_points"); RequestError lists names."""
@@ -116,11 +122,6 @@ class Claim:
     place: str
     says: str
 
-    @property
-    def tables(self) -> list[str]:
-        """Numbers of the tables that its place names: 6 in ``T6 vs Eq 7``."""
-        return re.findall(r"(?:\bT|[Tt]able ?)0?(\d+)", self.place)
-
 
 @cache
 def claims() -> dict[str, Claim]:
@@ -152,21 +153,22 @@ def find_claims(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
-    """Return a table's key and a function that recomputes it; RequestError lists the tables."""
-    return _named(document(number), "tables", name)
+def find_part(number: str, kind: str, name: str) -> "tuple[str, Callable[[], Values]]":
+    """Return the key of a ``table`` or ``figure``, and a function that recomputes it.
 
-
-def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
-    """Return a figure's key and the figure; :class:`RequestError` lists the document's figures.
-
-    Raises :class:`CannotRunError` with the reason for a figure that cannot be made again.
+    Raises :class:`RequestError` with the possible names for an unknown one, and
+    :class:`CannotRunError` with the reason for a figure that cannot be made again.
     """
-    key = name.lstrip("0").upper()
-    why = None if key in document(number).part("FIGURES") else not_made(number).get(key)
-    if why is not None:
+    parts: Mapping[str, Any] = document(number).part(f"{kind}s".upper())
+    for key in parts:
+        if key.casefold() in (name.casefold(), name.casefold().lstrip("0")):
+            return key, parts[key]
+    if kind == "figure" and (why := not_made(number).get(name.lstrip("0").upper())):
         raise CannotRunError(f"{number}: figure {name} is not made again: {why}")
-    return _named(document(number), "figures", name)
+    raise RequestError(
+        f"{number} ({document(number).title}) has no {kind} '{name}' here; its {kind}s: "
+        f"{', '.join(parts) or 'none yet'}"
+    )
 
 
 def not_made(number: str) -> dict[str, str]:
@@ -175,32 +177,18 @@ def not_made(number: str) -> dict[str, str]:
     return {row[0]: row[1] for row in _read(path)[1:]} if path.is_file() else {}
 
 
-def _named(document: Document, kind: str, name: str) -> tuple[str, Any]:
-    parts: Mapping[str, Any] = document.part(kind.upper())
-    for key in parts:
-        if key.casefold() in (name.casefold(), name.casefold().lstrip("0")):
-            return key, parts[key]
-    raise RequestError(
-        f"{document.number} ({document.title}) has no {kind.removesuffix('s')} '{name}' here; "
-        f"its {kind}: {', '.join(parts) or 'none yet'}"
-    )
+#: A table or figure in a claim's place: ``T6 vs Eq 7``, ``Fig 3``.
+_PLACES = {"table": r"(?:\bT|[Tt]able ?)0?{}(?!\d)", "figure": r"(?i:\bFig(ure)? {}\b)"}
 
 
-def claims_of_table(number: str, name: str) -> list[str]:
-    """Return the claims that are about a table, as their place or their check says."""
-    checks = document(number).checks()
+def claims_of(number: str, kind: str, name: str) -> list[str]:
+    """Return the claims about a ``table`` or ``figure``, as their place or their check says."""
+    words, checks = re.compile(_PLACES[kind].format(re.escape(name))), document(number).checks()
+    listed = [x for x, check in checks.items() if kind == "table" and name in check.tables]
     return [
-        claim.claim
-        for claim in claims().values()
-        if claim.claim in checks and name in (*claim.tables, *checks[claim.claim].tables)
-    ]
-
-
-def claims_of_figure(number: str, name: str) -> list[str]:
-    """Return the claims whose place names a figure."""
-    words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
-    of_document = [claim for claim in claims().values() if claim.document == number]
-    return [claim.claim for claim in of_document if words.search(claim.place)]
+        claim.claim for claim in claims().values()
+        if claim.document == number and (words.search(claim.place) or claim.claim in listed)
+    ]  # fmt: skip
 
 
 def measured(number: str, name: str) -> Any:

@@ -7,42 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnprof.record.base import ColumnarRecords, Record, column, record_kinds
-    from attnprof.record.crossovers import CrossoverRecord
-    from attnprof.record.files import write_whole
-    from attnprof.record.kinds import (
-        ComparedRecord,
-        CompareRecord,
-        CostRecord,
-        DeriveRecord,
-        FitRecord,
-        FormulaTermRecord,
-        GrowthRecord,
-        HeadsRecord,
-        HeatmapRecord,
-        MechanismRecord,
-        MfuRecord,
-        ModelRecord,
-        PredictRecord,
-        RanksRecord,
-        RecommendRecord,
-        ReleasedRecord,
-        VerificationRecord,
-    )
-    from attnprof.record.measured import (
-        BaselineRecord,
-        CalibrationRecord,
-        CheckRecord,
-        DistillRecord,
-        DoctorRecord,
-        HistoryRecord,
-        ProfileRecord,
-        ReproduceRecord,
-        SelfTestRecord,
-        TradeoffRecord,
-    )
-    from attnprof.record.recognition import SCHEMA
-    from attnprof.record.report import Report
+    from attnprof.record.base import *
+    from attnprof.record.crossovers import *
+    from attnprof.record.files import *
+    from attnprof.record.kinds import *
+    from attnprof.record.measured import *
+    from attnprof.record.recognition import *
+    from attnprof.record.report import *
 
 #: Modules in which a name is looked up, in this order.
 _MODULES = ("base", "report", "files", "recognition", "crossovers", "kinds", "measured")

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from attnprof.errors import AttnprofError
-from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
+from attnprof.papers.regenerated import Regenerated, table_rows
 from attnprof.papers.replay import distance, severity, surprises
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.escapes import csv_cell
@@ -98,11 +98,10 @@ def _value_html(value: Any) -> Any:
 
 def _made_folds(number: str, parts: Regenerated) -> Iterator[Fold]:
     """Yield a document's recomputed tables and figures, each kind in a fold."""
-    tables = [_table_block(table_values(name, table)) for name, table in parts.tables.items()]
+    tables = [*map(_table_block, parts.tables.values())]
     figures: list[Any] = []
-    for name, (figure, data) in parts.figures.items():
-        values = figure_values(name, figure, data)
-        figures += _described_block(values, picture(number, name, data))
+    for values in parts.figures.values():
+        figures += _described_block(values, picture(number, values))
     if tables:
         yield Fold(f"{plural(len(parts.tables), 'table')} made again", tables)
     if figures:
@@ -151,16 +150,16 @@ def write_document(number: str, report: Report, parts: Regenerated, folder: Path
     """Write one document's folder; return what failed, with the reason."""
     make_folder(folder)
     failed, tables, figures = dict(parts.failed), {}, {}
-    for name, table in parts.tables.items():
-        values, data = table_values(name, table), f"table{_padded(name)}.csv"
+    for name, values in parts.tables.items():
+        data = f"table{_padded(name)}.csv"
         write_whole(folder / data, _rows_as_csv(table_rows(values)))
         tables[name] = SimpleNamespace(data=data, values=values)
-    for name, (figure, points) in parts.figures.items():
-        values, stem = figure_values(name, figure, points), f"figure{_padded(name)}"
+    for name, values in parts.figures.items():
+        stem = f"figure{_padded(name)}"
         write_whole(folder / f"{stem}.csv", _rows_as_csv(values["rows"]))
         image: str | None = f"{stem}.png"
         try:
-            plot_figure(number, name, points, folder / f"{stem}.png")
+            plot_figure(number, values, folder / f"{stem}.png")
         except AttnprofError as error:
             image, failed[f"figure {name}, drawn"] = None, str(error)
         figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)

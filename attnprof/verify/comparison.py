@@ -56,14 +56,6 @@ def growth_bounds(
     return _every(below), _every(above)
 
 
-def same_limit(
-    a: Any, b: Any, growing: Sequence[str], shape: SizeValues, holds: Holds
-) -> bool | None:
-    """Return whether a / b goes to one while all the sizes grow together; None if undecided."""
-    rays = _all_ratios(a, b, growing, shape, holds, alone=False)
-    return _every([_goes_to_one(ratios) for ratios in rays])
-
-
 def _every(verdicts: Sequence[bool | None]) -> bool | None:
     if False in verdicts:
         return False
@@ -234,7 +226,9 @@ def compared(
     if mine is None or theirs is None or _has_rounding(mine) or _has_rounding(theirs):
         if up_to == EXACT or equal:
             return Comparison(equal, difference, sentence)
-        same = same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
+        shape = _sizes(shapes, printed, ours)  # all sizes grow together
+        rays = _all_ratios(ours, printed, growing, shape, holds, alone=False)
+        same = _every([_goes_to_one(ratios) for ratios in rays])
         words = "undecided whether ours over printed goes to one"
         if same is not None:
             words = f"ours over printed {'goes' if same else 'does not go'} to one"

@@ -9,7 +9,6 @@ import pytest
 from attnprof.papers import replay as replaying
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import Document, claims, measured
-from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 from attnprof.record import Report
 from attnprof.render.plots import documents as drawn
 from attnprof.render.plots.style import new_figure
@@ -145,20 +144,24 @@ def test_accept_writes_what_came_out(attnprof, monkeypatch, settled):
 
 def figure():
     rows = [{"x": 1, "y": 2}, {"x": 2, "y": 4}]
-    said = (Described("the slope", "2", "2.0", True), Described("the end", "5", "4", False))
-    return FigureData(rows, said, {"slope": 2.0})
+    said = [
+        {"what": "the slope", "printed": "2", "ours": "2.0", "agrees": True},
+        {"what": "the end", "printed": "5", "ours": "4", "agrees": False},
+    ]
+    return {"name": "1", "title": "A line", "measured": False, "rows": rows, "described": said,
+            "facts": {"slope": 2.0}}  # fmt: skip
 
 
 def draw(data):
     made = new_figure(2)
-    made.subplots().plot([row["x"] for row in data.rows], [row["y"] for row in data.rows])
+    made.subplots().plot([row["x"] for row in data["rows"]], [row["y"] for row in data["rows"]])
     return made
 
 
 @pytest.fixture
 def drawable(monkeypatch):
     """One figure and no table in every document."""
-    parts = {"FIGURES": {"1": PaperFigure("A line", figure)}}
+    parts = {"FIGURES": {"1": figure}}
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1], {}))
     monkeypatch.setattr(drawn, "drawings", lambda _: {"1": draw})
 
@@ -171,7 +174,7 @@ def test_a_figure_is_compared_and_drawn(attnprof, tmp_path):
     assert "differs" in ended.out
     assert path.read_bytes().startswith(b"\x89PNG")
     data = attnprof("reproduce 002 --figure 1 -f json").json["summary"]["figure"]
-    assert data["rows"] == figure().rows
+    assert data["rows"] == figure()["rows"]
     assert data["described"][1]["agrees"] is False
 
 
@@ -196,7 +199,7 @@ def test_reports_have_a_folder_a_document_and_one_page(attnprof, tmp_path):
 @pytest.mark.usefixtures("few")
 def test_a_figure_that_cannot_be_made_is_named_and_ends_with_3(attnprof, tmp_path, monkeypatch):
     monkeypatch.setattr(replaying, "committed", lambda _: {})
-    parts = {"FIGURES": {"1": PaperFigure("A line", lambda: 1 / 0)}}
+    parts = {"FIGURES": {"1": lambda: 1 / 0}}
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1], {}))
     ended = attnprof(("reproduce", "004", "--reports", str(tmp_path)))
     assert ended.code == 3

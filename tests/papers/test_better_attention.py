@@ -20,7 +20,6 @@ from attnprof.papers.better_attention.checks_formulas import (
 )
 from attnprof.papers.better_attention.figures import EQ24, EXACT, FIGURES, SIZES, TABLES
 from attnprof.papers.documents import claims, document
-from attnprof.papers.regenerated import Cell
 from attnprof.render.plots.documents import drawings
 from attnprof.render.plots.documents.better_attention import MECHANISMS
 
@@ -216,9 +215,9 @@ def test_bounds_of_the_savings_are_limits_of_the_counts(claim, name):
     assert f"additions allow {counted:.0f} for contexts" in why
 
 
-def cells(table: str) -> list[Cell]:
-    rows = TABLES[table]().rows
-    return [cell for row in rows for cell in row.values() if isinstance(cell, Cell)]
+def cells(table: str) -> list[dict]:
+    rows = TABLES[table]()["rows"]
+    return [cell for row in rows for cell in row.values() if isinstance(cell, dict)]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def cells(table: str) -> list[Cell]:
     ],
 )  # fmt: skip
 def test_only_known_slips_differ(table, different):
-    assert sum(cell.differs for cell in cells(table)) == different
+    assert sum(cell["differs"] for cell in cells(table)) == different
 
 
 @pytest.mark.parametrize(
@@ -238,10 +237,10 @@ def test_only_known_slips_differ(table, different):
 )
 def test_every_printed_result_is_shown_as_printed(table, name):
     columns = {"acc_pct": "accuracy (%)", "test_loss": "test loss"}
-    for row, shown in zip(document("000").rows(name), TABLES[table]().rows, strict=True):
+    for row, shown in zip(document("000").rows(name), TABLES[table]()["rows"], strict=True):
         for column, title in columns.items():
             cell = shown[title]
-            text = cell.printed if isinstance(cell, Cell) else cell
+            text = cell["printed"] if isinstance(cell, dict) else cell
             rank = row[f"{column}_rank"]
             assert text == (f"{row[column]} ({rank})" if rank else row[column])
 
@@ -249,24 +248,24 @@ def test_every_printed_result_is_shown_as_printed(table, name):
 def test_super_on_cifar100_has_the_parameters_of_the_stated_length():
     (cell,) = (
         row["parameters"]
-        for row in TABLES["6"]().rows
+        for row in TABLES["6"]()["rows"]
         if row["attention"] == "super" and row["h"] == 8
     )
-    assert (cell.printed, cell.ours) == ("197,890 (3)", "197,376 (3)")
+    assert (cell["printed"], cell["ours"]) == ("197,890 (3)", "197,376 (3)")
 
 
 def test_table_1_cuts_off_as_printed():
-    cells = [row["parameters"] for row in TABLES["1"]().rows]
-    assert [cell.ours for cell in cells] == [cell.printed for cell in cells]
+    cells = [row["parameters"] for row in TABLES["1"]()["rows"]]
+    assert [cell["ours"] for cell in cells] == [cell["printed"] for cell in cells]
 
 
-DATA = {name: figure.data() for name, figure in FIGURES.items()}
+DATA = {name: figure() for name, figure in FIGURES.items()}
 CONSTANTS = {"standard": 15, "optimised": 12, "super": 12, "efficient": 9}
 
 
 @pytest.mark.parametrize("name", ["2", "4"])
 def test_printed_counts_are_the_equation(name):
-    rows = [row for row in DATA[name].rows if row["counted"] == EQ24]
+    rows = [row for row in DATA[name]["rows"] if row["counted"] == EQ24]
     assert rows
     for row in rows:
         for mechanism, constant in CONSTANTS.items():
@@ -275,7 +274,7 @@ def test_printed_counts_are_the_equation(name):
 
 @pytest.mark.parametrize("name", ["2", "4"])
 def test_exact_counts_are_two_operations_a_term_of_each_product(name):
-    for row in (row for row in DATA[name].rows if row["counted"] == EXACT):
+    for row in (row for row in DATA[name]["rows"] if row["counted"] == EXACT):
         n, d = row["l"], row["d_m"]
         maps, scores, mixing = 2 * n * d * d, 2 * 2 * n * n * d, 2 * n * n * d
         forward = {
@@ -289,13 +288,13 @@ def test_exact_counts_are_two_operations_a_term_of_each_product(name):
 
 def test_figure_4_covers_every_pair_of_sizes_once_a_count():
     for count in (EQ24, EXACT):
-        cells = [(row["l"], row["d_m"]) for row in DATA["4"].rows if row["counted"] == count]
+        cells = [(row["l"], row["d_m"]) for row in DATA["4"]["rows"] if row["counted"] == count]
         assert sorted(cells) == [(n, d) for n in SIZES for d in SIZES]
 
 
 def test_figure_3_shows_the_ratio_of_the_equation_and_of_the_definitions():
-    assert len(DATA["3"].rows) == 4 * 11 * 11
-    for row in DATA["3"].rows:
+    assert len(DATA["3"]["rows"]) == 4 * 11 * 11
+    for row in DATA["3"]["rows"]:
         n, d, heads = row["l"], row["d_m"], row["h"]
         assert row["ratio"] == pytest.approx(5 * (d + heads * n) / (3 * d + 5 * heads * n))
         assert row["ratio_of_multiply_adds"] == pytest.approx((2 * d + n) / (d + n))
@@ -312,17 +311,17 @@ def test_figure_3_shows_the_ratio_of_the_equation_and_of_the_definitions():
     ],
 )  # fmt: skip
 def test_what_the_document_describes_is_what_we_see_but_for_known_slips(name, disagreeing):
-    assert [its.what for its in DATA[name].described if not its.agrees] == disagreeing
+    assert [its["what"] for its in DATA[name]["described"] if not its["agrees"]] == disagreeing
 
 
 def test_super_is_dearer_than_standard_beyond_twice_the_width():
-    rows = [row for row in DATA["4"].rows if row["counted"] == EXACT]
+    rows = [row for row in DATA["4"]["rows"] if row["counted"] == EXACT]
     assert all((row["super"] > row["standard"]) == (row["l"] > 2 * row["d_m"]) for row in rows)
 
 
 def test_figure_1_has_the_maps_of_the_definitions():
     maps = {}
-    for row in DATA["1"].rows:
+    for row in DATA["1"]["rows"]:
         if row["map"]:
             maps.setdefault(row["mechanism"], []).append((row["block"], row["on"]))
     query, key, value, out = (("Linear", on) for on in ("Q", "K", "V", "heads"))
@@ -341,8 +340,10 @@ DRAWINGS, FIGURE_1 = drawings("000"), ["standard", "optimised", "efficient", "su
 def test_figure_2_draws_each_row_on_the_line_of_its_mechanism():
     data = DATA["2"]
     panels = DRAWINGS["2"](data).axes
-    for axes, panel in zip(panels, data.facts["panels"], strict=True):
-        rows = [r for r in data.rows if r["counted"] == panel["counted"] and r["l"] == panel["l"]]
+    for axes, panel in zip(panels, data["facts"]["panels"], strict=True):
+        rows = [
+            r for r in data["rows"] if r["counted"] == panel["counted"] and r["l"] == panel["l"]
+        ]
         for name, line in zip(MECHANISMS, axes.get_lines(), strict=True):
             assert line.get_label() == name
             np.testing.assert_allclose(line.get_ydata(), [row[name] for row in rows])
@@ -350,7 +351,7 @@ def test_figure_2_draws_each_row_on_the_line_of_its_mechanism():
 
 def test_figure_3_has_a_panel_a_head_count_and_names_its_mean():
     titles = [axes.get_title() for axes in DRAWINGS["3"](DATA["3"]).axes]
-    for heads, mean in DATA["3"].facts["summary"]["mean_excess_percent"].items():
+    for heads, mean in DATA["3"]["facts"]["summary"]["mean_excess_percent"].items():
         name = "1 head," if heads == "1" else f"{heads} heads,"
         assert any(title.startswith(name) and f"{mean:+.2f} %" in title for title in titles)
 
@@ -363,7 +364,7 @@ def test_figure_4_draws_four_surfaces_on_one_scale():
 
 def test_figure_1_draws_each_block_and_joins_it():
     for axes, name in zip(DRAWINGS["1"](DATA["1"]).axes, FIGURE_1, strict=True):
-        rows = [row for row in DATA["1"].rows if row["mechanism"] == name]
+        rows = [row for row in DATA["1"]["rows"] if row["mechanism"] == name]
         texts = [text.get_text() for text in axes.texts if text.get_text()]
         assert [t for t in texts if not t.startswith("$")] == [row["block"] for row in rows]
         arrows = [text for text in axes.texts if not text.get_text()]

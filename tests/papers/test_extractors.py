@@ -21,7 +21,6 @@ from attnprof.papers.extractors.checks import (
     step,
 )
 from attnprof.papers.extractors.figures import FIGURES
-from attnprof.papers.regenerated import Cell
 from attnprof.render.plots.documents.extractors import DRAWINGS
 
 DOCUMENT = document("002")
@@ -181,14 +180,14 @@ def test_critical_paths_have_as_many_steps_as_known(name, steps):
 
 
 def test_the_tables_made_again_differ_in_one_cell():
-    tables = {name: make().rows for name, make in DOCUMENT.part("TABLES").items()}
+    tables = {name: make()["rows"] for name, make in DOCUMENT.part("TABLES").items()}
     assert list(tables) == ["1", "2", "3", "4", "5", "6", "7"]
     cells = [
-        (number, row.get("quantity"), row.get("sublayer"), name, value.differs)
+        (number, row.get("quantity"), row.get("sublayer"), name, value["differs"])
         for number, rows in tables.items()
         for row in rows
         for name, value in row.items()
-        if isinstance(value, Cell)
+        if isinstance(value, dict)
     ]
     assert {number for number, *_ in cells} == {*tables} - {"2"}
     differing = [place for *place, differs in cells if differs]
@@ -201,7 +200,7 @@ NAMES = {"2": "self_attention", "3": "she", "4": "we", "5": "he", "6": "me"}
 # -- drawings of sublayers -----------------------------------------------------------------
 @pytest.mark.parametrize("key", FIGURES)
 def test_steps_wait_for_steps_before_them_and_the_path_is_a_chain(key):
-    rows = FIGURES[key].data().rows
+    rows = FIGURES[key]()["rows"]
     steps = {"input row"}
     for row in rows:
         assert set(row["waits for"].split(" + ")) <= steps
@@ -222,15 +221,15 @@ def test_steps_wait_for_steps_before_them_and_the_path_is_a_chain(key):
     ("6", WINDOW * WIDTH),
 ])  # fmt: skip
 def test_steps_add_up_to_tables_5_and_6(key, multiplications):
-    assert sum(row["multiplications"] for row in FIGURES[key].data().rows) == multiplications
+    assert sum(row["multiplications"] for row in FIGURES[key]()["rows"]) == multiplications
 
 
 @pytest.mark.parametrize("key", FIGURES)
 def test_a_sublayer_is_drawn_with_all_its_steps_and_what_is_said_of_it_agrees(key):
-    data = FIGURES[key].data()
-    assert [item.agrees for item in data.described] == [True] * (2 if key in "236" else 1)
+    data = FIGURES[key]()
+    assert [item["agrees"] for item in data["described"]] == [True] * (2 if key in "236" else 1)
     texts = {text.get_text().replace("\n", " ") for text in DRAWINGS[key](data).axes[0].texts}
-    named = {row["step"].replace("input", "mapped rows") for row in data.rows}
+    named = {row["step"].replace("input", "mapped rows") for row in data["rows"]}
     assert named <= texts
 
 

@@ -12,29 +12,16 @@ from attnprof.papers.documents import (
     DOCUMENTS,
     Document,
     claims,
-    claims_of_figure,
+    claims_of,
     find_claims,
     find_documents,
-    find_figure,
-    find_table,
+    find_part,
     fresh,
     measured,
     not_made,
     ship,
 )
-from attnprof.papers.regenerated import (
-    Cell,
-    FigureData,
-    PaperFigure,
-    Table,
-    _texts,
-    described,
-    figure_values,
-    regenerate,
-    table_rows,
-    table_values,
-    tables_of,
-)
+from attnprof.papers.regenerated import both_values, described, regenerate, table_rows, tables_of
 from attnprof.papers.replay import (
     MOST,
     STATEMENT,
@@ -186,40 +173,39 @@ def test_claims_are_found_in_any_case_and_the_closest_told():
 
 
 def test_tables_are_found_and_listed():
-    assert find_table("002", "05")[0] == "5"
+    assert find_part("002", "table", "05")[0] == "5"
     with pytest.raises(RequestError, match="1, 2, 3, 4, 5, 6, 7"):
-        find_table("002", "9")
+        find_part("002", "table", "9")
 
 
 def test_a_figure_that_nobody_can_make_says_why():
     with pytest.raises(CannotRunError, match="children's books"):
-        find_figure("002", "7")
+        find_part("002", "figure", "7")
     with pytest.raises(RequestError, match="its figures: 2"):
-        find_figure("002", "12")
+        find_part("002", "figure", "12")
 
 
 def test_claims_of_a_figure_name_it():
-    assert "000-FIG3-grid" in claims_of_figure("000", "3")
-    assert claims_of_figure("000", "30") == []
+    assert "000-FIG3-grid" in claims_of("000", "figure", "3")
+    assert claims_of("000", "figure", "30") == []
 
 
 # -- tables and figures --------------------------------------------------------------------------
-TABLE = Table(
-    "Sizes",
-    [
-        {"name": "a", "value": Cell(1.23, 1.2345, rounded(2)), "note": "x"},
-        {"name": "b", "value": Cell(2, 3), "note": "y"},
-        {"name": "c", "value": Cell(7, None), "note": ""},
-    ],
-)
+ROWS = [
+    {"name": "a", "value": both_values(1.23, 1.2345, rounded(2)), "note": "x"},
+    {"name": "b", "value": both_values(2, 3), "note": "y"},
+    {"name": "c", "value": both_values(7, None), "note": ""},
+]
+TABLE = {"name": "1", "title": "Sizes", "columns": [*ROWS[0]], "rows": ROWS, "notes": []}
 
 
 def test_a_table_has_both_values_where_it_was_recomputed():
-    values = table_values("1", TABLE)
-    assert values["rows"][0]["value"] == {"printed": 1.23, "ours": 1.2345, "differs": False}
-    assert values["rows"][1]["value"] == {"printed": 2, "ours": 3, "differs": True}
-    assert values["rows"][2]["value"] == 7
-    assert table_rows(values) == [
+    assert [row["value"] for row in ROWS] == [
+        {"printed": 1.23, "ours": 1.2345, "differs": False},
+        {"printed": 2, "ours": 3, "differs": True},
+        7,
+    ]
+    assert table_rows(TABLE) == [
         {"name": "a", "value": 1.23, "value (ours)": 1.2345, "note": "x"},
         {"name": "b", "value": 2, "value (ours)": 3, "note": "y"},
         {"name": "c", "value": 7, "value (ours)": "", "note": ""},
@@ -253,22 +239,22 @@ def test_a_table_is_made_of_its_columns_and_what_is_ours(monkeypatch, tmp_path):
         's = { from = "share", as = "float", agree = { rounded = 2 } }\n'
     )
     monkeypatch.setattr(documents, "HERE", tmp_path)
-    _texts.cache_clear()
+    Document.texts.cache_clear()
     ours = {"9": {"n": lambda _: 3, "s": lambda row: float(row["share"]) + 0.004}}
     table = tables_of("002", ours, {}, {"9": lambda: {"who": "hand"}})["9"]()
-    _texts.cache_clear()
-    assert (table.title, table.notes) == ("Sizes", ("counted by hand",))
-    first, second = table.rows
-    assert (first["who"], first["n"].printed, first["n"].differs) == ("A", 3, False)
-    assert (second["who"], second["n"].differs, second["s"].differs) == ("B", True, False)
+    Document.texts.cache_clear()
+    assert (table["title"], table["notes"]) == ("Sizes", ["counted by hand"])
+    first, second = table["rows"]
+    assert (first["who"], first["n"]["printed"], first["n"]["differs"]) == ("A", 3, False)
+    assert (second["who"], second["n"]["differs"], second["s"]["differs"]) == ("B", True, False)
 
 
 def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
     parts = {
         "TABLES": {"1": lambda: TABLE, "2": broken},
         "FIGURES": {
-            "1": PaperFigure("drawn", lambda: FigureData([{"x": 1}])),
-            "2": PaperFigure("measured", unmeasured),
+            "1": lambda: {"rows": [{"x": 1}]},
+            "2": unmeasured,
         },
     }
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
@@ -288,12 +274,14 @@ def test_every_table_and_figure_can_be_made_and_drawn(number):
     assert set(made.figures) == set(drawings(number))
     assert set(made.figures).isdisjoint(not_made(number))
     for name, table in made.tables.items():
-        assert table.rows
-        assert all(set(row) == set(table.columns) for row in table.rows)
-        assert Report("reproduce", [], {"table": table_values(name, table)}).to_json()
-    for name, (figure, data) in made.figures.items():
-        assert data.described
-        assert Report("reproduce", [], {"figure": figure_values(name, figure, data)}).to_json()
+        assert table["name"] == name
+        assert table["rows"]
+        assert all([*row] == table["columns"] for row in table["rows"])
+        assert Report("reproduce", [], {"table": table}).to_json()
+    for name, data in made.figures.items():
+        assert data["name"] == name
+        assert data["described"]
+        assert Report("reproduce", [], {"figure": data}).to_json()
         if panels := PANELS.get(number, {}).get(name):
             assert len(drawings(number)[name](data).axes) == panels
 

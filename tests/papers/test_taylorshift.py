@@ -8,7 +8,6 @@ import pytest
 
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.documents import document
-from attnprof.papers.regenerated import Cell
 from attnprof.papers.taylorshift import checks_costs, checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_costs import (
     WIDTHS,
@@ -68,11 +67,11 @@ def test_which_form_is_dearer_depends_on_the_price_of_an_exponential():
 
 def test_the_laws_errors_are_judged_for_the_values_that_the_document_draws():
     """A_mod fits on the sphere, QKᵀV does not: no law chooses its own kind of V."""
-    described = {item.what.split()[5]: item for item in FIGURES["5"].data().described}
-    assert {name: item.agrees for name, item in described.items()} == {
+    described = {item["what"].split()[5]: item for item in FIGURES["5"]()["described"]}
+    assert {name: item["agrees"] for name, item in described.items()} == {
         "A_mod": True, "(QK^T)^2": True, "QK^T": False, "Y_denom": False, "Y": False,
     }  # fmt: skip
-    assert "0.1% with rows of V on the sphere" in described["A_mod"].ours
+    assert "0.1% with rows of V on the sphere" in described["A_mod"]["ours"]
 
 
 @pytest.mark.parametrize("d", WIDTHS)
@@ -197,9 +196,9 @@ def test_tables_differ_where_errata_say_so_and_nowhere_else() -> None:
     differing = {
         (number, column, next(iter(row.values())))
         for number, made in TABLES.items()
-        for row in made().rows
+        for row in made()["rows"]
         for column, cell in row.items()
-        if isinstance(cell, Cell) and cell.differs
+        if isinstance(cell, dict) and cell["differs"]
     }
     laws = {place for place in differing if place[0] == "1"}
     assert {row for _, _, row in laws} == {"QK^T V", "Y_denom", "Y"}

@@ -207,7 +207,7 @@ def printed_crossovers():
 
 
 def agreed(name):
-    return [its.agrees for its in FIGURES[name].data().described]
+    return [its["agrees"] for its in FIGURES[name]()["described"]]
 
 
 def test_what_is_said_of_figure_1_follows_from_the_measurement(instead):
@@ -216,7 +216,7 @@ def test_what_is_said_of_figure_1_follows_from_the_measurement(instead):
     assert agreed("1") == [True, True, True, True, True, False]  # there is no d = 62
     value["N0hat"], value["N1hat"] = [73 + 25 * 8], [48]
     assert agreed("1") == [True, False, True, False, True, False]
-    assert "25.0·d" in FIGURES["1"].data().described[1].ours
+    assert "25.0·d" in FIGURES["1"]()["described"][1]["ours"]
     value["N0hat_default"] = [73 + 10 * 8]
     assert agreed("1") == [True, False, False, False, True, False]
 
@@ -230,12 +230,12 @@ def test_a_width_that_was_not_reached_is_named_and_left_out_of_the_law(instead):
             value[name] = [*value[name], None]
     value["curves"] += [{**row, "d": 64} for row in value["curves"]]
     instead("crossovers", value)
-    said = {its.what: its.ours for its in FIGURES["1"].data().described}
+    said = {its["what"]: its["ours"] for its in FIGURES["1"]()["described"]}
     law = said["how far the measured N0hat lies above N0, freed memory kept"]
     assert law.startswith("18.0·d, by d = 8: 18.0·d (15.9 to …)")
     assert "d = 64" not in law
     assert "d = 64 beyond 4,096 tokens" in said["columns that are continued by a parabola"]
-    assert picture("004", "1", FIGURES["1"].data()).startswith("<svg ")
+    assert picture("004", FIGURES["1"]()).startswith("<svg ")
 
 
 def test_what_is_said_of_figure_2_follows_from_the_measurement(instead):
@@ -259,11 +259,11 @@ def test_what_is_said_of_figure_2_follows_from_the_measurement(instead):
     assert agreed("2") == [True] * 6
     value |= {"memory_ratio": [2, 0.4, 0.3], "memory_crossover": 574, "time_crossover": None}
     assert agreed("2") == [False, False, True, False, False, True]
-    assert "beyond the 4,096 tokens" in FIGURES["2"].data().described[1].ours
+    assert "beyond the 4,096 tokens" in FIGURES["2"]()["described"][1]["ours"]
 
 
 def test_the_printed_law_of_the_denominator_is_the_one_that_does_not_fit():
-    said = {its.what: its.agrees for its in FIGURES["4"].data().described}
+    said = {its["what"]: its["agrees"] for its in FIGURES["4"]()["described"]}
     laws = {what: agrees for what, agrees in said.items() if what.endswith(" grows")}
     assert [what for what, agrees in laws.items() if not agrees] == ["how Y_denom grows"]
     assert said["how rows of V are drawn"] is False
@@ -282,11 +282,11 @@ def test_every_measurement_is_shipped_and_read_by_a_figure():
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_has_flat_rows_and_is_drawn(name):
-    data = FIGURES[name].data()
-    assert data.rows
-    assert data.described
-    for row in data.rows:
-        assert list(row) == list(data.rows[0])
+    data = FIGURES[name]()
+    assert data["rows"]
+    assert data["described"]
+    for row in data["rows"]:
+        assert list(row) == list(data["rows"][0])
         assert all(value is None or isinstance(value, (str, int, float)) for value in row.values())
     assert set(drawings("004")) == set(FIGURES)
-    assert picture("004", name, data).startswith("<svg ")
+    assert picture("004", data).startswith("<svg ")

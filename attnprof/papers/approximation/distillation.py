@@ -3,12 +3,13 @@
 The setting ``fair`` follows its text: a teacher that learns the task, and students with one loss,
 the same steps and batches, one of them with standard attention. ``printed`` follows its listing:
 random rows instead of the source, one batch, a teacher whose targets are its own first answers, no
-heads, projections or mask. Both translate a made-up language (:class:`Corpus`). Entry point:
-:func:`experiment`.
+heads, projections or mask. Both translate a made-up language
+(:func:`sentence_pairs`). Entry point: :data:`EXPERIMENTS`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -30,46 +31,38 @@ PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
 #: Students wait longer; the listing does not say how long, as it defines no EarlyStopper.
 STUDENTS_PATIENCE = 10 * PATIENCE
 TEACHER = "teacher"
-SETTING_NAMES = ("fair", "printed")
 #: A function that is called with steps done, all steps, and the name of the trained model.
 Tell = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Pairs of sentences over ``vocabulary`` tokens; both languages have the same numbers as words.
+def sentence_pairs(
+    vocabulary: int, seed: int, count: int, tokens: int, rng: Generator
+) -> tuple[Tensor, Tensor]:
+    """Return sentences over ``vocabulary`` tokens and translations, (count, tokens) numbers each.
 
-    The first word of a sentence selects one of two dictionaries, drawn from ``seed`` (a rule over
-    the whole sentence). Words come in pairs: a word of the first half of the vocabulary before one
-    of the second half changes places with it (a rule of neighbours). Sentences fill half to all of
-    their places.
+    Both languages have the same numbers as words. The first word of a sentence selects one of two
+    dictionaries, drawn from ``seed`` (a rule over the whole sentence). Words come in pairs: a word
+    of the first half of the vocabulary before one of the second half changes places with it (a rule
+    of neighbours). Sentences fill half to all of their places.
     """
-
-    vocabulary: int
-    seed: int
-
-    def pairs(self, count: int, tokens: int, rng: Generator) -> tuple[Tensor, Tensor]:
-        """Return sentences and their translations, (count, tokens) whole numbers each."""
-        words = self.vocabulary - FIRST
-        length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=rng)
-        source = torch.randint(words, (count, tokens + tokens % 2), generator=rng)
-        dialect = source[:, :1] % 2 == 0
-        left, right = source.view(count, -1, 2).unbind(-1)
-        swapped = (left < words // 2) & (right >= words // 2)
-        placed = torch.stack(
-            (torch.where(swapped, right, left), torch.where(swapped, left, right)), -1
-        ).view(count, -1)
-        generator = torch.Generator().manual_seed(self.seed)
-        one, other = (torch.randperm(words, generator=generator) for _ in range(2))
-        target = torch.where(dialect, one[placed], other[placed])
-        place = torch.arange(tokens)
-        inside = place < length
-        ended = torch.where(place == length, END, PAD)
-        source, target = (
-            torch.where(inside, x[:, :tokens] + FIRST, ended) for x in (source, target)
-        )
-        begun = torch.cat((torch.full((count, 1), BEGIN), target[:, :-1]), 1)
-        return source, begun
+    words = vocabulary - FIRST
+    length = torch.randint(tokens // 2, tokens - 1, (count, 1), generator=rng)
+    source = torch.randint(words, (count, tokens + tokens % 2), generator=rng)
+    dialect = source[:, :1] % 2 == 0
+    left, right = source.view(count, -1, 2).unbind(-1)
+    swapped = (left < words // 2) & (right >= words // 2)
+    placed = torch.stack(
+        (torch.where(swapped, right, left), torch.where(swapped, left, right)), -1
+    ).view(count, -1)
+    generator = torch.Generator().manual_seed(seed)
+    one, other = (torch.randperm(words, generator=generator) for _ in range(2))
+    target = torch.where(dialect, one[placed], other[placed])
+    place = torch.arange(tokens)
+    inside = place < length
+    ended = torch.where(place == length, END, PAD)
+    source, target = (torch.where(inside, x[:, :tokens] + FIRST, ended) for x in (source, target))
+    begun = torch.cat((torch.full((count, 1), BEGIN), target[:, :-1]), 1)
+    return source, begun
 
 
 @dataclass(frozen=True)
@@ -153,17 +146,12 @@ class Examples:
 Outcome = tuple[list[Trained], Examples, Examples]
 
 
-def experiment(setting: str, scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
-    """Return the trained models of a setting, and the examples that they are tested on."""
-    return (_fair if setting == "fair" else _printed)(scale, seed, tell)
-
-
 def _fair(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
-    corpus = Corpus(scale.vocabulary, seed)
+    pairs = partial(sentence_pairs, scale.vocabulary, seed)
 
     def train(one: Trained, loss: Loss) -> Trained:
         rng = torch.Generator().manual_seed(seed + 1)
-        batches = iter(lambda: Examples(*corpus.pairs(scale.batch, scale.tokens, rng)), None)
+        batches = iter(lambda: Examples(*pairs(scale.batch, scale.tokens, rng)), None)
         return _train(one, batches, loss, scale.steps, scale.rate, tell)
 
     def distilled(logits: Tensor, batch: Examples) -> Tensor:
@@ -174,17 +162,16 @@ def _fair(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
     students = [train(_started(n, n, "fair", scale, seed + 2), distilled) for n in CLASSES]
     rng = torch.Generator().manual_seed(seed + 3)
     short, long = (
-        Examples(*corpus.pairs(scale.tested, tokens, rng))
-        for tokens in (scale.tokens, 2 * scale.tokens)
+        Examples(*pairs(scale.tested, tokens, rng)) for tokens in (scale.tokens, 2 * scale.tokens)
     )
     return [teacher, *students], short, long
 
 
 def _printed(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
-    corpus, rng = Corpus(scale.vocabulary, seed), torch.Generator().manual_seed(seed + 1)
+    rng = torch.Generator().manual_seed(seed + 1)
 
     def examples(tokens: int) -> Examples:
-        _, target = corpus.pairs(BATCH, tokens, rng)
+        _, target = sentence_pairs(scale.vocabulary, seed, BATCH, tokens, rng)
         return Examples(torch.randn(BATCH, tokens, scale.width, generator=rng), target)
 
     short, long = examples(scale.tokens), examples(2 * scale.tokens)
@@ -205,6 +192,10 @@ def _printed(scale: ExperimentSizes, seed: int, tell: Tell) -> Outcome:
         student = _started(name, name, "printed", scale, seed + 2 + place)
         students.append(train(student, distilled, STUDENTS_PATIENCE))
     return [teacher, *students], short, long
+
+
+#: By setting, a function that returns trained models and the examples that they are tested on.
+EXPERIMENTS = {"fair": _fair, "printed": _printed}
 
 
 def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:

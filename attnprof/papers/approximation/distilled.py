@@ -5,7 +5,6 @@ Records have the quality and speed of every model, at both lengths. Entry point:
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -54,7 +53,7 @@ class Results:
 
     def by_setting(self, field: str, form: Callable[[float], str], *, long: bool = False) -> str:
         """Return text: for each setting, the models with a field's values, the least first."""
-        ranks = {name: self.ranked(name, field, long=long) for name in distillation.SETTING_NAMES}
+        ranks = {name: self.ranked(name, field, long=long) for name in distillation.EXPERIMENTS}
         return "; ".join(f"{name}: {_list(values, form)}" for name, values in ranks.items())
 
 
@@ -69,7 +68,7 @@ def outcomes(records: Sequence[DistillRecord], scale: ExperimentSizes) -> list[d
         "document_tokens": checks.TOKENS, "document_tested": checks.TEST_TOKENS,
         "document_width": checks.WIDTH, "tokens": scale.tokens,
     }  # fmt: skip
-    texts = tomllib.loads((checks.DOCUMENT.path / "outcomes.toml").read_text(encoding="utf-8"))
+    texts = checks.DOCUMENT.texts("outcomes.toml")
     for claim, entry in texts.items():
         gaps = {**entry, **sizes, **GAPS[claim](results)}
         row = {"claim": claim, "suffices": gaps["suffices"]}
@@ -159,8 +158,8 @@ def distill_report(
     rows: list[DistillRecord] = []
     with torch.random.fork_rng(devices=[]), threads(1):
         for run_seed in range(seed, seed + seeds):
-            for setting in distillation.SETTING_NAMES:
-                trained, *examples = distillation.experiment(setting, scale, run_seed, tell)
+            for setting, run in distillation.EXPERIMENTS.items():
+                trained, *examples = run(scale, run_seed, tell)
                 for row in _evaluated(trained, examples, scale, timed=timed and run_seed == seed):
                     rows.append(row)
                     if row.seq_len == scale.tokens:

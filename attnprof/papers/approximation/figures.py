@@ -12,7 +12,7 @@ from attnprof.measure import growth
 from attnprof.papers.approximation import checks
 from attnprof.papers.approximation.checks import DOCUMENT, FAILED, HEADS, TOKENS, WIDTH, quoted
 from attnprof.papers.documents import measured
-from attnprof.papers.regenerated import Cell, Computed, Statement, figures_of, tables_of
+from attnprof.papers.regenerated import Computed, Statement, both_values, figures_of, tables_of
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
@@ -60,11 +60,11 @@ def _complexities() -> list[dict[str, Any]]:
         claim, time, memory = _exponents(mechanism)
         if mechanism in checks.CLASSES:
             power = checks.leading(checks.derived(mechanism))["N"]
-            derived_power = Cell(claim, float(power), no_faster)
+            derived_power = both_values(claim, float(power), no_faster)
         rows.append({
             "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
-            "time: exponent of N": Cell(claim, time, no_faster), "memory: exponent of N": memory,
-            "its class in the listing": derived_power,
+            "time: exponent of N": both_values(claim, time, no_faster),
+            "memory: exponent of N": memory, "its class in the listing": derived_power,
         })  # fmt: skip
     return rows
 
@@ -77,7 +77,7 @@ def _quoted_numbers() -> list[dict[str, Any]]:
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({
             "model": row["model"], "quantity": row["quantity"],
-            "value": Cell(value, 1.0 if runs else FAILED) if value == FAILED else value,
+            "value": both_values(value, 1.0 if runs else FAILED) if value == FAILED else value,
             "on our machine (s)": checks.seconds()[row["model"]] if timed else None,
             "unit": row["unit"], "where": row["where"],
         })  # fmt: skip

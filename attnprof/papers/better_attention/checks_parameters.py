@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from attnprof import registry
 from attnprof.costs import exact_div
+from attnprof.models import build, parts, preset
 from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document, number
 from attnprof.workload import Workload
@@ -48,8 +49,7 @@ EXPERIMENTS = {
 #: ImageNet's pictures and patches, pixels a side (App B.3), and tokens without a class token.
 IMAGE_SIDE, PATCH_SIDE = 112, 8
 IMAGENET_PATCHES = (IMAGE_SIDE // PATCH_SIDE) ** 2
-#: ViT-B/16's fixed sizes.
-COLOURS, CLASSES, MLP_WIDTH = 3, 1000, 3072
+CLASSES = 1000
 
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
@@ -96,24 +96,20 @@ def abbreviated(count: int) -> int:
     return count // unit * unit
 
 
-def encoder(attention: str, width: int, layers: int) -> int:
-    """Return parameters of ViT-B/16's encoder: patches, class token, positions, blocks, norm."""
-    tokens = IMAGENET_PATCHES + 1
-    norms, mlp = 4 * width, 2 * MLP_WIDTH * width + MLP_WIDTH + width
-    block = parameters(attention, width, tokens) + norms + mlp
-    patches = (COLOURS * PATCH_SIDE**2 + 1) * width
-    return layers * block + patches + (1 + tokens) * width + 2 * width
-
-
 def totals() -> dict[str, float]:
     """Return millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
     return {name: (rest + (width + 1) * CLASSES) / 1e6 for name, width, rest in encoders()}
 
 
+@cache
 def encoders() -> list[tuple[str, int, int]]:
-    """Return mechanism, width and parameters of the encoder of each of Table 7's models."""
-    sizes = [(row["attention"], int(row["d_m"]), int(row["att_layers"])) for row in rows("7")]
-    return [(name, width, encoder(name, width, layers)) for name, width, layers in sizes]
+    """Return mechanism, width and parameters of each of Table 7's models without a classifier."""
+    models = []
+    for name in (row["attention"] for row in rows("7")):
+        config = preset(f"000-imagenet-equal-{name}").config
+        headless = build(config.with_(num_classes=None, head_hidden=None), device="meta")
+        models.append((name, config.d_model, sum(parts(headless).values())))
+    return models
 
 
 def _by_heads(count: Callable[[dict[str, str]], int], table: str, name: str) -> dict[str, int]:

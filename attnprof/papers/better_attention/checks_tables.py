@@ -1,9 +1,7 @@
 """Checks of document 000's tables: ranks, rows printed twice, effect of heads, percentages."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
 from typing import Any
@@ -126,36 +124,23 @@ def _with_heads(table: str, _: Any, ours: Mapping[str, bool]) -> dict[str, str]:
 # -- percentages -----------------------------------------------------------------------
 #: Quoted percentages by id: the place, the percentage, and its expression if that is printed.
 QUOTED = {row["id"]: row for row in DOCUMENT.rows("quoted_percentages")}
-LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
+LABELS = DOCUMENT.texts("labels.toml")
+#: By quotation: the mechanisms a and b, and where their values stand; ``claim`` is the end of its
+#: claim's id, if it has one, ``digits`` its printed decimals if they are not two.
+QUOTATIONS = LABELS["quotations"]
 
 
-@dataclass(frozen=True)
-class Quotation:
-    """A percentage (a - b) / c of two mechanisms' values in a table; c is b, with ``of_a`` a.
+def _numbers(quote: str) -> dict[str, float]:
+    """Return a quoted percentage (a - b) / c, and a, b and c: c is b, with ``of_a`` a."""
+    entry = QUOTATIONS[quote]
+    where = {name: entry[name] for name in ("dataset", "h") if name in entry}
+    a, b = (sizes.value(entry["table"], entry["column"], entry[x], **where) for x in "ab")
+    c = a if entry.get("of_a") else b
+    return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
 
-    ``claim``: the end of its claim's id, if it has one; ``digits``: its printed decimals.
-    """
 
-    a: str
-    b: str
-    table: str
-    column: str
-    dataset: str
-    claim: str = ""
-    h: str = ""
-    of_a: bool = False
-    digits: int = 2
-
-    def numbers(self) -> dict[str, float]:
-        """Return the percentage, and a, b and c."""
-        where = {"dataset": self.dataset, **({"h": self.h} if self.h else {})}
-        a, b = (sizes.value(self.table, self.column, x, **where) for x in (self.a, self.b))
-        c = a if self.of_a else b
-        return {"percent": 100 * (a - b) / c, "a": a, "b": b, "c": c}
-
-    def percent(self) -> float:
-        """Return the percentage."""
-        return self.numbers()["percent"]
+def _percent(quote: str) -> float:
+    return _numbers(quote)["percent"]
 
 
 def _printed(quote: str) -> Any:
@@ -182,10 +167,9 @@ def _digits_exchanged(_: Any, ours: Mapping[str, float]) -> dict[str, float]:
     return {"swapped": swapped, "exchanged": exchanged, "of_a": of_a}
 
 
-QUOTATIONS = {quote: Quotation(**fields) for quote, fields in LABELS["quotations"].items()}
 #: By quotation: the percentage (or points) from the tables, and the decimals that are printed.
 RECOMPUTED: dict[str, tuple[Callable[[], float], int]] = {
-    **{name: (quotation.percent, quotation.digits) for name, quotation in QUOTATIONS.items()},
+    **{name: (partial(_percent, name), x.get("digits", 2)) for name, x in QUOTATIONS.items()},
     "b3_mnist_vs_any": (_mnist_lead, 2),
     "b3_mnist_vs_stn": (partial(_mnist_lead, "standard"), 2),
 }
@@ -233,7 +217,7 @@ def _extreme_ratios(mechanism: str, tables: tuple[str, ...], *_: Any) -> dict[st
 #: Tables by the claims on their ranks and head counts; then quotations and mechanisms by claim.
 RANKS = {f"000-RANK-table{int(table):02}": table for table in sizes.TABLES}
 HEADS = {f"000-HEADS-table{int(table):02}": table for table in ("5", "6", "9", "10")}
-CLAIMED = {f"000-PCT-{entry.claim}": quote for quote, entry in QUOTATIONS.items() if entry.claim}
+CLAIMED = {f"000-PCT-{x['claim']}": quote for quote, x in QUOTATIONS.items() if "claim" in x}
 SEVERAL = {
     "000-PCT-B3-2.68": {"any other": "b3_mnist_vs_any", "standard": "b3_mnist_vs_stn"},
     "000-PCT-B3-27": {"Table 1": "b3_imagenet_first", "Table 7": "b3_imagenet_second"},
@@ -255,7 +239,7 @@ OURS: Ours = {
     **{claim: partial(_improves_with_heads, table) for claim, table in HEADS.items()},
     "000-XTAB": _printed_again,
     **{
-        claim: QUOTATIONS[quote].numbers if QUOTED[quote]["expression"] else RECOMPUTED[quote][0]
+        claim: partial(_numbers, quote) if QUOTED[quote]["expression"] else RECOMPUTED[quote][0]
         for claim, quote in CLAIMED.items()
     },
     **{claim: partial(_recomputed, quotes) for claim, quotes in SEVERAL.items()},

@@ -21,7 +21,7 @@ from attnprof.papers.better_attention.checks_parameters import DOCUMENT, MECHANI
 from attnprof.papers.better_attention.checks_tables import LABELS, RANK, label
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number
-from attnprof.papers.regenerated import Cell, Computed, Statement, figures_of, tables_of
+from attnprof.papers.regenerated import Computed, Statement, both_values, figures_of, tables_of
 
 NAMES = LABELS["columns"]
 _Row = dict[str, Any]
@@ -50,14 +50,14 @@ def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str,
         if column.endswith((RANK, "_printed")) or (column == "dataset" and table not in ("1", "2")):
             continue
         cell: Any = number(text) if text.isdigit() else text
+        size, rank = column == "params", row.get(f"{column}{RANK}")
         if column == "d_k":
-            cell = Cell(int(text), int(row["d_m"]) // int(row["h"]))
-        elif rank := row.get(f"{column}{RANK}"):
-            size = column == "params"
+            cell = both_values(int(text), int(row["d_m"]) // int(row["h"]))
+        elif rank:
             printed, ours = (row["params_printed"], _size(table, row)) if size else (text, text)
-            cell = Cell(f"{printed} ({rank})", f"{ours} ({ranks[column]})")
+            cell = both_values(f"{printed} ({rank})", f"{ours} ({ranks[column]})")
         elif rank is not None:
-            cell = Cell(row["params_printed"], _size(table, row)) if column == "params" else text
+            cell = both_values(row["params_printed"], _size(table, row)) if size else text
         shown[NAMES.get(column, column)] = cell
     return shown
 
@@ -83,9 +83,9 @@ def _constants() -> list[dict[str, Any]]:
         head_term = str((count - slope * counts.WIDTH).expand())
         rows.append({
             "attention": name,
-            "C": Cell(row["C_attn"], str(slope / counts.LENGTH), same_formula),
-            "slope in d_m": Cell(row["slope_wrt_d_m"], counts.slopes()[name], same_formula),
-            "head term": Cell(row["head_term"], head_term, same_formula),
+            "C": both_values(row["C_attn"], str(slope / counts.LENGTH), same_formula),
+            "slope in d_m": both_values(row["slope_wrt_d_m"], counts.slopes()[name], same_formula),
+            "head term": both_values(row["head_term"], head_term, same_formula),
             "multiplications and additions": str(multiply_adds(name)),
         })  # fmt: skip
     return rows
@@ -96,7 +96,7 @@ def _percentages() -> list[dict[str, Any]]:
     shown = []
     for row in DOCUMENT.rows("quoted_percentages"):
         ours, digits = checks_tables.RECOMPUTED[row["id"]]
-        percent = Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))
+        percent = both_values(number(row["printed_pct"]), round(ours(), 4), rounded(digits))
         what = LABELS["quoted"][row["id"]]
         texts = {"where": row["where"], "what": what, "expression": row["expression"]}
         shown.append({**texts, "percent": percent})

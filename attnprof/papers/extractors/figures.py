@@ -6,7 +6,7 @@ from typing import Any
 from attnprof.papers.checks import formula, rounded, same_formula
 from attnprof.papers.extractors import checks
 from attnprof.papers.extractors.checks import DOCUMENT, INFERENCE, PATHS, TRAINING, counted, length
-from attnprof.papers.regenerated import Cell, Computed, Row, Statement, figures_of, tables_of
+from attnprof.papers.regenerated import Computed, Row, Statement, both_values, figures_of, tables_of
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
@@ -59,7 +59,7 @@ def _settings() -> list[dict[str, Any]]:
     ]
     for row in rows:
         if row["key"] == "epochs":
-            row["value"] = Cell(float(row["value"]), checks.epochs(), rounded(3))
+            row["value"] = both_values(float(row["value"]), checks.epochs(), rounded(3))
     return rows
 
 
@@ -67,8 +67,8 @@ def _closed_forms(number: str) -> list[dict[str, Any]]:
     """Return a table of closed forms, and of the sums of the printed terms."""
     return [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
-         "terms": Cell(checks.terms_of(row), counted(row), same_formula),
-         "closed form": Cell(row["closed_form_printed"], counted(row), same_formula)}
+         "terms": both_values(checks.terms_of(row), counted(row), same_formula),
+         "closed form": both_values(row["closed_form_printed"], counted(row), same_formula)}
         for row in DOCUMENT.rows((TRAINING | INFERENCE)[number])
     ]  # fmt: skip
 

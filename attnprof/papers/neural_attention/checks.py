@@ -1,7 +1,7 @@
 """Checks of document 001: sizes, shapes, growth, memory, speed, gains in perplexity and accuracy.
 
 Its text leaves out some sizes of its models: vocabulary, feed-forward width, the second hidden
-layer, biases, the class token. They come from the code that it points to.
+layer, biases, the class token. Our presets of them take these from the code that it points to.
 """
 
 import re
@@ -18,18 +18,15 @@ from attnprof.costs import exact_div
 from attnprof.device.calibration import roofline
 from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.mechanism import Mechanism
-from attnprof.models import preset
+from attnprof.models import build, parts
 from attnprof.papers.checks import Facts, Ours, Printed
 from attnprof.papers.documents import document
 from attnprof.units import joined
 from attnprof.workload import Workload
 
 DOCUMENT = document("001")
-#: Tokens of the vocabulary (bert-base-cased) and the feed-forward layer's width.
-_CONFIG = preset("001-lm-dot").config
-VOCABULARY, FEED_FORWARD = _CONFIG.vocab_size, _CONFIG.hidden
-CHANNELS = 3
-CLASSES = {"cifar10": 10, "cifar100": 100}
+#: Ends of the names of presets, by a row's name.
+PRESETS = {"dot": "dot", "d'=2": "neural-2", "d'=16": "neural-16", "none": "neural"}
 MILLION = 1e6
 
 
@@ -73,37 +70,10 @@ def attention(name: str) -> Mechanism:
     return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
 
 
-def _linear(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
-
-
-def added(task: str, name: str) -> int:
-    """Return parameters that Neural Attention adds to its layer: projections and scorer."""
-    return 0 if name == "dot" else int(attention(name).parameters(workload(task), "core"))
-
-
-def _layers(task: str, name: str) -> int:
-    """Return parameters of all layers: attention (``name`` first), two norms, feed-forward each."""
-    sizes = workload(task)
-    width = int(sizes.d_model)
-    network = _linear(width, FEED_FORWARD) + _linear(FEED_FORWARD, width)
-    one = int(attention("dot").parameters(sizes)) + network + 2 * 2 * width
-    return int(settings(task)["layers"]) * one + added(task, name)
-
-
 @cache
-def language_model(name: str) -> int:
-    """Return parameters of the language model with this attention in the first layer."""
-    width = int(workload("nlp").d_model)
-    return VOCABULARY * width + _layers("nlp", name) + 2 * width + _linear(width, VOCABULARY)
-
-
-@cache
-def vision_model(name: str, dataset: str) -> int:
-    """Return parameters of the vision transformer: patches, class token, layers, classes' head."""
-    width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
-    ends = _linear(CHANNELS * patch**2, width) + 3 * width + _linear(width, CLASSES[dataset])
-    return _layers("vision", name) + ends
+def model_size(model: str, name: str) -> int:
+    """Return parameters of a model, ``lm`` or a dataset's, with a row's attention in layer one."""
+    return sum(parts(build(f"001-{model}-{PRESETS[name]}", device="meta")).values())
 
 
 def size_of_c(task: str, name: str, batch: int) -> float:
@@ -254,8 +224,8 @@ def smallest_with_one_width() -> float:
 
 def _vision_sizes() -> dict[str, float]:
     sizes = {
-        (name, dataset): vision_model(name, dataset) / MILLION
-        for name in VISION for dataset in CLASSES
+        (name, dataset): model_size(dataset, name) / MILLION
+        for name in VISION for dataset in ACCURACIES
     }  # fmt: skip
     return {
         **{f"90 classes more, {n}": sizes[n, "cifar100"] - sizes[n, "cifar10"] for n in VISION},
@@ -324,10 +294,10 @@ OURS: Ours = {
         "a quarter less at each step": _falls_sharply(MEMORY) and _falls_sharply(peaks()),
     },
     "001-SPEED": lambda: {name: least_time("nlp", name) for name in SPEED},
-    "001-PAR-base": lambda: language_model("dot") / MILLION,
+    "001-PAR-base": lambda: model_size("lm", "dot") / MILLION,
     "001-D64-NLP": lambda: int(workload("nlp").head_dim),
     "001-D64-VIS": lambda: int(workload("vision").head_dim),
-    "001-PAR-h-two": lambda: {n: language_model(n) / MILLION for n in SIZES if n != "dot"},
+    "001-PAR-h-two": lambda: {n: model_size("lm", n) / MILLION for n in SIZES if n != "dot"},
     "001-EQ10-shape": lambda: {"Eq 1": _output_shape("standard"), "Eq 10": _output_shape("neural")},
     "001-SEQ785": lambda: (
         1 + int(exact_div(*(int(settings("vision")[name]) for name in ("image", "patch")))) ** 2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnprof.papers.neural_attention import checks
-from attnprof.papers.neural_attention.checks import MILLION, graph_dimensions, name_of, vision_model
+from attnprof.papers.neural_attention.checks import MILLION, graph_dimensions, model_size, name_of
 from attnprof.papers.regenerated import Computed, Row, Statement, figures_of, tables_of
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
@@ -130,10 +130,10 @@ def _bounds(task: str) -> dict[str, Callable[[Row], float]]:
 TABLES = tables_of(
     "001",
     {
-        "1": {SIZE: lambda row: checks.language_model(name_of(row)) / MILLION},
+        "1": {SIZE: lambda row: model_size("lm", name_of(row)) / MILLION},
         "2": {"improvement (%)": lambda row: checks.reduction(name_of(row))},
-        "3": {SIZE: lambda row: vision_model(name_of(row), "cifar10") / MILLION},
-        "4": {SIZE: lambda row: vision_model(name_of(row), "cifar100") / MILLION},
+        "3": {SIZE: lambda row: model_size("cifar10", name_of(row)) / MILLION},
+        "4": {SIZE: lambda row: model_size("cifar100", name_of(row)) / MILLION},
         "5": {"improvement (points)": lambda row: checks.gain(row["dataset"])},
         "6": _bounds("nlp"),
         "7": _bounds("vision"),

@@ -14,7 +14,7 @@ import sympy
 
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.documents import measured
-from attnprof.papers.regenerated import Cell, Computed, Row, Statement, figures_of, tables_of
+from attnprof.papers.regenerated import Computed, Row, Statement, both_values, figures_of, tables_of
 from attnprof.papers.taylorshift import checks_quoted, checks_sizes
 from attnprof.papers.taylorshift.checks_costs import DOCUMENT, WIDTHS, D, N, first_lengths, quoted
 from attnprof.papers.taylorshift.checks_quoted import DATASETS, MODEL, SHARES, accuracies, delay
@@ -276,7 +276,7 @@ def _intermediate_sizes() -> list[dict[str, Any]]:
         agree, law = within(relative=ERROR), str(checks_sizes.law(expression))
         rows.append({
             "expression": expression, "size": printed, "root mean square": law,
-            **{d: Cell(short(said[d]), short(ours[d]), agree) for d in said},
+            **{d: both_values(short(said[d]), short(ours[d]), agree) for d in said},
             "unit variance, d=64": short(checks_sizes.sizes(expression, NORMAL)["d=64"]),
         })  # fmt: skip
     return rows
@@ -292,7 +292,7 @@ def _normalisation() -> list[dict[str, Any]]:
     for row in DOCUMENT.rows("table04_normalization_ablation"):
         whole = row["variant"] == "input_norm+output_norm"
         cells = {
-            name: Cell(float(row[name]) if row[name] else None, other if whole else None)
+            name: both_values(float(row[name]) if row[name] else None, other if whole else None)
             for name, other in elsewhere.items()
         }
         rows.append({"variant": row["variant"], **cells})
@@ -306,7 +306,7 @@ def _hyperparameters() -> list[dict[str, Any]]:
         cells: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
         if row["param"] == "d_embed":
             width = checks_quoted.common_head_width()
-            cells |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
+            cells |= {d: both_values(int(row[d]), width * int(h)) for d, h in HEADS.items()}
         rows.append(cells)
     return rows
 

@@ -12,18 +12,18 @@ from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
-from attnprof.papers.regenerated import FigureData
+from attnprof.papers.regenerated import Values
 from attnprof.render.plots import style
 from attnprof.render.plots.style import Axes, Figure, Place
 
 Rows = Sequence[Mapping[str, Any]]
-Drawing = Callable[[FigureData], Figure]
+Drawing = Callable[[Values], Figure]
 
 
-def drawing(height: float, fill: Callable[[Figure, FigureData], str]) -> Drawing:
+def drawing(height: float, fill: Callable[[Figure, Values], str]) -> Drawing:
     """Return a drawing so many inches high: ``fill`` fills the figure and returns its caption."""
 
-    def draw(data: FigureData) -> Figure:
+    def draw(data: Values) -> Figure:
         figure = style.new_figure(height)
         style.caption(figure, fill(figure, data))
         return figure
@@ -37,24 +37,22 @@ def drawings(number: str) -> dict[str, Drawing]:
     return dict(import_module(place).DRAWINGS) if find_spec(place) else {}
 
 
-def plot_figure(
-    number: str, name: str, data: FigureData, path: str | Path, size: str = "page"
-) -> None:
+def plot_figure(number: str, data: Values, path: str | Path, size: str = "page") -> None:
     """Draw a document's figure; PNG, SVG or PDF by the suffix.
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path,
     :class:`CannotRunError` where the figure has data and no drawing.
     """
-    draw = drawings(number).get(name)
+    draw = drawings(number).get(data["name"])
     if draw is None:
-        raise CannotRunError(f"{number}: figure {name} has data and no drawing")
+        raise CannotRunError(f"{number}: figure {data['name']} has data and no drawing")
     style.plot(path, draw, data, size=size)
 
 
-def picture(number: str, name: str, data: FigureData) -> str | None:
+def picture(number: str, data: Values) -> str | None:
     """Return a document's figure as an element of a page; None if it has no drawing."""
-    draw = drawings(number).get(name)
-    return draw and style.inline_figure(draw, data, name=f"f{number}-{name}")
+    draw = drawings(number).get(data["name"])
+    return draw and style.inline_figure(draw, data, name=f"f{number}-{data['name']}")
 
 
 def curve(

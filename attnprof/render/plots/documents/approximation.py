@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attnprof.papers.regenerated import FigureData
+from attnprof.papers.regenerated import Values
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Rows, curve, drawing, of
 from attnprof.render.plots.style import MIB, Axes, Figure
@@ -17,26 +17,26 @@ PANELS = (
 )
 
 
-def draw_family(figure: Figure, data: FigureData) -> str:
+def draw_family(figure: Figure, data: Values) -> str:
     """Draw operations, memory and time by length, standard attention in black."""
     panels = style.split(figure, 3)
-    looks = style.looks([str(row["mechanism"]) for row in data.rows])
+    looks = style.looks([str(row["mechanism"]) for row in data["rows"]])
     for axes, (line, dots, unit, label, title) in zip(panels, PANELS, strict=True):
         for name, look in looks.items():
-            rows = of(data.rows, mechanism=name)
+            rows = of(data["rows"], mechanism=name)
             if line:
                 axes.plot(*curve(rows, line, unit), linewidth=1.1, **{**look, "marker": ""})
             _dots(axes, [row for row in rows if row[dots]], dots, unit, look)
-        lengths = [row["seq_len"] for row in data.rows if row[line or dots]]
+        lengths = [row["seq_len"] for row in data["rows"] if row[line or dots]]
         length_axis(axes, lengths, plain if line != "flops" else with_prefix())
         axes.set(xlabel="sequence length N", ylabel=label, title=title)
     style.label_panels(panels)
-    exponents = data.facts["exponents"]
+    exponents = data["facts"]["exponents"]
     for name, look in looks.items():
         look["label"] = f"{name}: $N^{{{exponents[name]['flops']:.2f}}}$"
     style.legend(figure, list(looks.values()), handlelength=3)
     return (
-        f"One head of width {data.facts['head_dim']}, no projections. Lines: closed forms "
+        f"One head of width {data['facts']['head_dim']}, no projections. Lines: closed forms "
         "(exponent: of the operations). Points: products counted by torch, the allocator's peak, "
         "processor time on one thread with the 95 % interval of its median."
     )
@@ -53,69 +53,69 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
-def draw_projections(figure: Figure, data: FigureData) -> str:
+def draw_projections(figure: Figure, data: Values) -> str:
     """Draw FLOPs of the three products, and of the attention that follows."""
     axes = figure.subplots()
-    three = [{**row, "all": row["queries"] + row["keys"] + row["values"]} for row in data.rows]
+    three = [{**row, "all": row["queries"] + row["keys"] + row["values"]} for row in data["rows"]]
     for field, shade, marker, label in (
         ("queries", style.SKY, "s", "one of Q, K, V: $N$"),
         ("all", style.BLUE, "o", "Q, K and V: $N$"),
         ("attention", "black", "^", "their attention: $N^2$"),
     ):
         axes.plot(*curve(three, field), color=shade, marker=marker, markersize=3, label=label)
-    length_axis(axes, [row["seq_len"] for row in data.rows], with_prefix())
+    length_axis(axes, [row["seq_len"] for row in data["rows"]], with_prefix())
     axes.set(xlabel="sequence length N", ylabel="FLOPs")
     axes.legend(loc="upper left")
     return (
-        f"Closed forms, width {data.facts['d_model']}, one head. From "
-        f"{data.facts['attention_above_from']:,} tokens on, of those drawn, the attention costs "
+        f"Closed forms, width {data['facts']['d_model']}, one head. From "
+        f"{data['facts']['attention_above_from']:,} tokens on, of those drawn, the attention costs "
         "more than the three products."
     )
 
 
-def draw_heads(figure: Figure, data: FigureData) -> str:
+def draw_heads(figure: Figure, data: Values) -> str:
     """Draw FLOPs of a layer by part, and its peak memory, by number of heads."""
     work, memory = style.split(figure, 2)
-    names = [str(row["num_heads"]) for row in data.rows]
+    names = [str(row["num_heads"]) for row in data["rows"]]
     below = [0.0] * len(names)
     parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
     for part, shade in parts.items():
-        heights = [row[part] / 1e9 for row in data.rows]
+        heights = [row[part] / 1e9 for row in data["rows"]]
         work.bar(names, heights, 0.6, below, color=shade, label=part,
                  hatch="///" * (part == "softmax"), edgecolor="white", linewidth=0)  # fmt: skip
         below = [a + b for a, b in zip(below, heights, strict=True)]
     figure.legend(loc="outside upper center", ncols=3)
-    chosen = str(data.facts["printed"])
+    chosen = str(data["facts"]["printed"])
     shades = [style.GREEN if name == chosen else "0.75" for name in names]
-    memory.bar(names, [row["peak_bytes"] / MIB for row in data.rows], 0.6, color=shades)
+    memory.bar(names, [row["peak_bytes"] / MIB for row in data["rows"]], 0.6, color=shades)
     for axes, label in ((work, "GFLOPs of a layer"), (memory, "peak memory [MiB]")):
         axes.set(xlabel="number of heads H", ylabel=label)
         axes.grid(visible=True, axis="y")
     style.label_panels([work, memory])
     return (
-        f"Closed forms, {data.facts['seq_len']:,} tokens, width {data.facts['d_model']}. Dark: "
-        f"the H = {chosen} that is drawn in the document."
+        f"Closed forms, {data['facts']['seq_len']:,} tokens, width {data['facts']['d_model']}. "
+        f"Dark: the H = {chosen} that is drawn in the document."
     )
 
 
-def draw_results(figure: Figure, data: FigureData) -> str:
+def draw_results(figure: Figure, data: Values) -> str:
     """Draw losses, ratios and seconds: printed ones hatched, ours plain."""
     losses, ratios, times = style.split(figure, 3)
     printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
-    _bars(losses, data.rows, "final_true_ce", **printed)
-    guess = data.facts["uniform_guess"]
+    _bars(losses, data["rows"], "final_true_ce", **printed)
+    guess = data["facts"]["uniform_guess"]
     losses.axhline(guess, color="black", linestyle=":", linewidth=0.9)
     losses.text(0.98, guess, "all tokens alike ", va="bottom", ha="right", fontsize=style.SMALL,
                 transform=losses.get_yaxis_transform())  # fmt: skip
     losses.set_ylabel("final cross-entropy [nats]")
-    _bars(ratios, data.rows, "generalization_ratio", **printed)
-    for place, row in enumerate(data.rows):
+    _bars(ratios, data["rows"], "generalization_ratio", **printed)
+    for place, row in enumerate(data["rows"]):
         if row["failed"]:
             ratios.text(place, 0.02, "failed", rotation=90, va="bottom", ha="center",
                         fontsize=style.SMALL)  # fmt: skip
     ratios.set_ylabel("test error / training error")
-    _bars(times, data.rows, "relative_printed", shift=-0.2, label="printed", **printed)
-    _bars(times, data.rows, "relative", shift=0.2, label="measured here", color=style.BLUE)
+    _bars(times, data["rows"], "relative_printed", shift=-0.2, label="printed", **printed)
+    _bars(times, data["rows"], "relative", shift=0.2, label="measured here", color=style.BLUE)
     times.set_ylabel("forward pass, Performer = 1")
     style.label_panels([losses, ratios, times])
     figure.legend(*times.get_legend_handles_labels(), loc="outside upper center", ncols=2)

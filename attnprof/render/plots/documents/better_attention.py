@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnprof.papers.regenerated import FigureData
+from attnprof.papers.regenerated import Values
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Rows, curve, draw_arrow, draw_box, drawing, of
@@ -24,13 +24,13 @@ HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
 ASIDE = 0.3
 
 
-def draw_diagram(figure: Figure, data: FigureData) -> str:
+def draw_diagram(figure: Figure, data: Values) -> str:
     """Draw Figure 1: a panel a mechanism, a block a row, with arrows from its inputs (``on``)."""
-    names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
+    names = list(dict.fromkeys(row["mechanism"] for row in data["rows"]))
     panels = style.split(figure, len(names), 1.5, sharey=True)
     style.label_panels(panels)
     for axes, name in zip(panels, names, strict=True):
-        top = _diagram(axes, of(data.rows, mechanism=name))
+        top = _diagram(axes, of(data["rows"], mechanism=name))
         axes.set_title(name, fontsize=style.NORMAL)
         axes.set(xlim=(-0.55, 2.55), ylim=(-0.5, max(axes.get_ylim()[1], top + 0.5)))
         axes.axis("off")
@@ -72,14 +72,14 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
         draw_arrow(axes, (x0, y0), bottom, "arc3")
 
 
-def draw_by_width(figure: Figure, data: FigureData) -> str:
+def draw_by_width(figure: Figure, data: Values) -> str:
     """Draw Figure 2: a panel a way of counting and a length, curves by mechanism."""
-    panels = data.facts["panels"]
+    panels = data["facts"]["panels"]
     grid = style.split(figure, len(panels))
     looks = {name: {**look, "marker": ""} for name, look in style.looks(MECHANISMS).items()}
     style.label_panels(grid)
     for axes, panel in zip(grid, panels, strict=True):
-        rows = of(data.rows, **panel)
+        rows = of(data["rows"], **panel)
         for name in MECHANISMS:
             axes.plot(*curve(rows, name, axis="d_m"), label=name, **looks[name])
         counted = panel["counted"] if panel["counted"].startswith("Eq") else "counted exactly"
@@ -89,32 +89,32 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
         axes.grid(visible=True)
     style.legend(figure, [{"label": name, **look} for name, look in looks.items()], handlelength=3)
     return (
-        f"One forward and backward pass, h = {data.facts['h']}. (a) as printed, (b) the same "
+        f"One forward and backward pass, h = {data['facts']['h']}. (a) as printed, (b) the same "
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
         "additions of the definitions' products."
     )
 
 
-def draw_heatmaps(data: FigureData) -> Figure:
+def draw_heatmaps(data: Values) -> Figure:
     """Draw Figure 3 as ``attnprof heatmap standard efficient`` does."""
-    summary = dict(data.facts["summary"])
+    summary = dict(data["facts"]["summary"])
     terms = {name: summary[name] for name in ("kind", "quantity", "phase")}
     records = [
         HeatmapRecord(
             seq_len=row["l"], d_model=row["d_m"], num_heads=row["h"], value_a=row["standard"],
             value_b=row["efficient"], ratio=row["ratio"], **terms,
         )
-        for row in data.rows
+        for row in data["rows"]
     ]  # fmt: skip
     return draw_heatmap(Report("heatmap", records, summary))
 
 
-def draw_surfaces(figure: Figure, data: FigureData) -> str:
+def draw_surfaces(figure: Figure, data: Values) -> str:
     """Draw Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
     from matplotlib.ticker import MultipleLocator
 
-    rows = of(data.rows, counted=data.facts["drawn"])
+    rows = of(data["rows"], counted=data["facts"]["drawn"])
     lengths, widths = (sorted({row[key] for row in rows}) for key in ("l", "d_m"))
     x, y = np.meshgrid(widths, lengths)
     top = max(row["standard"] for row in rows)
@@ -134,8 +134,8 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))
     return (
-        f"Eq 24, one forward and backward pass, h = {data.facts['h']}; one scale for all panels. "
-        "Optimised and Super coincide."
+        f"Eq 24, one forward and backward pass, h = {data['facts']['h']}; one scale for all "
+        "panels. Optimised and Super coincide."
     )
 
 

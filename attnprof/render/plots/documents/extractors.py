@@ -3,7 +3,7 @@
 In a figure of a column's width they go downwards.
 """
 
-from attnprof.papers.regenerated import FigureData
+from attnprof.papers.regenerated import Values
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Rows, draw_arrow, draw_box, drawing
 from attnprof.render.plots.style import Axes, Figure, Place
@@ -15,18 +15,18 @@ COLUMNS, ABREAST, ROW = 9, 4, 0.62
 INPUT = "input row"
 
 
-def draw_sublayer(figure: Figure, data: FigureData) -> str:
+def draw_sublayer(figure: Figure, data: Values) -> str:
     """Draw one box a step, the critical path filled."""
-    places = _places(data.rows)
+    places = _places(data["rows"])
     columns, rows = (max(place[axis] for place in places.values()) + 1 for axis in (0, 1))
     down, axes = style.narrow(), figure.subplots()
     figure.set_figheight(0.45 + ROW * (columns if down else rows))
-    for row in data.rows:
+    for row in data["rows"]:
         for other in row["waits for"].split(" + "):
             _arrow(axes, places[other], places[row["step"]], down=down)
     ends = {name: _turned(place, down=down) for name, place in places.items()}
     _box(axes, ends[INPUT], "input", "row $t$", filled=False)
-    for row in data.rows:
+    for row in data["rows"]:
         name = "mapped rows" if row["step"] == "input" else row["step"]
         words = name.replace(" ", "\n"), row["operations"].replace(";", " · ")
         _box(axes, ends[row["step"]], *words, filled=row["on critical path"])
@@ -35,7 +35,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
     else:
         axes.set(xlim=(-0.5, max(columns, COLUMNS) - 0.5), ylim=(-0.5, rows - 0.5))
     axes.axis("off")
-    return f"Filled: the critical path, {data.facts['its steps']} dependent operations."
+    return f"Filled: the critical path, {data['facts']['its steps']} dependent operations."
 
 
 def _places(rows: Rows) -> dict[str, Place]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2
 from typing import Any
 
-from attnprof.papers.regenerated import FigureData
+from attnprof.papers.regenerated import Values
 from attnprof.render.plots import style, ticks
 from attnprof.render.plots.documents import Rows, curve, drawing, of
 from attnprof.render.plots.style import MIB, Axes, Figure
@@ -51,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 _LOOK_OF = {"N0": "predicted", "N1": "predicted", "N0hat_default": "by default"}
 
 
-def draw_norms(figure: Figure, data: FigureData) -> str:
+def draw_norms(figure: Figure, data: Values) -> str:
     """Draw Figure 4: a panel an expression, sampled norms on the lines of the laws."""
     panels, spare = _panels(figure, data, "mean norm")
     for axes, rows in panels:
@@ -61,19 +61,19 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
                 axes.plot(*curve(exact, field), color=look["color"], linestyle=line, linewidth=0.9)
             for sampled, points in _samples(rows, d, look):
                 axes.plot(*curve(sampled, "norm"), linestyle="none", **points)
-    _key(spare, data.rows, (
+    _key(spare, data["rows"], (
         {"linestyle": "-", "label": "root mean square, $V$ of variance 1"}, _AS_PRINTED,
         {**_POINT, "label": "sampled, $V$ of variance 1"},
         {**_POINT, "markerfacecolor": "white", "label": "sampled, rows of $V$ on the sphere"},
     ))  # fmt: skip
     caption = "Rows of Q and K are random unit vectors, V has a column of ones in front; titles: "
-    return f"{caption}Table 1. {_sampling(data.rows)}"
+    return f"{caption}Table 1. {_sampling(data['rows'])}"
 
 
-def draw_errors(figure: Figure, data: FigureData) -> str:
+def draw_errors(figure: Figure, data: Values) -> str:
     """Draw Figure 5: the same panels, relative errors of the laws with standard errors."""
     panels, spare = _panels(figure, data, "relative error of the law")
-    corrected, granted = data.facts["corrected"], data.facts["granted"]
+    corrected, granted = data["facts"]["corrected"], data["facts"]["granted"]
     for axes, rows in panels:
         for d, look in _looks(rows):
             for sampled, points in _samples(rows, d, look):
@@ -82,7 +82,7 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
                 _errors(axes, of(rows, d=d, values="normal"), "error", "-", look)
         axes.axhline(granted, color=style.BLACK, linewidth=0.8, linestyle=DOTTED)
     laws = [f"{LAWS.get(law, law)} for {TITLES.get(name, name)}" for name, law in corrected.items()]
-    _key(spare, data.rows, (
+    _key(spare, data["rows"], (
         _AS_PRINTED, *({"linestyle": "-", "label": text} for text in laws),
         {**_POINT, "label": "$V$ of variance 1"},
         {**_POINT, "markerfacecolor": "white", "label": "rows of $V$ on the sphere"},
@@ -90,22 +90,22 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
          "label": f"{granted:.0%}: what is granted for large $N$"},
     ))  # fmt: skip
     caption = "|law / sampled mean - 1| with the standard error of the mean; titles: Table 1."
-    return f"{caption} {_sampling(data.rows)}"
+    return f"{caption} {_sampling(data['rows'])}"
 
 
-def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
+def _panels(figure: Figure, data: Values, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
     """Return a log-log panel for each expression with its rows, and a spare one for the key."""
     *used, spare = style.split(figure, 6, sharex=True)
     spare.set_axis_off()
     panels: list[tuple[Axes, Rows]] = []
-    for letter, axes, (name, law) in zip("abcde", used, data.facts["laws"].items(), strict=True):
+    for letter, axes, (name, law) in zip("abcde", used, data["facts"]["laws"].items(), strict=True):
         axes.set(xscale="log", yscale="log", xlabel="sequence length $N$", ylabel=label)
         axes.grid(visible=True)
         axes.minorticks_off()
         axes.tick_params(labelbottom=True)
         title = f"({letter})  {TITLES.get(name, name)}:  {LAWS.get(law, law)}"
         axes.set_title(title, loc="left", fontsize=style.NORMAL)
-        panels.append((axes, of(data.rows, expression=name)))
+        panels.append((axes, of(data["rows"], expression=name)))
     return panels, spare
 
 
@@ -159,9 +159,9 @@ def _sampling(rows: Rows) -> str:
     )
 
 
-def draw_heads(figure: Figure, data: FigureData) -> str:
+def draw_heads(figure: Figure, data: Values) -> str:
     """Draw Figure 1: a column a head width, time above memory, crossovers marked."""
-    widths = data.facts["widths"]
+    widths = data["facts"]["widths"]
     if style.narrow():  # a row a head width
         figure.set_figheight(0.8 + 1.5 * len(widths))
         grid = figure.subplots(len(widths), 2, squeeze=False, sharex="row", sharey="col").T
@@ -171,9 +171,9 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
         for axes, d in zip(line, widths, strict=True):
             axes.set(xscale="log", yscale="log")
             axes.grid(visible=True)
-            _forms(axes, of(data.rows, d=d), field, unit)
-            _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit,
-                   data.facts["longest"][d])  # fmt: skip
+            _forms(axes, of(data["rows"], d=d), field, unit)
+            _marks(axes, of(data["facts"]["marks"], d=d, field=field), names, unit,
+                   data["facts"]["longest"][d])  # fmt: skip
         line[0].set_ylabel(label)
         written = ticks.plain if unit == MIB else ticks.with_prefix("s")
         ticks.mark_values(line[0].yaxis, written, above=0.13 * len(names))
@@ -191,7 +191,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
         "One head, batch 1, forward, float32. Time: median processor time of one thread, both "
         "forms in turns; solid: freed memory is kept, dotted: the allocator's defaults, with page "
         "faults. Lengths as the search of the crossing chose them; no crossing is continued to. "
-        f"Memory: the allocator's peak. {_machine(data.facts)}"
+        f"Memory: the allocator's peak. {_machine(data['facts'])}"
     )
 
 
@@ -225,10 +225,10 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float, longe
     style.write_in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
-def draw_encoders(figure: Figure, data: FigureData) -> str:
+def draw_encoders(figure: Figure, data: Values) -> str:
     """Draw Figure 2: memory and time of three encoders, and the efficient one's ratio."""
     panels = memory, time, ratio = style.split(figure, 3)
-    names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
+    names = list(dict.fromkeys(row["mechanism"] for row in data["rows"]))
     for axes, name, field, label, unit in (
         (memory, "memory", "peak_bytes", "peak memory [MiB]", MIB),
         (time, "time", "time_s", "time [s]", 1),
@@ -236,26 +236,26 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
         for mechanism, width in zip(names, (2.6, 1.2, 1.2), strict=True):  # one may lie under two
             for setting, look in SETTINGS.items():
                 if setting == "kept" or field == "time_s":
-                    rows = of(data.rows, mechanism=mechanism, allocator=setting)
+                    rows = of(data["rows"], mechanism=mechanism, allocator=setting)
                     wide = {"linewidth": width} if setting == "kept" else {}
                     axes.plot(*curve(rows, field, unit), **{**FORMS[mechanism], **look, **wide})
         axes.set(ylim=(0, None), ylabel=label)
         axes.grid(visible=True)
-        _encoder_crossovers(axes, data.facts, name)
+        _encoder_crossovers(axes, data["facts"], name)
     _ratios(ratio, data)
     for axes in panels:
         axes.set_xlabel("sequence length $N$")
-        axes.set_xlim(0, 1.03 * max(row["seq_len"] for row in data.rows))
+        axes.set_xlim(0, 1.03 * max(row["seq_len"] for row in data["rows"]))
     style.label_panels(panels)
     lines = [{"linestyle": look["linestyle"]} for look in LOOKS.values()]
     _legend(figure, names, "crossover as printed", lines)
-    model = data.facts["model"]
+    model = data["facts"]["model"]
     return (
         f"Pre-norm encoder, {model['depth']} layers, d_model {model['d_model']}, "
         f"{model['num_heads']} heads (d = {model['head_dim']}), MLP ratio {model['mlp_ratio']}, "
         "batch 1, forward, float32, without weights and input. Time: median processor time of one "
         "thread, encoders in turns; solid: freed memory is kept, dotted: the allocator's defaults. "
-        f"(c): efficient by standard, kept; squares as printed. {_machine(data.facts)}"
+        f"(c): efficient by standard, kept; squares as printed. {_machine(data['facts'])}"
     )
 
 
@@ -271,12 +271,12 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
             style.write_on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
-def _ratios(axes: Axes, data: FigureData) -> None:
-    kept = of(data.rows, mechanism="taylor-efficient", allocator="kept")
+def _ratios(axes: Axes, data: Values) -> None:
+    kept = of(data["rows"], mechanism="taylor-efficient", allocator="kept")
     look = FORMS["taylor-efficient"]
     for word, line in (("memory", "-"), ("time", (0, (3, 1)))):
         axes.plot(*curve(kept, f"{word}_ratio"), linestyle=line, label=word, **look)
-    shares = {int(n): share for n, share in data.facts["printed"]["memory_shares"].items()}
+    shares = {int(n): share for n, share in data["facts"]["printed"]["memory_shares"].items()}
     axes.plot(list(shares), list(shares.values()), marker="s", markersize=4, linestyle="none",
               color=style.BLACK, markerfacecolor="white", label="memory, printed",
               zorder=5)  # fmt: skip
