@@ -245,7 +245,7 @@ def with_speeds(
         load(name, torch.get_num_threads(), path) if is_here else load_by_words(name, path)
     )
     device = stated_ceilings(name) if is_here or calibration is not None else device_named(on)
-    release = released().get(model.source)
+    release = released().get(model.source.lower())
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]
     if device is not None:

@@ -319,8 +319,8 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
         "bytes_sent_per_step": "sent a step and rank",
     }.items():
         value = summary[name]
-        shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
-        table.add_row(label, "unbounded" if value >= 2**50 else shown)
+        number = "unbounded" if value >= 2**50 else f"{value:,}"
+        table.add_row(label, quantity_value(value, "bytes") if name in bytes_of else number)
     return table
 
 
