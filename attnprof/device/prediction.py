@@ -184,7 +184,10 @@ def calibration_of(
         if (calibration := load_by_words(on, path, on_threads)) is None:
             names, where = calibrated_names(path), path or "the cache folder"
             others = f", but of {joined(names)}" if names else ""
-            raise CannotRunError(f"--on {on}: {where} has no calibration of it{others}")
+            raise CannotRunError(
+                f"--on {on}: {where} has no calibration of it{others}: type --calibration with a file "
+                "that calibrate wrote there"
+            )
         return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)

@@ -46,6 +46,10 @@ DEEPSEEK = {
     "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
 }  # fmt: skip
 MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": 32}
+FALCON = {
+    "model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_kv_heads": 2, "new_decoder_architecture": True, "vocab_size": 100,
+}  # fmt: skip
 QWEN_NEXT = {
     **QWEN, "model_type": "qwen3_next", "num_hidden_layers": 4, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
@@ -114,6 +118,7 @@ OTHER_CACHES = {
     "one head at least": (LLAMA, {"tensor_parallel": 8}, 64, 3 * 64 * ROW // 2),
     "a latent whole": (DEEPSEEK, {"tensor_parallel": 8}, 64, 2 * 64 * (32 + 8) * 2),
     "the fullest stage": (LLAMA, {"pipeline": 2}, 48, 2 * 48 * ROW),
+    "keys that code repeats": (FALCON, {}, 64, 3 * 64 * ROW),
 }  # fmt: skip
 
 

@@ -155,15 +155,26 @@ def _numbers(
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
                  for r in totals)  # fmt: skip
         yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
-    # a printed formula's value, with its convention: not comparable with ours
-    for row in rows:
-        if row.source:
-            value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
-            yield Text(f" published {row.source}: {value} ({row.convention})\n")
+    if printed := [_printed_line(row) for row in rows if row.source]:
+        yield Text("\n".join([*printed, ""]))
+
+
+def _printed_line(row: kinds.CostRecord) -> str:
+    """Return a printed formula's value; its convention, if its name does not say it, is its own."""
+    name = "entries" if row.quantity == "peak_entries" else quantity_text(row.quantity)
+    said = row.quantity == "parameters" or row.convention in (row.quantity, name)
+    value = quantity_value(row.value, row.quantity)
+    return f" published {row.source}: {name} {value}{'' if said else f' ({row.convention})'}"
 
 
 def _stages(rows: list[kinds.CostRecord], names: Sequence[str]) -> FittedTable:
-    """Return a row a stage, a column a quantity; with a heading for each of several parts."""
+    """Return a row a stage, a column a quantity; with a heading for each of several parts.
+
+    Stages that have nothing of these quantities are left out, and so are quantities of totals.
+    """
+    names = [name for name in names if any(row.quantity == name for row in rows)]
+    spent = {(row.part, row.stage) for row in rows if row.value and row.quantity in names}
+    rows = [row for row in rows if (row.part, row.stage) in spent] or rows
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings)
     several = len({row.part for row in rows}) > 1
