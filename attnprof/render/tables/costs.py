@@ -220,6 +220,9 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     for quantity in dict.fromkeys(row.quantity for row in rows):
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
+    if left_out := report.summary["left_out"]:
+        yield from map(Hanging, left_out)
+        yield ""
     yield _optima(report)
     table = FittedTable("", EQUATION)
     for one in report.summary["optima"]:
@@ -235,7 +238,7 @@ def _by_heads(title: str, rows: list[kinds.HeadsRecord]) -> FittedTable:
     """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
     texts = {
-        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
+        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value, r.quantity) for r in rows
     }
     widths = {row.num_heads: row.head_dim for row in rows}
     headings = ("heads", "d", *("\n".join(column) for column in columns))
@@ -284,10 +287,15 @@ def heatmap_tables(report: Report) -> list[RenderableType]:
     meaning = (
         f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
         f"{summary['cells'] - summary['null_cells']:,} combinations of "
-        f"{first.seq_len:,} to {last.seq_len:,} tokens, widths {first.d_model:,} to "
-        f"{last.d_model:,} and the heads above."
+        f"{_span(first.seq_len, last.seq_len)} tokens, widths "
+        f"{_span(first.d_model, last.d_model)} and the heads above."
     )
     return [Text(title, style="bold"), table, Text(meaning, style="dim")]
+
+
+def _span(low: int, high: int) -> str:
+    """Return ``64 to 1,024``, or one size that is both ends."""
+    return " to ".join(dict.fromkeys((f"{low:,}", f"{high:,}")))
 
 
 def list_tables(report: Report) -> list[RenderableType]:
