@@ -17,7 +17,6 @@ from os import PathLike
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.config import presets
 from attnprof.models.conventions import (
     CAUSAL,
     FULL,
@@ -33,7 +32,6 @@ from attnprof.models.parts import above, is_recurrent, layers_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.text_run import TOKENS, TextRun, counted_products, text_run
 from attnprof.models.whole import WholeModel
-from attnprof.user_code import is_place
 
 #: The start of a note on modules that have no part in the counts.
 IDLE = "not counted, since text alone does not run it"
@@ -52,12 +50,6 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     Raises :class:`RequestError` if it is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
-    source = "" if isinstance(model, Mapping) else str(model)
-    if is_place(source) or source.endswith(".toml") or source in presets():
-        raise RequestError(
-            f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
-            "its folder or a name (attnprof list --models)"
-        )
     named_model = named(model)
     fields, name = named_model.fields, named_model.name
     subject, config = hub_subject(fields, name), configuration(fields, name)

@@ -463,6 +463,9 @@ def test_a_wrong_request_is_refused(wrong):
     (["fit", "llama", "--on", "h999"], "h999"), (["fit", "llama", "--memory", "much"], "2GiB"),
     (["fit", "llama", "--memory", "1GB", "--shard", "zero1"], "--train"),
     (["fit", "no-such-model", "--memory", "1GB"], "no-such-model"),
+    (["fit", "001-lm-dot", "--memory", "1GB"], "models of transformers alone"),
+    (["fit", "llama", "--on", "h999"], "type its memory, too, like --memory 16GB"),
+    (["fit", "llama-3.2-1b", "--memory", "99999999TB"], "2**50"),
 ])  # fmt: skip
 def test_the_command_says_what_to_type(words, said, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -507,6 +510,20 @@ def test_the_widest_network_of_a_layer_is_at_work_at_once(config, width):
     """Activations at once are those of one layer, not an average; without experts it is dense."""
     options = FitOptions(memory=10**9, seq_len=10)
     assert activation_bytes(fit_model(config), options)[0] == 2 * (4 * 64 + width) * 10 + 6 * 100
+
+
+def test_key_heads_that_do_not_divide_query_heads_are_refused_as_torch_does():
+    with pytest.raises((RequestError, CannotRunError), match="3 heads of keys do not divide 4"):
+        fit_model({**LLAMA, "num_key_value_heads": 3})
+
+
+@pytest.mark.parametrize(("words", "has_cache"), [(["--chunk", "1"], True), (["--train"], False)])
+def test_numbers_of_caches_are_of_serving(words, has_cache, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "llama-3.2-1b", "--memory", "80GB", *words])
+    shown = capsys.readouterr().out
+    assert ("cache a token" in shown) == has_cache
+    assert ("at most 1 token at once" in shown) == has_cache
 
 
 def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
