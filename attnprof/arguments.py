@@ -253,5 +253,6 @@ def memory_bytes(value: Any, name: str = "memory") -> int:
     unitless = typed == matched[1] and size < 10**6  # nobody means so few
     if unitless or not size:
         meant = f"{typed}GB" if unitless and float(typed) else "a size like 80GB"
-        raise RequestError(f"{name} {value}: that is {typed if unitless else 0} bytes; type {meant}")
+        few = typed if unitless else "0"
+        raise RequestError(f"{name} {value}: that is {few} bytes; type {meant}")
     return size

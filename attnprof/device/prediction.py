@@ -185,8 +185,8 @@ def calibration_of(
             names, where = calibrated_names(path), path or "the cache folder"
             others = f", but of {joined(names)}" if names else ""
             raise CannotRunError(
-                f"--on {on}: {where} has no calibration of it{others}: type --calibration with a file "
-                "that calibrate wrote there"
+                f"--on {on}: {where} has no calibration of it{others}: type --calibration with a "
+                "file that calibrate wrote there"
             )
         return calibration
     name, threads = str(environment["device_name"]), environment["threads"]

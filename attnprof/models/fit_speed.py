@@ -118,7 +118,7 @@ def token_scores(model: FitModel, tokens: int) -> int:
 def rows_read(model: FitModel, options: FitOptions, tokens: int) -> Fraction:
     """Return the bytes of one sequence's cache that a decoded token reads on one rank.
 
-    It reads no empty places of pages, only the window or the chunk that its mask leaves, and of rows
+    It reads no empty places of pages, only the window or chunk that its mask leaves, and of rows
     that an indexer scores those that it chooses.
     """
     exact = replace(options, block_size=1, uncapped=False)

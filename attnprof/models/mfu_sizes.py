@@ -111,7 +111,8 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
             continue
         times = share if _is_expert(owner) else Fraction(1)
         if role in ("attention", "mlp"):  # some models run the same layers several times
-            times = max(times, run.rows.get(owner, Fraction(0)))
+            rows = (run.rows.get(one, Fraction(0)) for one in {*run.holders(weight)})
+            times = max(times, sum(rows, Fraction(0)))
         entries[role] += weight.numel()
         active[role] += weight.numel() * times
     for name, buffer in run.model.named_buffers():  # experts' biases that training sets by a rule
@@ -144,6 +145,7 @@ def _runs(run: TextRun, owner: str) -> bool:
 def role_of(run: TextRun, name: str, weight: Any) -> str:
     """Return the role of a parameter, by its module's class, place and name; empty if unused."""
     owner, _, last = name.rpartition(".")
+    owner = next((one for one in run.holders(weight) if _runs(run, one)), owner)
     if not _runs(run, owner):
         return ""
     output = run.model.get_output_embeddings() if run.tied else None

@@ -184,6 +184,10 @@ class TextRun:
     def __post_init__(self) -> None:
         from attnprof.models.wrappers import Swapped
 
+        self._holders = defaultdict[int, list[str]](list)
+        for name, weight in self.model.named_parameters(remove_duplicate=False):
+            self._holders[id(weight)].append(name.rpartition(".")[0])
+
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
         self.around = {outer for name in self.active for outer in above(name) if outer != name}
@@ -194,6 +198,10 @@ class TextRun:
         with suppress(AttributeError, NotImplementedError):  # of models of two parts
             inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
+
+    def holders(self, weight: Any) -> Sequence[str]:
+        """Return the modules that hold a parameter: several, as where layers share a block."""
+        return self._holders[id(weight)]
 
 
 def text_run(subject: WholeModel, **more: Any) -> TextRun:

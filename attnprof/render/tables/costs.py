@@ -237,9 +237,7 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
 def _by_heads(title: str, rows: list[kinds.HeadsRecord]) -> FittedTable:
     """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
-    texts = {
-        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value, r.quantity) for r in rows
-    }
+    texts = {(r.num_heads, r.mechanism, r.kind): quantity_value(r.value, r.quantity) for r in rows}
     widths = {row.num_heads: row.head_dim for row in rows}
     headings = ("heads", "d", *("\n".join(column) for column in columns))
     cells = (

@@ -4,7 +4,7 @@
 ``verify-formula --model``.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -295,7 +295,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
     yield ""
     cells = ([row.part, quantity_value(row.bytes, "bytes"), row.basis] for row in rows)
     yield FittedTable("part", "bytes", "basis", rows=cells, title="one rank holds", right=["bytes"])
-    yield _limits(summary, {row.part for row in rows})
+    yield _limits(summary, [row.part for row in rows])
     if speed := summary.get("speed"):
         if speed["figures"]:
             yield _speed(speed)
@@ -307,7 +307,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
     yield FittedTable("part", "formula [B]", rows=forms, title="closed forms")
 
 
-def _limits(summary: Mapping[str, Any], parts: Set[str]) -> FittedTable:
+def _limits(summary: Mapping[str, Any], parts: Iterable[str]) -> FittedTable:
     """Return the longest context, the largest batch, and the bytes that decide them.
 
     Without a cache among the ``parts``, as in training, numbers of caches are left out.
