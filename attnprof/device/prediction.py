@@ -192,8 +192,9 @@ def calibration_of(
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
     if calibration is None:
+        who, where = f"{name} with {plural(threads, 'thread')}", f" in {path}" if path else ""
         raise CannotRunError(
-            f"{name} with {plural(threads, 'thread')} was not calibrated: type attnprof calibrate"
+            f"{who} was not calibrated{where}: type attnprof calibrate"
             f"{f' --threads {threads}' if threads else ''} (a minute or two)"
         )
     return calibration
