@@ -243,13 +243,16 @@ _MEMORY_UNITS = {
 def memory_bytes(value: Any, name: str = "memory") -> int:
     """Return the bytes of ``2GiB``, ``500MB`` or a number; raise :class:`RequestError`.
 
-    A number below a million without a unit is refused: gigabytes were meant.
+    No bytes are refused, and so is a number below a million without a unit: gigabytes were meant.
     """
     typed = str(value).strip().lower()
     matched = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmgt]i?)?b?", typed)
     if not matched:
         raise RequestError(f"{name} {value}: type a size like 2GiB or 500MB")
-    if typed == matched[1] and float(typed) < 10**6:  # nobody means so few
-        meant = f"{typed}GB" if float(typed) else "a size like 80GB"
-        raise RequestError(f"{name} {value}: that is {typed} bytes; type {meant}")
-    return int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])
+    size = int(float(matched[1]) * _MEMORY_UNITS[matched[2] or ""])
+    unitless = typed == matched[1] and size < 10**6  # nobody means so few
+    if unitless or not size:
+        meant = f"{typed}GB" if unitless and float(typed) else "a size like 80GB"
+        few = typed if unitless else "0"
+        raise RequestError(f"{name} {value}: that is {few} bytes; type {meant}")
+    return size

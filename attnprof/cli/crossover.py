@@ -12,7 +12,7 @@ from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.crossovers import sides
-from attnprof.crossovers.axis import SIZES, CrossoverAxis
+from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.report import crossover_report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -47,11 +47,12 @@ class Over:
         free: dict[str, int],
     ) -> tuple[CrossoverAxis, Workload, list[int]]:  # fmt: skip
         """Return the axis, the sizes that all rows share, and the head width or length of each."""
-        typed = {"seq": self.seq, "d": d, "heads": heads, "d-model": self.d_model}
+        over = self.over.replace("-", "_")
+        typed = {"seq": self.seq, "d": d, "heads": heads, "d_model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
-        if {**typed, "batch": batch}.get(self.over):
+        if {**typed, "batch": batch}.get(over):
             raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
-        if self.over == "seq":
+        if over == "seq":
             if wrong := [x for x in opt.typed(self) if x in ("--d-model", "--range")]:
                 raise RequestError(
                     f"{wrong[0]} is for another --over than seq: add --over heads, or --over d"
@@ -63,27 +64,27 @@ class Over:
             return axis, conditions.workload(1, count, widths[0], **free), widths
         if self.every != "1":
             raise RequestError(f"--every {self.every} is of lengths: leave it or --over out")
-        if self.over in request.parse_set(conditions.settings):
-            raise RequestError(f"--over {self.over} looks for it: leave --set {self.over} out")
+        if over in request.parse_set(conditions.settings):
+            raise RequestError(f"--over {self.over} looks for it: leave --set {over} out")
         lengths = request.parse_sizes(self.seq or USUAL_SIZES["seq"], "--seq")
         request.check_points(len(lengths), f"--seq {short(str(self.seq))}")
         count = request.parse_size(heads or USUAL_SIZES["heads"], "--heads")
         width = request.parse_size(d or USUAL_SIZES["d"], "--d")
-        if self.over == "kv_heads" and count == 1:
+        if over == "kv_heads" and count == 1:
             raise RequestError("--over kv_heads divides the heads: type how many, like --heads 32")
-        if "width" in free and self.over == "heads" and d is None:
+        if "width" in free and over == "heads" and d is None:
             raise RequestError("--width is for heads of a given width: type --d, too")
         workload = conditions.workload(lengths[0], count, width, **free)
-        return self._axis(d), workload, lengths
+        return self._axis(over, d), workload, lengths
 
-    def _axis(self, d: str | None) -> CrossoverAxis:
+    def _axis(self, over: str, d: str | None) -> CrossoverAxis:
         """Return the axis with its range; heads share a model width unless ``--d`` is typed."""
-        if self.d_model is not None and (d is not None or self.over != "heads"):
+        if self.d_model is not None and (d is not None or over != "heads"):
             why = "with --d the model's width varies" if d else "the widths are --heads times --d"
             raise RequestError(f"--d-model {self.d_model} is for --over heads alone: {why}")
         first, last = self._range()
         width = None
-        if self.over == "heads" and d is None:
+        if over == "heads" and d is None:
             width = request.parse_size(self.d_model or USUAL_SIZES["d-model"], "--d-model")
             if first > width:
                 raise RequestError(
@@ -91,8 +92,7 @@ class Over:
                     f"--range 1:{width}"
                 )
             last = min(last or width, width)
-        name = self.over if self.over in SIZES else self.over.replace("-", "_")
-        return CrossoverAxis(name, first, last, width)
+        return CrossoverAxis(over, first, last, width)
 
     def _range(self) -> tuple[int, int | None]:
         """Return the ends of ``--range``; from 1 to no end without it."""

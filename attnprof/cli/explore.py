@@ -41,7 +41,7 @@ def explore(
       attnprof explore my.py:MyAttention standard --model llama-3.1-8b,qwen3-8b
     """
     opt.ensure_writable(output, force=force)
-    models = [name for text in model or () for name in text.split(",") if name]
+    models = request.parse_models(model, "--model")
     names = request.names_of(mechanisms or (), attention)
     from attnprof.cli.model import report_on
     from attnprof.crossovers import explorer

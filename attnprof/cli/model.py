@@ -11,7 +11,14 @@ from typer import Argument
 import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
-from attnprof.cli.request import parse_bytes, parse_lengths, parse_set, parse_size, some_of
+from attnprof.cli.request import (
+    parse_bytes,
+    parse_lengths,
+    parse_models,
+    parse_set,
+    parse_size,
+    some_of,
+)
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
 from attnprof.models.names import check_names, fields_of
@@ -153,7 +160,9 @@ def model(
         **{name: getattr(flags, name)
            for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
     }  # fmt: skip
-    others = [name for text in flags.compare or () for name in text.split(",") if name]
+    others = parse_models(flags.compare, "--compare")
+    if config in others:
+        raise RequestError(f"--compare {config}: that is the model itself; type another one")
     check_names(config, *others)
     if not others:
         report = report_on(config, phases, sizes, **options)

@@ -96,6 +96,13 @@ def parse_names(
     return list(dict.fromkeys(names))
 
 
+def parse_models(texts: Sequence[str] | None, flag: str) -> list[str]:
+    """Return the models that a repeatable flag names, with commas between them, each once."""
+    how = "type names like llama-3.1-8b,qwen3-8b"
+    named = (name for text in texts or () for name in parse_names(text, flag, how))
+    return list(dict.fromkeys(named))
+
+
 def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[int, int]:
     """Return the number of heads and their width: two of the three flags give the third."""
     count = None if heads is None else parse_size(heads, "--heads")

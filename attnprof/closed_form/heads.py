@@ -161,17 +161,20 @@ def heads_report(
     """Return the report of ``heads``: every cost by head count, and each cost's optimum.
 
     The summary's optimum is that of the last mechanism's FLOPs, by its printed form if it has one.
+    Head counts that a mechanism refuses have no value, and stand in ``left_out`` with the reason;
+    :class:`RequestError` if it refuses all of them.
     """
-    records, optima = [], []
+    records, optima, left_out = [], [], dict[str, None]()
     for curve in curves:
-        values = {h: int(curve.cost(h, d_model // h)) for h in head_counts}
+        values, refusals = _values(curve, d_model, head_counts)
         records += [
             HeadsRecord(
                 mechanism=curve.mechanism, num_heads=h, head_dim=d_model // h,
-                quantity=curve.quantity, kind=curve.kind, source=curve.source, value=value,
+                quantity=curve.quantity, kind=curve.kind, source=curve.source, value=values.get(h),
             )
-            for h, value in values.items()
+            for h in head_counts
         ]  # fmt: skip
+        left_out |= dict.fromkeys(f"{curve.mechanism}: {refusal}" for refusal in refusals)
         optima.append(_optimum_summary(curve, d_model, values))
     last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
@@ -179,7 +182,23 @@ def heads_report(
     summary = {"d_model": d_model, "seq_len": seq_len, **{key: main[key] for key in keys}}
     every = len(head_counts) == len(divisors(d_model))
     answer = heads_answer(optima, d_model, seq_len, every=every) if head_counts[1:] else ""
-    return Report("heads", records, {**summary, "optima": optima, "answer": answer}, environment)
+    summary |= {"optima": optima, "left_out": list(left_out), "answer": answer}
+    return Report("heads", records, summary, environment)
+
+
+def _values(
+    curve: Curve, d_model: int, head_counts: Sequence[int]
+) -> tuple[dict[int, int], list[RequestError]]:
+    """Return a cost by head count, and refusals; the first is raised if there is nothing else."""
+    values, refusals = dict[int, int](), []
+    for h in head_counts:
+        try:
+            values[h] = int(curve.cost(h, d_model // h))
+        except RequestError as refusal:
+            refusals.append(refusal)
+    if not values:
+        raise refusals[0]
+    return values, refusals
 
 
 def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:

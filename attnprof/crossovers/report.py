@@ -219,7 +219,7 @@ class FormulaFinder:
         crossings = [float(root.at * every) for root in solution.roots]
         first = (solution.start if solution.first is None else solution.first) * every
         if every > 1:
-            form = form and f"{every}*({form})"
+            form = form and _times(every, form)
             searched, step = [[x and x * every for x in one] for one in searched], every
         return Finding(crossings, (solution.runs[0].sign, solution.runs[-1].sign), first, {
             "closed_form": form, "method": "solved" if solution.runs[-1].piece else "searched",
@@ -231,6 +231,14 @@ class FormulaFinder:
         """Return both costs around the crossings, at all lengths."""
         meeting = replace(self.meeting, axis=replace(self.meeting.axis, every=1))
         return sides.curves_of(meeting, self.contests, records)
+
+
+def _times(number: int, form: str) -> str:
+    """Return the text of a formula times a number."""
+    from attnprof.algebra.expressions import expression_of, expression_text
+    from attnprof.algebra.parser import parse
+
+    return expression_text(number * expression_of(parse(form, stored=True)))
 
 
 def crossover_report(

@@ -109,7 +109,7 @@ def device_named(name: str) -> Ceilings:
     ]  # fmt: skip
     if not matches:
         possible = ", ".join(gpu.name for gpu in GPUS)
-        raise RequestError(f"--on {name}: its memory is not known; possible: {possible}")
+        raise RequestError(f"--on {name}: its maker's figures are not known; possible: {possible}")
     return min(matches, key=lambda gpu: len(gpu.name))
 
 

@@ -22,7 +22,7 @@ from attnprof.device.calibration import load, load_by_words
 from attnprof.device.ceilings import MEMORY_GB, device_named, stated_ceilings
 from attnprof.device.operations import Demand, list_operations
 from attnprof.device.prediction import Predictor, read_machine
-from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
 from attnprof.measure.environment import conditions_now, device_name
 from attnprof.measure.request import Budget
@@ -227,7 +227,10 @@ _THIS_MACHINE = ("cpu", "cuda")
 
 def memory_of(on: str) -> int:
     """Return the bytes of a device's memory that its maker states; RequestError if unknown."""
-    return int(MEMORY_GB[device_named(_device_name(on)).name] * 10**9)
+    try:
+        return int(MEMORY_GB[device_named(_device_name(on)).name] * 10**9)
+    except RequestError as error:
+        raise RequestError(f"{error}; or type its memory, too, like --memory 16GB") from error
 
 
 def with_speeds(
@@ -245,7 +248,7 @@ def with_speeds(
         load(name, torch.get_num_threads(), path) if is_here else load_by_words(name, path)
     )
     device = stated_ceilings(name) if is_here or calibration is not None else device_named(on)
-    release = released().get(model.source)
+    release = released().get(model.source.lower())
     whole = hub_subject(model.fields, model.sizes.name)
     dtype = weight_format(model, options)[0]
     if device is not None:

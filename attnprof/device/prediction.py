@@ -184,13 +184,17 @@ def calibration_of(
         if (calibration := load_by_words(on, path, on_threads)) is None:
             names, where = calibrated_names(path), path or "the cache folder"
             others = f", but of {joined(names)}" if names else ""
-            raise CannotRunError(f"--on {on}: {where} has no calibration of it{others}")
+            raise CannotRunError(
+                f"--on {on}: {where} has no calibration of it{others}: type --calibration with a "
+                "file that calibrate wrote there"
+            )
         return calibration
     name, threads = str(environment["device_name"]), environment["threads"]
     calibration = load(name, threads, path)
     if calibration is None:
+        who, where = f"{name} with {plural(threads, 'thread')}", f" in {path}" if path else ""
         raise CannotRunError(
-            f"{name} with {plural(threads, 'thread')} was not calibrated: type attnprof calibrate"
+            f"{who} was not calibrated{where}: type attnprof calibrate"
             f"{f' --threads {threads}' if threads else ''} (a minute or two)"
         )
     return calibration

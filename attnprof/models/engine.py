@@ -27,7 +27,15 @@ from attnprof.models.engine_recurrence import (
     runs_kernels,
 )
 from attnprof.models.parts import layers_of, mixers, places
-from attnprof.models.text_run import KERNEL_TABLE, MASKS, noted, set_kernel, small_mask, unmasked
+from attnprof.models.text_run import (
+    KERNEL_TABLE,
+    MASKS,
+    check_groups,
+    noted,
+    set_kernel,
+    small_mask,
+    unmasked,
+)
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals
 from attnprof.trace.rules.units import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
@@ -121,6 +129,7 @@ def _attention(
     """Compute attention as transformers' kernels do: (b, h, n, d) each → (b, n, h, d)."""
     from attnprof.models.engine_kernels import fused_attention
 
+    check_groups(query.shape[1], key.shape[1])
     start, first, bias = key.shape[2] - query.shape[2], 0, attention_mask
     if (small := noted(bias)) is not None:
         (mask, start, first), bias = small, None

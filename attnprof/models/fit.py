@@ -162,11 +162,13 @@ def fit_report(model: FitModel, options: FitOptions) -> Report:
 def _serving_parts(model: FitModel, options: FitOptions) -> list[FitRecord]:
     """Return the parts on the fullest rank."""
     name, _, who = weight_format(model, options)
-    pages = plural(page_tokens(model, options), "token")
+    of_cache = "states in float32"
+    if any(one.heads for one in model.caches):
+        pages = plural(page_tokens(model, options), "token")
+        of_cache = f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"
     activations, formula = activation_bytes(model, options)
-    of_cache = f"{options.cache_dtype or 'bfloat16'}, pages of {pages}"
     kept = options.batch_size * cache_bytes(model, options, options.seq_len)
-    at_once = f"a convention; at most {options.chunk:,} tokens at once"
+    at_once = f"a convention; at most {plural(options.chunk, 'token')} at once"
     weights = weight_bytes(model, options), weight_formula(model, options)
     return [
         _part("weights", *weights, f"{name}, by {who}"),

@@ -67,13 +67,17 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCach
     A decoder's rows of its encoder's tokens are among them. Raises :class:`CannotRunError` for a
     model without a cache.
     """
-    latent = field_of(text_config(run.model.config), "kv_lora_rank")
+    latent, most_heads = (
+        field_of(text_config(run.model.config), name) for name in ("kv_lora_rank", "num_kv_heads")
+    )
     ours = {one.number: _swapped_cache(one) for one in run.swapped.values()}
     layers = list(_layers(run.result, subject.name))
     caches = [
-        _layer_cache(layer, latent) if getattr(layer, "state", None) is None else ours[number]
+        _layer_cache(layer, latent, most_heads)
+        if getattr(layer, "state", None) is None
+        else ours[number]
         for number, layer, _ in layers
-    ]  # fmt: skip
+    ]
     if any(others for *_, others in layers):
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
     numbers = [number for number, *_ in layers]
@@ -124,13 +128,17 @@ def _with_others(one: LayerCache, early: int, late: int) -> LayerCache:
     return replace(one, index=one.index + row, rest=ceil(early - row * (_BLOCKS - 1)))
 
 
-def _layer_cache(layer: Any, latent: int | None) -> LayerCache:
-    """Return the cache of one layer; ``latent`` is the width of latent rows."""
+def _layer_cache(layer: Any, latent: int | None, most_heads: int | None) -> LayerCache:
+    """Return the cache of one layer; ``latent`` is the width of latent rows.
+
+    Falcon's code keeps keys repeated for each query head, engines keep them once: ``most_heads``.
+    """
     fields: Any = getattr(layer, "__dict__", {})
     keys, values = (fields.get(name) for name in ("keys", "values"))
     heads, key_dim, value_dim = 0, 0, 0
     if getattr(keys, "ndim", 0) == 4:
         heads, key_dim, value_dim = keys.shape[1], keys.shape[-1], values.shape[-1]
+        heads = min(heads, most_heads or heads)
         value_dim *= keys is not values  # some keys are the values, too
     index, tails = fields.get("indexer_keys"), list(_tensors(fields.get("conv_states")))
     return LayerCache(

@@ -82,7 +82,7 @@ class FitOptions:
         for name in (item.name for item in fields(self) if item.type is int):
             value = getattr(self, name)
             if not isinstance(value, int) or not 1 <= value <= LONGEST:
-                raise RequestError(f"{_flag(name)} {value}: give a whole number from 1 on")
+                raise RequestError(f"{_flag(name)} {value}: give a whole number from 1 to 2**50")
         if not 0 < self.utilization <= 1:
             raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
         if self.dtype is not None:

@@ -1,8 +1,8 @@
 """Bound the speed of serving a model by the roofline of a device.
 
 A prompt takes at least its FLOPs at the device's peak, or the weights read once; a decoded token
-the weights that its batch meets and its caches, read once. A bound, not a forecast: kernels reach
-part of it.
+the weights that its batch meets and the rows of caches that it sees, read once. A bound, not a
+forecast: kernels reach part of it.
 """
 
 from dataclasses import replace
@@ -10,10 +10,12 @@ from fractions import Fraction
 from typing import Any
 
 from attnprof.models.conventions import EXECUTED, sequence_flops, summed, terms
+from attnprof.models.fit_formats import WEIGHTS, format_named
 from attnprof.models.fit_layout import FitModel, FitOptions
-from attnprof.models.fit_parts import cache_bytes, weight_bytes, weight_format
+from attnprof.models.fit_parts import cache_bytes, row_parts, weight_bytes, weight_format
 from attnprof.record import Report
 from attnprof.trace.sizes import expected_bytes
+from attnprof.workload import DTYPES
 
 #: How many times as fast as half precision matrix units are at most, by the format of weights.
 _FASTER = {"fp8": 2, "mxfp8": 2, "int8": 2, "nvfp4": 4, "mxfp4": 4}
@@ -33,7 +35,7 @@ def with_speed(report: Report, model: FitModel, options: FitOptions, device: Any
     tokens, batch = options.seq_len, options.batch_size
     prompt, token = prompt_flops(model, tokens), token_flops(model, tokens)
     group = max(Fraction(1), Fraction(batch, stages))  # sequences of one stage at a time
-    read = _weights_met(model, whole, int(group)) + group * cache_bytes(model, whole, tokens)
+    read = _weights_met(model, whole, int(group)) + group * rows_read(model, whole, tokens)
     prompt_s = {
         "FLOPs": prompt / ranks / rate,
         "weights read": _weights_met(model, whole, tokens) / device.bytes_per_s,
@@ -66,6 +68,11 @@ def with_checks(report: Report, hub_name: str, options: FitOptions) -> Report:
     each = f"vllm bench latency --model {hub_name} --input-len {options.seq_len}"
     ranks = {"tensor-parallel": options.tensor_parallel, "pipeline-parallel": options.pipeline}
     each += "".join(f" --{name}-size {number}" for name, number in ranks.items() if number > 1)
+    each += " --enable-expert-parallel" * (options.expert_parallel > 1)
+    weights = format_named(options.dtype, "--dtype", WEIGHTS) if options.dtype else ""
+    each += f" --dtype {weights}" * (weights in DTYPES) + " --quantization fp8" * (weights == "fp8")
+    keys, values = options.cache_formats()
+    each += f" --kv-cache-dtype {keys}" * (keys == values and keys.startswith("fp8"))
     checks = {
         "the first token": f"{each} --output-len 1 --batch-size 1",
         "tokens a second": f"{each} --output-len 128 --batch-size {options.batch_size}",
@@ -83,7 +90,8 @@ def prompt_flops(model: FitModel, tokens: int) -> int:
 
 def token_flops(model: FitModel, tokens: int) -> int:
     """Return the FLOPs of one decoded token, the last of ``tokens``."""
-    executed = {**terms(model.sizes, EXECUTED, "forward")}
+    steps = [replace(one, chunk=0) for one in model.sizes.mixers]  # a token is no chunk
+    executed = {**terms(replace(model.sizes, mixers=steps), EXECUTED, "forward")}
     executed.pop("scores", None)
     others = summed(executed.values())
     before = sequence_flops(others, tokens - 1)
@@ -105,6 +113,27 @@ def token_scores(model: FitModel, tokens: int) -> int:
             width = 2 * latent.key_dim + latent.value_dim
         total += 2 * one.layers * one.heads * width * keys
     return total
+
+
+def rows_read(model: FitModel, options: FitOptions, tokens: int) -> Fraction:
+    """Return the bytes of one sequence's cache that a decoded token reads on one rank.
+
+    It reads no empty places of pages, only the window or chunk that its mask leaves, and of rows
+    that an indexer scores those that it chooses.
+    """
+    exact = replace(options, block_size=1, uncapped=False)
+    n = -(-tokens // options.context_parallel)
+    unread, picks = Fraction(0), any(one.index for one in model.caches)
+    for shape in model.sizes.attention:
+        mask = shape.mask
+        if mask.kind not in ("window", "chunk"):
+            continue
+        kept, caches = n, [x for x in model.caches if picks and x.heads and not x.window]
+        if capped := [x for x in model.caches if x.window == mask.size]:
+            kept, caches = min(n, mask.size), capped
+        row = max((row_parts(x, options)[0] for x in caches), default=Fraction(0))
+        unread += shape.layers * row * (kept - mask.pairs(n) + mask.pairs(n - 1))
+    return cache_bytes(model, exact, tokens) - unread
 
 
 def _weights_met(model: FitModel, options: FitOptions, tokens: int) -> int:

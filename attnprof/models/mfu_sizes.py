@@ -17,7 +17,6 @@ from os import PathLike
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.models.config import presets
 from attnprof.models.conventions import (
     CAUSAL,
     FULL,
@@ -33,7 +32,6 @@ from attnprof.models.parts import above, is_recurrent, layers_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.text_run import TOKENS, TextRun, counted_products, text_run
 from attnprof.models.whole import WholeModel
-from attnprof.user_code import is_place
 
 #: The start of a note on modules that have no part in the counts.
 IDLE = "not counted, since text alone does not run it"
@@ -52,12 +50,6 @@ def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
     Raises :class:`RequestError` if it is no model of tokens, and :class:`CannotRunError` without
     transformers or if the model does not run without values.
     """
-    source = "" if isinstance(model, Mapping) else str(model)
-    if is_place(source) or source.endswith(".toml") or source in presets():
-        raise RequestError(
-            f"{source}: FLOPs a token are told of models of transformers; give a config.json, "
-            "its folder or a name (attnprof list --models)"
-        )
     named_model = named(model)
     fields, name = named_model.fields, named_model.name
     subject, config = hub_subject(fields, name), configuration(fields, name)
@@ -119,7 +111,8 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
             continue
         times = share if _is_expert(owner) else Fraction(1)
         if role in ("attention", "mlp"):  # some models run the same layers several times
-            times = max(times, run.rows.get(owner, Fraction(0)))
+            rows = (run.rows.get(one, Fraction(0)) for one in {*run.holders(weight)})
+            times = max(times, sum(rows, Fraction(0)))
         entries[role] += weight.numel()
         active[role] += weight.numel() * times
     for name, buffer in run.model.named_buffers():  # experts' biases that training sets by a rule
@@ -152,6 +145,7 @@ def _runs(run: TextRun, owner: str) -> bool:
 def role_of(run: TextRun, name: str, weight: Any) -> str:
     """Return the role of a parameter, by its module's class, place and name; empty if unused."""
     owner, _, last = name.rpartition(".")
+    owner = next((one for one in run.holders(weight) if _runs(run, one)), owner)
     if not _runs(run, owner):
         return ""
     output = run.model.get_output_embeddings() if run.tied else None

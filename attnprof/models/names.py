@@ -107,11 +107,17 @@ def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
 
     In this order: a folder or a ``.json`` file, a released model in any case of letters, a name on
     the Hub like ``owner/model``, a type of transformers with its defaults. Raises
-    :class:`NotFoundError` for a name that is none of these.
+    :class:`NotFoundError` for a name that is none of these, and :class:`RequestError` for code and
+    models of ours, which have no ``config.json``.
     """
     if isinstance(source, Mapping):
         return NamedModel("the configuration", source)
     path, text, types = Path(source), str(source), list[str]()
+    if not (_is_name(text) or path.is_dir() or path.suffix == ".json"):
+        raise RequestError(
+            f"{text}: this is told of models of transformers alone; give a config.json, its "
+            "folder or a name (attnprof list --models)"
+        )
     if path.is_dir() or path.suffix == ".json":
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name
         return NamedModel(name, read_configuration(path))

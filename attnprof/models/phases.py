@@ -126,8 +126,9 @@ def with_forms(
     """Return a run with its formulas, or with why there are none."""
     subject = _with_logits(subject, run.name)
     with shares.next() as share:
-        most = f"at most {share:.0f} s of processor time"
-        tell(f"deriving formulas of {subject.name}, {run.phase}, {most}")
+        derives = f", at most {share:.0f} s of processor time"
+        what = "deriving formulas of" if share else "comparing with real tensors"
+        tell(f"{what} {subject.name}, {run.phase}{derives if share else ''}")
         result = _derived(run, subject, model, sizes) if share else run
         late = not is_patient()
     if not late or (result.forms is not None and result.forms.method != "counted"):

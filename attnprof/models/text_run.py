@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from attnprof.errors import CannotRunError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, above, places
 from attnprof.models.whole import WholeModel
@@ -67,6 +67,7 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
         masking = how.get("is_causal"), how.get("sliding_window")
         pattern = small[0] if small else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
+        check_groups(heads, key.shape[1])
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, pattern)
         calls.append((id(module), shape))
         return query.new_empty((batch, tokens, heads, value_width)), None
@@ -83,6 +84,15 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
             stack.callback(registry._global_mapping.pop, KERNEL, None)  # noqa: SLF001 - no method
         stack.callback(MASKS.clear)
         yield calls
+
+
+def check_groups(heads: int, groups: int) -> None:
+    """Raise :class:`RequestError` if heads of queries cannot share ``groups`` heads of keys."""
+    if heads % groups:
+        raise RequestError(
+            f"{groups} heads of keys do not divide {heads} heads of queries: write "
+            "num_key_value_heads that do"
+        )
 
 
 def small_mask(
@@ -174,6 +184,10 @@ class TextRun:
     def __post_init__(self) -> None:
         from attnprof.models.wrappers import Swapped
 
+        self._holders = defaultdict[int, list[str]](list)
+        for name, weight in self.model.named_parameters(remove_duplicate=False):
+            self._holders[id(weight)].append(name.rpartition(".")[0])
+
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
         self.around = {outer for name in self.active for outer in above(name) if outer != name}
@@ -184,6 +198,10 @@ class TextRun:
         with suppress(AttributeError, NotImplementedError):  # of models of two parts
             inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
+
+    def holders(self, weight: Any) -> Sequence[str]:
+        """Return the modules that hold a parameter: several, as where layers share a block."""
+        return self._holders[id(weight)]
 
 
 def text_run(subject: WholeModel, **more: Any) -> TextRun:

@@ -92,6 +92,15 @@ def test_an_optimum_is_one_of_the_cost_and_not_of_a_branch_that_it_leaves(
         assert values[nearest] == min(values.values())
 
 
+def test_a_number_of_heads_that_groups_do_not_divide_is_left_out_with_the_reason(attnprof):
+    words = "heads gqa --set num_kv_heads=2 --d-model 64 --seq 12 --quantity flops -f json"
+    report = attnprof(words).json
+    values = {row["num_heads"]: row["value"] for row in report["records"]}
+    assert values == {1: None, **{h: 12**2 * (4 * 64 + 6 * h) for h in (2, 4, 8, 16, 32, 64)}}
+    assert "does not divide num_heads=1" in report["summary"]["left_out"][0]
+    assert report["summary"]["best_divisor"] == 2
+
+
 def test_only_the_head_counts_asked_for_and_a_figure_is_drawn(attnprof, tmp_path):
     path = tmp_path / "heads.svg"
     words = f"heads --d-model 64 --heads 2,8 --kind published -f json --plot {path}"

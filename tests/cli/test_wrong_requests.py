@@ -99,6 +99,8 @@ crossover standard longformer --over heads --range 600:700 :: no more than 512 h
 crossover standard longformer --over d --range 64 :: like 1:512
 crossover standard longformer --over d --range 64:8 :: ends before it starts
 crossover standard longformer --over kv_heads :: like --heads 32
+crossover standard longformer --over kv-heads :: like --heads 32
+crossover standard linformer --over proj-len --set proj_len=8 :: leave --set proj_len out
 crossover standard longformer --over d --kind derived :: leave --over d out
 crossover standard longformer --over batch --kind published :: over batch; use --kind formula
 crossover standard longformer --model config.json --over d :: leave out --over
@@ -146,6 +148,7 @@ cost --on A100 --ranks 8 :: --bandwidth 450GB/s
 cost --on A100 :: attnprof predict
 fit llama --memory 0 :: a size like 80GB
 fit llama-3.2-1b --on h100 --measure :: --on cpu
+fit llama --memory 0GB :: a size like 80GB
 list --verify --models :: leave one of them out
 lst :: list
 plot nosuch.jsonl --kind circle
@@ -156,6 +159,7 @@ compare standard --seq 8 :: --attention standard
 compare --attention standard "a b" :: unexpected extra
 model --compare llama-3.1-8b qwen3-8b gemma-3-12b :: llama-3.1-8b --compare qwen3-8b,gemma
 model llama-3.1-8b --compare qwen3-8b gemma-3-12b :: --compare qwen3-8b,gemma-3-12b
+model llama-3.1-8b --compare qwen3-8b,llama-3.1-8b :: the model itself
 model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
 fit llama-3.1-8b --memory 24 :: --memory 24: that is 24 bytes; type 24GB
 sweep --attention standard --seq 8 --memory-limit 0.5 :: type 0.5GB
@@ -251,6 +255,7 @@ compare -a standard --seq 8
 cost --seq 8
 crossover
 derive standard
+explore linear
 fit llama-3.1-8b --memory 24GB --train
 heads
 heatmap
@@ -268,7 +273,7 @@ verify-formula N standard
 """
 #: Such options, beside those whose names a shell completes.
 MORE = ("on", "by", "view", "kernel", "logits", "optimizer", "counting", "wait_policy",
-        "cache_dtype", "gradient_dtype", "recompute", "shard")  # fmt: skip
+        "cache_dtype", "gradient_dtype", "recompute", "shard", "compare", "model")  # fmt: skip
 #: What a refusal of an empty name says: possible names, or that the option is of other requests.
 SAID = r"possible|is not one of|type (names like|one of|--mfu)|add --metric time|two questions"
 

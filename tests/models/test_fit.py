@@ -13,6 +13,7 @@ from attnprof import Workload, registry
 from attnprof.cli.app import main
 from attnprof.device.ceilings import Ceilings
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.models.conventions import MATRICES as MATRIX_ROLES
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
 from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
@@ -24,7 +25,7 @@ from attnprof.models.fit_parts import (
     page_tokens,
     weight_bytes,
 )
-from attnprof.models.fit_speed import prompt_flops, token_scores, with_speed
+from attnprof.models.fit_speed import prompt_flops, rows_read, token_flops, token_scores, with_speed
 from attnprof.models.hub_config import class_of, configuration
 
 LLAMA = {
@@ -45,6 +46,10 @@ DEEPSEEK = {
     "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
 }  # fmt: skip
 MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": 32}
+FALCON = {
+    "model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_kv_heads": 2, "new_decoder_architecture": True, "vocab_size": 100,
+}  # fmt: skip
 QWEN_NEXT = {
     **QWEN, "model_type": "qwen3_next", "num_hidden_layers": 4, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
@@ -113,6 +118,7 @@ OTHER_CACHES = {
     "one head at least": (LLAMA, {"tensor_parallel": 8}, 64, 3 * 64 * ROW // 2),
     "a latent whole": (DEEPSEEK, {"tensor_parallel": 8}, 64, 2 * 64 * (32 + 8) * 2),
     "the fullest stage": (LLAMA, {"pipeline": 2}, 48, 2 * 48 * ROW),
+    "keys that code repeats": (FALCON, {}, 64, 3 * 64 * ROW),
 }  # fmt: skip
 
 
@@ -220,7 +226,7 @@ def test_a_step_reads_the_experts_of_a_mixture_of_formats_that_its_tokens_meet()
 
 def test_stages_share_sequences_that_they_do_not_divide():
     one, two = (seconds_a_step(LLAMA, batch_size=7, pipeline=n, seq_len=9000) for n in (1, 2))
-    kept = cached(LLAMA, 9000)
+    kept = cached(LLAMA, 9000, block_size=1)
     assert one - two == pytest.approx(3.5 * kept)
 
 
@@ -457,6 +463,9 @@ def test_a_wrong_request_is_refused(wrong):
     (["fit", "llama", "--on", "h999"], "h999"), (["fit", "llama", "--memory", "much"], "2GiB"),
     (["fit", "llama", "--memory", "1GB", "--shard", "zero1"], "--train"),
     (["fit", "no-such-model", "--memory", "1GB"], "no-such-model"),
+    (["fit", "001-lm-dot", "--memory", "1GB"], "models of transformers alone"),
+    (["fit", "llama", "--on", "h999"], "type its memory, too, like --memory 16GB"),
+    (["fit", "llama-3.2-1b", "--memory", "99999999TB"], "2**50"),
 ])  # fmt: skip
 def test_the_command_says_what_to_type(words, said, capsys):
     with pytest.raises(SystemExit) as ended:
@@ -472,6 +481,17 @@ def test_a_step_is_bounded_by_what_it_reads(capsys):
     read = weight_bytes(model, options) + cache_bytes(model, options, 1024)  # its table is tied
     assert speed["request_tokens_per_s"] == pytest.approx(3350e9 / read)
     assert fit_report(model, options).fits
+
+
+def test_the_command_that_checks_a_speed_has_the_model_formats_and_ranks_that_are_asked(capsys):
+    words = ["--dtype", "fp8", "--cache-dtype", "fp8", "--tensor-parallel", "2"]
+    asked = ["Llama-3.2-1B", "--on", "h100", "--seq", "512", *words]
+    command = answered(capsys, *asked)[0]["speed"]["checks"]["tokens a second"]
+    assert command == (
+        "vllm bench latency --model meta-llama/Llama-3.2-1B --input-len 512 "
+        "--tensor-parallel-size 2 --quantization fp8 --kv-cache-dtype fp8 --output-len 128 "
+        "--batch-size 1"
+    )
 
 
 @pytest.mark.parametrize(("name", "width"), [
@@ -490,6 +510,20 @@ def test_the_widest_network_of_a_layer_is_at_work_at_once(config, width):
     """Activations at once are those of one layer, not an average; without experts it is dense."""
     options = FitOptions(memory=10**9, seq_len=10)
     assert activation_bytes(fit_model(config), options)[0] == 2 * (4 * 64 + width) * 10 + 6 * 100
+
+
+def test_key_heads_that_do_not_divide_query_heads_are_refused_as_torch_does():
+    with pytest.raises((RequestError, CannotRunError), match="3 heads of keys do not divide 4"):
+        fit_model({**LLAMA, "num_key_value_heads": 3})
+
+
+@pytest.mark.parametrize(("words", "has_cache"), [(["--chunk", "1"], True), (["--train"], False)])
+def test_numbers_of_caches_are_of_serving(words, has_cache, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "llama-3.2-1b", "--memory", "80GB", *words])
+    shown = capsys.readouterr().out
+    assert ("cache a token" in shown) == has_cache
+    assert ("at most 1 token at once" in shown) == has_cache
 
 
 def test_terabytes_are_a_memory_and_a_card_is_found_without_a_space(capsys):
@@ -512,6 +546,36 @@ def test_a_decoded_token_scores_latent_rows_without_expanding_them():
     assert token_scores(fit_model(DEEPSEEK), 50) == 2 * 2 * 4 * (2 * 32 + 8) * 50
     assert token_scores(fit_model(LLAMA), 50) == 2 * 3 * 4 * 2 * 16 * 50
     assert token_scores(fit_model(MISTRAL), 50) == 2 * 3 * 4 * 2 * 16 * 32
+
+
+#: A model, options, and the bytes of its cache that a decoded token reads as the 77th.
+SPARSE = {
+    **DEEPSEEK, "model_type": "deepseek_v32", "index_topk": 8, "index_n_heads": 16,
+    "index_head_dim": 12,
+}  # fmt: skip
+CHUNKED = {
+    **LLAMA, "model_type": "llama4_text", "num_hidden_layers": 4, "attention_chunk_size": 32,
+    "num_local_experts": 1, "num_experts_per_tok": 1, "intermediate_size_mlp": 40,
+}  # fmt: skip
+READ = {
+    "no empty places of pages": (QWEN_NEXT, {}, 77 * ROW + 3 * STATE),
+    "windows that are kept whole": (GEMMA, {"uncapped": True}, (77 + 2 * 20) * ROW),
+    "a chunk's 13 tokens": (CHUNKED, {}, (77 + 3 * 13) * ROW),
+    "rows that an indexer picks": (SPARSE, {}, 2 * (8 * (32 + 8) * 2 + 77 * (12 + 4))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_decoded_token_reads_what_it_sees(name):
+    config, options, read = READ[name]
+    assert rows_read(fit_model(config), FitOptions(memory=1, **options), 77) == read
+
+
+def test_a_decoded_token_updates_states_in_one_step():
+    """Three layers of 4 heads of 8 by 8: what a key has, the update, and what a query sees."""
+    model = fit_model(QWEN_NEXT)
+    products = model.sizes.active(*MATRIX_ROLES, "convolution") + 3 * 4 * 3 * 8 * 8
+    assert token_flops(model, 50) == 2 * products + token_scores(model, 50)
 
 
 #: A model of images, whose text is a part of it.

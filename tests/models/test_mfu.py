@@ -315,6 +315,19 @@ def test_a_formula_of_a_mask_is_one_text_in_n():
     assert "Min(" in str(expression({Mask("window", 128): 6}))
 
 
+def test_a_block_that_layers_share_counts_as_often_as_they_run_it():
+    """Zamba2's two hybrid layers share attention, whose input is twice as wide, and a network."""
+    fields = {
+        **SIZES, "model_type": "zamba2", "num_hidden_layers": 4, "hybrid_layer_ids": [1, 3],
+        "layer_types": ["linear_attention", "hybrid"] * 2, "mamba_ngroups": 1, "n_mamba_heads": 8,
+        "num_key_value_heads": 4, "num_mem_blocks": 1,
+    }  # fmt: skip
+    sizes, roles = sizes_of(fields), ("attention", "mlp")
+    again = 3 * 2 * H * A * D + A * D * H + 3 * H * F
+    assert sizes.active(*roles) - sizes.entries(*roles) == again
+    assert not any("does not run" in note for note in sizes.notes)
+
+
 def counted(fields, tokens, **how):
     """Torch's count of a forward pass of the real model, and what it returned."""
     config = configuration(fields, "tiny")

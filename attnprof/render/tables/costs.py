@@ -155,15 +155,26 @@ def _numbers(
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
                  for r in totals)  # fmt: skip
         yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
-    # a printed formula's value, with its convention: not comparable with ours
-    for row in rows:
-        if row.source:
-            value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
-            yield Text(f" published {row.source}: {value} ({row.convention})\n")
+    if printed := [_printed_line(row) for row in rows if row.source]:
+        yield Text("\n".join([*printed, ""]))
+
+
+def _printed_line(row: kinds.CostRecord) -> str:
+    """Return a printed formula's value; its convention, if its name does not say it, is its own."""
+    name = "entries" if row.quantity == "peak_entries" else quantity_text(row.quantity)
+    said = row.quantity == "parameters" or row.convention in (row.quantity, name)
+    value = quantity_value(row.value, row.quantity)
+    return f" published {row.source}: {name} {value}{'' if said else f' ({row.convention})'}"
 
 
 def _stages(rows: list[kinds.CostRecord], names: Sequence[str]) -> FittedTable:
-    """Return a row a stage, a column a quantity; with a heading for each of several parts."""
+    """Return a row a stage, a column a quantity; with a heading for each of several parts.
+
+    Stages that have nothing of these quantities are left out, and so are quantities of totals.
+    """
+    names = [name for name in names if any(row.quantity == name for row in rows)]
+    spent = {(row.part, row.stage) for row in rows if row.value and row.quantity in names}
+    rows = [row for row in rows if (row.part, row.stage) in spent] or rows
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings)
     several = len({row.part for row in rows}) > 1
@@ -209,6 +220,9 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
     for quantity in dict.fromkeys(row.quantity for row in rows):
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
+    if left_out := report.summary["left_out"]:
+        yield from map(Hanging, left_out)
+        yield ""
     yield _optima(report)
     table = FittedTable("", EQUATION)
     for one in report.summary["optima"]:
@@ -223,9 +237,7 @@ def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
 def _by_heads(title: str, rows: list[kinds.HeadsRecord]) -> FittedTable:
     """Return one quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
-    texts = {
-        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
-    }
+    texts = {(r.num_heads, r.mechanism, r.kind): quantity_value(r.value, r.quantity) for r in rows}
     widths = {row.num_heads: row.head_dim for row in rows}
     headings = ("heads", "d", *("\n".join(column) for column in columns))
     cells = (
@@ -273,10 +285,15 @@ def heatmap_tables(report: Report) -> list[RenderableType]:
     meaning = (
         f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
         f"{summary['cells'] - summary['null_cells']:,} combinations of "
-        f"{first.seq_len:,} to {last.seq_len:,} tokens, widths {first.d_model:,} to "
-        f"{last.d_model:,} and the heads above."
+        f"{_span(first.seq_len, last.seq_len)} tokens, widths "
+        f"{_span(first.d_model, last.d_model)} and the heads above."
     )
     return [Text(title, style="bold"), table, Text(meaning, style="dim")]
+
+
+def _span(low: int, high: int) -> str:
+    """Return ``64 to 1,024``, or one size that is both ends."""
+    return " to ".join(dict.fromkeys((f"{low:,}", f"{high:,}")))
 
 
 def list_tables(report: Report) -> list[RenderableType]:

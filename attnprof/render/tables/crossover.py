@@ -182,7 +182,8 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
         letter = "d" if row.over == "seq" else "N"
         name = f"{letter}={row.fixed_size} {_metric_label(row.metric, row.kind)}"
         if row.verdict == "several" and not row.skipped:
-            shown = ", ".join(shown_value(x, "length") for x in row.all_crossings[:8])
+            fmt = "count" if row.method == "searched" else "length"
+            shown = ", ".join(shown_value(x, fmt) for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
             remarks.append(f"{name}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:

@@ -4,7 +4,7 @@
 ``verify-formula --model``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -295,7 +295,7 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
     yield ""
     cells = ([row.part, quantity_value(row.bytes, "bytes"), row.basis] for row in rows)
     yield FittedTable("part", "bytes", "basis", rows=cells, title="one rank holds", right=["bytes"])
-    yield _limits(summary)
+    yield _limits(summary, [row.part for row in rows])
     if speed := summary.get("speed"):
         if speed["figures"]:
             yield _speed(speed)
@@ -307,8 +307,11 @@ def fit_tables(report: Report) -> Iterator[RenderableType]:
     yield FittedTable("part", "formula [B]", rows=forms, title="closed forms")
 
 
-def _limits(summary: Mapping[str, Any]) -> FittedTable:
-    """Return the longest context, the largest batch, and the bytes that decide them."""
+def _limits(summary: Mapping[str, Any], parts: Iterable[str]) -> FittedTable:
+    """Return the longest context, the largest batch, and the bytes that decide them.
+
+    Without a cache among the ``parts``, as in training, numbers of caches are left out.
+    """
     bytes_of = ("cache_bytes_per_token", "bytes_sent_per_step")
     table = FittedTable("quantity", "value", title="what fits", right=["value"])
     for name, label in {
@@ -318,9 +321,11 @@ def _limits(summary: Mapping[str, Any]) -> FittedTable:
         "cache_bytes_per_token": "cache a token",
         "bytes_sent_per_step": "sent a step and rank",
     }.items():
+        if "cache" in name and "cache" not in parts:
+            continue
         value = summary[name]
-        shown = quantity_value(value, "bytes") if name in bytes_of else f"{value:,}"
-        table.add_row(label, "unbounded" if value >= 2**50 else shown)
+        number = "unbounded" if value >= 2**50 else f"{value:,}"
+        table.add_row(label, quantity_value(value, "bytes") if name in bytes_of else number)
     return table
 
 
