@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from attnprof.errors import CannotRunError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, above, places
 from attnprof.models.whole import WholeModel
@@ -63,6 +63,7 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
+        check_heads(query, key)
         small = noted(mask)
         masking = how.get("is_causal"), how.get("sliding_window")
         pattern = small[0] if small else unmasked(module, query, key, *masking)
@@ -109,6 +110,15 @@ def noted(mask: Any) -> tuple[Mask, Any, Any] | None:
 
 def _key(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no method says it
+
+
+def check_heads(query: Any, key: Any) -> None:
+    """Raise :class:`RequestError` for heads of keys that heads of queries cannot share."""
+    if query.shape[1] % key.shape[1]:
+        raise RequestError(
+            f"{query.shape[1]} heads of queries cannot share {key.shape[1]} heads of keys: write a "
+            "num_key_value_heads that divides num_attention_heads"
+        )
 
 
 def unmasked(module: Any, query: Any, key: Any, causal: bool | None, window: int | None) -> Mask:
@@ -212,12 +222,9 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
 
 
 def run_without_values(
-    subject: WholeModel,
-    tokens: int,
-    before: Callable[[Any], None] = lambda _: None,
-    within: AbstractContextManager[Any] | None = None,
-    **more: Any,
-) -> tuple[Any, list[AttentionCall], Any]:
+    subject: WholeModel, tokens: int, before: Callable[[Any], None] = lambda _: None,
+    within: AbstractContextManager[Any] | None = None, **more: Any,
+) -> tuple[Any, list[AttentionCall], Any]:  # fmt: skip
     """Build a model, call ``before`` with it, run it; return it, attention's calls, its result.
 
     The model runs ``within`` a context, with ``more`` arguments. Meta tensors are fast; a model
@@ -239,6 +246,8 @@ def run_without_values(
                 with within or nullcontext():
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
                     result = model(**inputs, **more)
+            except RequestError as error:
+                raise RequestError(f"{subject.name}: {error}") from error
             except Exception as error:  # noqa: BLE001 - code of any model
                 errors.append(error)
             else:

@@ -26,6 +26,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.profiler import itt
 from torch.utils._device import DeviceContext
 
+from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
@@ -190,13 +191,22 @@ def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
             return faked(build(), mode)
 
 
-outside_fake = unset_fake_temporarily
-
-
 def current_mode() -> FakeTensorMode | None:
     """Return the fake mode that is active, or None."""
     mode = torch._C._get_dispatch_mode(FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None
+
+
+def has_values() -> bool:
+    """Return whether tensors that are made now have values."""
+    return current_mode() is None and torch.get_default_device().type != "meta"
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Make tensors inside meta tensors, in a fake world too."""
+    with unset_fake_temporarily(), torch.device("meta"):
+        yield
 
 
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
@@ -214,8 +224,13 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
         return copy.deepcopy(module, fakes)
 
 
-def emptied(module: torch.nn.Module) -> Any:
-    """Return a copy of a module without values, on the device and in the world that is active."""
+def emptied(module: torch.nn.Module, *kept: Any) -> Any:
+    """Return a copy of a module without values, on the device and in the world that is active.
+
+    With values that it ``kept``, as caches, it is a tuple of copies; storages shared by tensors in
+    these stay shared.
+    """
+    storages = dict[Any, torch.Tensor]()
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
         like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -223,7 +238,16 @@ def emptied(module: torch.nn.Module) -> Any:
             return torch.nn.Parameter(like, tensor.requires_grad)
         return like
 
-    return copy.deepcopy(module, {id(tensor): empty(tensor) for tensor in _tensors_of(module)})
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        storage, layout = tensor.untyped_storage(), (tensor.shape, tensor.stride())
+        key, entries = (storage._cdata, tensor.dtype), storage.nbytes() // tensor.element_size()
+        if key not in storages:
+            storages[key] = torch.empty(entries, dtype=tensor.dtype)
+        return storages[key].as_strided(*layout, tensor.storage_offset())
+
+    copies = {id(tensor): part(tensor) for tensor in tensors_within(kept)}
+    copies |= {id(tensor): empty(tensor) for tensor in _tensors_of(module)}
+    return copy.deepcopy((module, *kept) if kept else module, copies)
 
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
