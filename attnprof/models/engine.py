@@ -61,6 +61,7 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
     One whose attention cannot be replaced stays as torch runs it, with a note.
     """
+    _register()  # here, as what a run registers is undone after it
     viewed = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         model = subject.on_meta()
@@ -79,7 +80,6 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
 def _built(build: Callable[[], Any], view: str) -> Any:
     """Build a model whose attention and recurrences are our kernels."""
-    _register()
     model = build()
     text_run.set_kernel(model, KERNELS[view])
     if view == "engine":

@@ -43,7 +43,11 @@ def conventions_of(name: str) -> list[str]:
 
 
 def flops_of(
-    sizes: ModelSizes, lengths: Sequence[int], convention: str, phase: str, images: Sequence[int] = ()
+    sizes: ModelSizes,
+    lengths: Sequence[int],
+    convention: str,
+    phase: str,
+    images: Sequence[int] = (),
 ) -> int:
     """Return the FLOPs of a batch of sequences, each attending within itself.
 

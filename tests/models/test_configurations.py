@@ -48,8 +48,6 @@ def test_parameters_are_those_of_the_published_weights(name):
     assert "other" not in parts(model)
 
 
-
-
 #: Fields of models with modules of their own, what names such a module, its part, and whether the
 #: part has nothing else.
 MODULES = {

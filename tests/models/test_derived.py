@@ -13,9 +13,9 @@ from attnprof.models.embeddings import example_inputs, input_texts
 from attnprof.models.engine import engine_subject
 from attnprof.models.memory import cache_bytes
 from attnprof.models.parts import parts
+from attnprof.models.prompts import Prompts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, hub_subject, subject_of
-from attnprof.models.prompts import Prompts
 from attnprof.models.whole import WholeModel, cache_in, tensors_by_layer
 from attnprof.trace.events import Call, Trace, totals, trains
 from attnprof.trace.request.lookup import target_of

@@ -176,8 +176,6 @@ def test_shapes_and_formats_without_values_are_those_of_real_results(kind):
     assert [(x.shape, x.dtype) for x in real] == [(x.shape, x.dtype) for x in fake]
 
 
-
-
 def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
     subject = engine_subject(small("bamba", attn_layer_indices=None))
     with pytest.raises(RequestError, match=r"no attention among its layers.*attn_layer_indices"):

@@ -79,10 +79,6 @@ def _network_and_head(config):
     return networks, width * config["vocab_size"]
 
 
-
-
-
-
 def decoded(fields, tokens):
     """The report of the last of so many tokens, without formulas."""
     return model_report(hub_subject(fields, "one"), ["decode"], {"B": 1, "N": tokens}, limit_s=0.0)

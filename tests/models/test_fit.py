@@ -246,8 +246,6 @@ def test_a_stage_may_have_all_of_what_few_layers_have():
     assert by_role[0]["attention"] == 2 * by_role[1]["attention"]
 
 
-
-
 #: Bytes of an entry in q4_k, q5_k and q6_k, and in q3_k.
 Q4, Q5, Q6, Q3 = 144 / 256, 176 / 256, 210 / 256, 110 / 256
 #: Matrices that mixtures keep finer: values and last maps of one layer of three (the last eighth

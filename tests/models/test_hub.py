@@ -68,8 +68,8 @@ def test_products_and_the_cache_are_those_of_the_real_model(name):
         if name != "gpt_oss":
             assert ours["matmul_flops"] == dispatched_flops + _of_experts(model, n)
         assert ours["parameters"] == model.num_parameters()
-        for cache in [cache_in(result, name)[1]] if how else []:
-            held = sum(x.nbytes for layer in tensors_by_layer(cache) for x in layer)
+        for kept in [cache_in(result, name)[1]] if how else []:
+            held = sum(x.nbytes for layer in tensors_by_layer(kept) for x in layer)
             copied = count(made.cache(), sizes, "forward")
             assert sum(call.takes for call in copied.calls) == held
 

@@ -230,8 +230,10 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     try:
         if isinstance(attempt.symbolic, Exception):
             raise attempt.symbolic
-        symbolic, shapes = (attempt.symbolic, None) if attempt.symbolic else run_with_marked_loops(
-            target, hints, attempt.asked_sizes, phases, attempt.classed
+        symbolic, shapes = (
+            (attempt.symbolic, None)
+            if attempt.symbolic
+            else run_with_marked_loops(target, hints, attempt.asked_sizes, phases, attempt.classed)
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
