@@ -26,7 +26,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.profiler import itt
 from torch.utils._device import DeviceContext
 
-from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
@@ -232,22 +231,22 @@ def emptied(module: torch.nn.Module, *kept: Any) -> Any:
     """
     storages = dict[Any, torch.Tensor]()
 
-    def empty(tensor: torch.Tensor) -> torch.Tensor:
+    def weight(tensor: torch.Tensor) -> torch.Tensor:
         like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(like, tensor.requires_grad)
         return like
 
-    def part(tensor: torch.Tensor) -> torch.Tensor:
+    def copied(tensor: torch.Tensor, _: Any) -> torch.Tensor:
         storage, layout = tensor.untyped_storage(), (tensor.shape, tensor.stride())
         key, entries = (storage._cdata, tensor.dtype), storage.nbytes() // tensor.element_size()
         if key not in storages:
             storages[key] = torch.empty(entries, dtype=tensor.dtype)
         return storages[key].as_strided(*layout, tensor.storage_offset())
 
-    copies = {id(tensor): part(tensor) for tensor in tensors_within(kept)}
-    copies |= {id(tensor): empty(tensor) for tensor in _tensors_of(module)}
-    return copy.deepcopy((module, *kept) if kept else module, copies)
+    weights = {id(tensor): weight(tensor) for tensor in _tensors_of(module)}
+    with patch.object(torch.Tensor, "__deepcopy__", copied):
+        return copy.deepcopy((module, *kept) if kept else module, weights)
 
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
