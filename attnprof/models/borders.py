@@ -4,7 +4,7 @@ A model whose window is as long as the asked N takes another branch there than f
 Its formulas are derived one token above or below, and extended if a run at N agrees.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +75,21 @@ def _is_bounded(run: SymbolicRun, sizes: Mapping[str, int]) -> bool:
     return {*map(condition_text, out)} <= {f"N {sign} {sizes['N']}" for sign in "<>"}
 
 
+def _first_run(
+    target: Target, phase: str, near: Mapping[str, int]
+) -> SymbolicRun | Exception | None:
+    """Return the outcome of the symbolic run that formulas are derived from at first.
+
+    None for code that is run otherwise: with marked loops, or experts that are chosen evenly.
+    """
+    if target.mode.loops_in_blocks or target.mode.routed or target.mode.real:
+        return None
+    try:
+        return run_symbolically(target, hints_for(target.symbols, near), (phase,))
+    except (NoFormulaError, AttnprofError, TooLongError) as error:
+        return error
+
+
 def derived_near(
     target: Target, few: Target, phase: str, sizes: Mapping[str, int], *, by_module: bool = False
 ) -> tuple[PhaseForms, dict[str, int], SymbolicRun | None]:
@@ -85,9 +100,15 @@ def derived_near(
     """
     errors = list[CannotRunError]()
     counted = list[Any]()
-    for near, outcome in _sizes_near(few, phase, sizes):
+    asked = {name: size for name, size in sizes.items() if size > 1}
+    first = _first_run(target, phase, asked)
+    tries: Iterable[Any] = _sizes_near(few, phase, sizes)
+    if first is not None and not isinstance(first, PinnedError):
+        tries = [(asked, first)]
+    for near, outcome in tries:
         run = outcome if isinstance(outcome, SymbolicRun) else None
         options: dict[str, Any] = {"runs": True, "by_module": by_module}
+        options["symbolic"] = first if near == asked else None
         pinned = isinstance(outcome, PinnedError) and not outcome.refused
         if pinned and not target.mode.loops_in_blocks:
             options["pinned"] = outcome  # a run with more layers would end the same way

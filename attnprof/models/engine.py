@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.models import text_run
 from attnprof.models.conventions import FULL, Mask
 from attnprof.models.engine_cache import absorb, absorbed, in_place, latent_note, saved_flops
 from attnprof.models.engine_recurrence import (
@@ -27,15 +28,6 @@ from attnprof.models.engine_recurrence import (
     runs_kernels,
 )
 from attnprof.models.parts import layers_of, mixers, places
-from attnprof.models.text_run import (
-    KERNEL_TABLE,
-    MASKS,
-    check_groups,
-    noted,
-    set_kernel,
-    small_mask,
-    unmasked,
-)
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals
 from attnprof.trace.rules.units import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
@@ -69,6 +61,7 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
     One whose attention cannot be replaced stays as torch runs it, with a note.
     """
+    _register()  # here, as what a run registers is undone after it
     viewed = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
         model = subject.on_meta()
@@ -87,9 +80,8 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
 
 def _built(build: Callable[[], Any], view: str) -> Any:
     """Build a model whose attention and recurrences are our kernels."""
-    _register()
     model = build()
-    set_kernel(model, KERNELS[view])
+    text_run.set_kernel(model, KERNELS[view])
     if view == "engine":
         absorb(model)
     fuse_lightning(model, FORMS[view])
@@ -104,10 +96,10 @@ def _built(build: Callable[[], Any], view: str) -> Any:
 @contextmanager
 def _as_in_engines(files: dict[str, list[str]], form: str) -> Iterator[None]:
     """Run with caches in place, kernels instead of fallbacks, and no masks of an earlier call."""
-    MASKS.clear()
+    text_run.MASKS.clear()
     with in_place(), as_kernels(files, form):
         yield
-    MASKS.clear()
+    text_run.MASKS.clear()
 
 
 def _register() -> None:
@@ -117,7 +109,7 @@ def _register() -> None:
 
     for view, name in KERNELS.items():
         AttentionInterface.register(name, partial(_attention, view=view))
-        AttentionMaskInterface.register(name, small_mask)
+        AttentionMaskInterface.register(name, text_run.small_mask)
 
 
 def _attention(
@@ -129,14 +121,14 @@ def _attention(
     """Compute attention as transformers' kernels do: (b, h, n, d) each → (b, n, h, d)."""
     from attnprof.models.engine_kernels import fused_attention
 
-    check_groups(query.shape[1], key.shape[1])
+    text_run.check_heads(query, key)
     start, first, bias = key.shape[2] - query.shape[2], 0, attention_mask
-    if (small := noted(bias)) is not None:
+    if (small := text_run.noted(bias)) is not None:
         (mask, start, first), bias = small, None
     elif bias is not None:
         mask = FULL  # any mask that the model made of numbers
     else:
-        mask = unmasked(module, query, key, is_causal, sliding_window)
+        mask = text_run.unmasked(module, query, key, is_causal, sliding_window)
     of_latents = absorbed(module, query, bias, scaling, indices)
     if of_latents is not None:
         return of_latents, None
@@ -163,7 +155,7 @@ def mixer_classes(model: Any) -> tuple[list[str], list[str]]:
             name = type(modules[path]).__name__
             if runs_kernels(modules[path], code):
                 recurrent[name] = None
-            elif KERNEL_TABLE not in code:
+            elif text_run.KERNEL_TABLE not in code:
                 others[name] = None
     return list(recurrent), list(others)
 

@@ -236,18 +236,18 @@ def _names_in_all(
 
 
 @dataclass(frozen=True)
-class LayerWalk:
-    """The layers of a stack to walk through, in order, and a jump over the others.
+class Jump:
+    """A jump over ``times`` periods of layers, of which ``layers`` are the first.
 
-    The jump is before the layer at place ``jump``. It stands for ``times`` periods of ``period``
-    layers that repeat the layers from there on. What they leave behind adds up, so the peak is not
-    inside the jump.
+    What they leave behind adds up, so the peak is not inside the jump.
     """
 
     layers: Sequence[int]
-    jump: int = 0
-    period: int = 0
-    times: Any = 0
+    times: Any
+
+
+#: The layers of a stack to walk through, in order, and a jump over the others.
+LayerWalk = Sequence[int | Jump]
 
 
 def layer_walk(stack: LayerStack, symbol: Any) -> LayerWalk:
@@ -256,13 +256,13 @@ def layer_walk(stack: LayerStack, symbol: Any) -> LayerWalk:
     Layers beyond the sampled ones repeat; only the first and last of them are walked through.
     """
     if symbol is None:
-        return LayerWalk(range(len(stack)))
+        return range(len(stack))
     start = max(stack.start, stack.sampled - 1)
     period = stack.period(start)
     tail = (len(stack) - start) % period
     first, last = start + period, len(stack) - tail - period
-    times = (symbol - start - tail) / period - 2
-    return LayerWalk([*range(first), *range(last, len(stack))], first, period, times)
+    jump = Jump(range(last, last + period), (symbol - start - tail) / period - 2)
+    return [*range(first), jump, *range(last, len(stack))]
 
 
 def stitched_peak(
@@ -305,13 +305,9 @@ def _walk(
     stack: Any = piece.stack
     walk, sampled = walks[stack.path], len(steps)
     inner, originals = stack.inner_layers(sampled), stack.originals(sampled, len(stack))
-    before, after = walk.layers[: walk.jump], walk.layers[walk.jump :]
-    repeated = [steps[inner[stack.kinds[n]]] for n in after[: walk.period]]
-    if piece.part == "backward":
-        before, after = after[::-1], before[::-1]
-    for number in before:
-        yield from steps[originals[number]]
-    if walk.period:
-        yield added([takes for one in repeated for takes, _, _ in one]) * walk.times, 0, 0
-    for number in after:
-        yield from steps[originals[number]]
+    for place in walk[::-1] if piece.part == "backward" else walk:
+        if isinstance(place, Jump):
+            repeated = [steps[inner[stack.kinds[n]]] for n in place.layers]
+            yield added([takes for one in repeated for takes, _, _ in one]) * place.times, 0, 0
+        else:
+            yield from steps[originals[place]]

@@ -36,6 +36,8 @@ FORMATS = ("float32", "bfloat16", "float16", "float64")
 #: The most layers, experts and labels that are built one by one, by patterns of field names.
 _MAX_COUNTS = {r"(layer|depth|block)s?$": MAX_LAYERS, r"expert": 100_000, r"num_labels": 1_000_000}
 _MAX_SIZE = 2**63 - 1  # of torch's 64-bit sizes
+#: Fields for the number of layers of a text.
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 #: The key and values by which transformers writes numbers that JSON does not have.
 _TAG, _TAGGED = "__float__", ("Infinity", "-Infinity", "NaN")
 _HOW = "give a model's config.json, its folder, a preset, a .toml file or my.py:factory"
@@ -107,17 +109,25 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
             f"{name}: transformers {transformers.__version__} has no model_type '{model_type}'{why}"
         )
     _check_counts(fields, name)
+    for table in (fields, fields.get("text_config")):
+        if none := [x for x in LAYERS if isinstance(table, Mapping) and table.get(x) == 0]:
+            raise RequestError(f"{name}: {none[0]} is 0: write the number of layers, 1 or more")
     _check_format(fields, name)
     _names_of(fields.get("architectures"), name)
     values, kind = _readable(fields), types[model_type]
     try:
-        return kind.from_dict(dict(values))
+        config = kind.from_dict(dict(values))
     except Exception as error:
         message = " ".join(str(error).split())
         message = message if " " in message else error_text(error)
         field = next((x for x in values if x not in message and _is_taken(kind, values, x)), "")
         message = f"{field} is {values[field]!r}: {message}" if field else message
         raise RequestError(f"{name}: transformers refuses this configuration: {message}") from error
+    text = text_config(config)
+    padding, words = field_of(text, "pad_token_id"), first_number(text, ("vocab_size",))
+    if isinstance(padding, int) and 0 < words <= padding:
+        text.pad_token_id = words - 1  # a default of the type, whose own vocabulary is larger
+    return config
 
 
 def _type_of_class(fields: Mapping[str, Any], name: str) -> str:

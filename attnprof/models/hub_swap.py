@@ -22,7 +22,7 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.models.parts import is_recurrent, layer_names, layers_of, places
 from attnprof.models.swap import Swap, by_layer
-from attnprof.models.text_run import KERNEL_TABLE
+from attnprof.models.text_run import KERNEL_TABLE, run_without_values
 from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import (
     SwappedAttention,
@@ -33,7 +33,6 @@ from attnprof.models.wrappers import (
 )
 from attnprof.ops.layer import MAPS, LayerSizes
 from attnprof.registry import module_of
-from attnprof.trace.solve.count import count
 
 #: Our kernel's name in transformers' registry, and that of the submodule with the mechanism.
 _NAME, _CORE = "attnprof", "swapped_attention"
@@ -135,21 +134,16 @@ def _built(build: Callable[[], nn.Module], plan: Mapping[str, _SwapPlan]) -> nn.
 
 # -- the model's attention -----------------------------------------------------------------
 def _attention_by_layer(subject: WholeModel) -> list[_LayerAttention]:
-    """Return the attention of every layer, in order, by a run of the model."""
-    built = list[list[_LayerAttention]]()
+    """Return the attention of every layer, in order, by a run of the model without values."""
+    attentions = list[_LayerAttention]()
 
-    def make(_: Any) -> nn.Module:
-        model: nn.Module = subject.build()
+    def record(model: Any) -> None:
         if subject.caches:  # attention that asks no registry is causal if it gets a cache
-            config: Any = model.config
-            config.get_text_config(decoder=True).use_cache = True
-        built.append(list(_records_to_fill(model, subject.layer_types)))
-        return model
+            model.config.get_text_config(decoder=True).use_cache = True
+        attentions[:] = _records_to_fill(model, subject.layer_types)
 
-    target = subject.target()
-    count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
-    # a large model is also built without being run, for the size of its weights
-    return next((attns for attns in reversed(built) if any(one.width for one in attns)), built[-1])
+    run_without_values(subject, _TOKENS, record)
+    return attentions
 
 
 def _records_to_fill(model: nn.Module, types: Sequence[str]) -> Iterator[_LayerAttention]:

@@ -64,11 +64,9 @@ def flops_of(
 
 
 def flops_per_token(
-    config: "str | Path | Mapping[str, Any]",
-    seq_len: int,
-    convention: str = "palm",
+    config: "str | Path | Mapping[str, Any]", seq_len: int, convention: str = "palm",
     phase: str = "train",
-) -> int:
+) -> int:  # fmt: skip
     """Return the FLOPs of a token in a sequence of ``seq_len`` tokens, for MFU.
 
     ``config`` is a path, a name as ``attnprof model`` takes it, or a mapping as in config.json;
@@ -88,11 +86,9 @@ def flops_per_token(
 
 
 def mfu_report(
-    sizes: ModelSizes,
-    conventions: Sequence[str],
-    lengths: Sequence[int],
+    sizes: ModelSizes, conventions: Sequence[str], lengths: Sequence[int],
     environment: Mapping[str, Any] | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Return a record a convention and phase, at a batch of sequences of these lengths.
 
     The summary has the terms of each convention's training step, as FLOPs a token of that batch.

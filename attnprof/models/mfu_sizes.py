@@ -26,7 +26,7 @@ from attnprof.models.conventions import (
     ModelSizes,
     RoleWeights,
 )
-from attnprof.models.hub_config import configuration, field_of, first_number, text_config
+from attnprof.models.hub_config import LAYERS, configuration, field_of, first_number, text_config
 from attnprof.models.names import named
 from attnprof.models.parts import above, is_recurrent, layers_of
 from attnprof.models.sources import hub_subject
@@ -78,7 +78,7 @@ def subject_sizes(subject: WholeModel, config: Any, run: TextRun | None = None) 
         )
     run = run or text_run(subject)
     hidden = first_number(config, ("hidden_size", "d_model", "n_embd"))
-    layers = first_number(config, ("num_hidden_layers", "n_layer", "num_layers"))
+    layers = first_number(config, LAYERS)
     weights, left_out = _weights(run, subject)
     attention, notes = with_unrecorded(run, subject, attention_shapes(run))
     mixers = together(filter(None, (mixer_of(run.modules[name]) for name in sorted(run.active))))

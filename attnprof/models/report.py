@@ -94,14 +94,10 @@ LIMIT_S = 180.0
 
 
 def model_report(
-    subject: WholeModel,
-    phases: Sequence[str],
-    sizes: Mapping[str, int],
-    *,
-    optimizer: str = "adamw",
-    limit_s: float = LIMIT_S,
+    subject: WholeModel, phases: Sequence[str], sizes: Mapping[str, int], *,
+    optimizer: str = "adamw", limit_s: float = LIMIT_S,
     environment: Mapping[str, Any] | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Return the report on a model's phases: numbers at ``sizes`` (B and N), formulas in B and N.
 
     A phase that the model does not have, or that does not run, is left out with a note; if no phase
@@ -188,12 +184,9 @@ def _runs(
 
 
 def _with_forms(
-    runs: Sequence[PhaseRun],
-    subject: WholeModel,
-    model: Model,
-    sizes: Mapping[str, int],
+    runs: Sequence[PhaseRun], subject: WholeModel, model: Model, sizes: Mapping[str, int],
     shares: Shares,
-) -> list[PhaseRun]:
+) -> list[PhaseRun]:  # fmt: skip
     """Return the runs with formulas; short runs come first and leave unused time to the others."""
     by_length = sorted(runs, key=lambda run: len(run.trace.calls))
     forms = {run.name: with_forms(run, subject, model, sizes, shares) for run in by_length}
@@ -202,24 +195,22 @@ def _with_forms(
 
 def _phase_fields(run: PhaseRun, subject: WholeModel, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Return a phase's fields: formulas or why none, its peak, the difference to other views."""
-    peak = peak_fields(run.trace, run.phase, run.forms, sizes)
-    more = {"peak": peak, "other_views": difference(subject, run.trace, run.phase, sizes)}
-    if run.forms is None:
-        return {
-            "missing": run.missing,
-            "uncounted": list(left_out(run.trace, run.phase)),
-            "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
-            **more,
-        }
     forms = run.forms
-    return {
-        "method": forms.method,
-        "domain": list(forms.domain),
-        "verified_at": [dict(shape) for shape in forms.verified_at],
-        "uncounted": list(forms.uncounted),
-        "notes": list(forms.notes),
-        **more,
+    fields: dict[str, Any] = {
+        "missing": run.missing,
+        "uncounted": list(left_out(run.trace, run.phase)),
+        "notes": [*run.trace.notes, *reservations(run.trace, run.phase)],
     }
+    if forms is not None:
+        shapes = [dict(shape) for shape in forms.verified_at]
+        fields = {
+            "method": forms.method, "domain": list(forms.domain), "verified_at": shapes,
+            "uncounted": list(forms.uncounted), "notes": list(forms.notes),
+        }  # fmt: skip
+    peak = peak_fields(run.trace, run.phase, forms, sizes)
+    return fields | {
+        "peak": peak, "other_views": difference(subject, run.trace, run.phase, sizes),
+    }  # fmt: skip
 
 
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:

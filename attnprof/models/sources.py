@@ -64,12 +64,9 @@ def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
 
 
 def subject_of(
-    source: str,
-    kernel: str | None = None,
-    swaps: Sequence[Swap] = (),
-    tokens: int | None = None,
+    source: str, kernel: str | None = None, swaps: Sequence[Swap] = (), tokens: int | None = None,
     inputs: Sequence[str] = (),
-) -> WholeModel:
+) -> WholeModel:  # fmt: skip
     """Return the model of a name, with other mechanisms in some of its layers (``swaps``).
 
     In transformers' models, mechanisms of one length are built for so many ``tokens``, by default
@@ -144,12 +141,9 @@ _LAST = "logits_to_keep"
 
 
 def hub_subject(
-    fields: Mapping[str, Any],
-    name: str,
-    kernel: str | None = None,
-    swaps: Sequence[Swap] = (),
+    fields: Mapping[str, Any], name: str, kernel: str | None = None, swaps: Sequence[Swap] = (),
     tokens: int | None = None,
-) -> WholeModel:
+) -> WholeModel:  # fmt: skip
     """Return a model of transformers, by the fields of its configuration.
 
     ``kernel`` is ``eager`` or ``sdpa``; None leaves the choice to transformers. ``swaps`` put
@@ -194,22 +188,16 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
         experts = chosen = 1
     heads = first_number(text, ("num_attention_heads",)) or 1
     return WholeModel(
-        name,
-        build,
-        inputs,
-        labels,
-        dtype=format_of(config),
+        name, build, inputs, labels, dtype=format_of(config),
         caches=hasattr(text, "use_cache") and not _TOKENS.isdisjoint(inputs),
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
-        experts=experts,
-        chosen=chosen,
-        num_heads=heads,
+        experts=experts, chosen=chosen, num_heads=heads,
         head_dim=hub_config.field_of(text, "head_dim")
         or first_number(text, ("hidden_size", "d_model")) // heads,
         longest=first_number(text, _LENGTHS),
         last_logits=_LAST if _LAST in inspect.signature(kind.forward).parameters else "",
         notes=tuple(_notes(inputs, config)),
-    )
+    )  # fmt: skip
 
 
 def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:

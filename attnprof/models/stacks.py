@@ -103,7 +103,7 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
     """Return the model with only the first layers of each stack; without values built just once."""
     import torch
 
-    from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
+    from attnprof.trace.run.worlds import emptied, has_values, on_meta
 
     once = dict[Any, Any]()
 
@@ -114,11 +114,11 @@ def shortened(subject: WholeModel, lengths: Lengths) -> WholeModel:
         return model
 
     def build() -> Any:
-        if current_mode() is None and torch.get_default_device().type != "meta":
+        if has_values():
             return cut()
         dtype = torch.get_default_dtype()
         if dtype not in once:
-            with outside_fake(), torch.device("meta"):
+            with on_meta():
                 once[dtype] = cut()
         return emptied(once[dtype])
 

@@ -63,11 +63,11 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
     def attention(
         module: Any, query: Any, key: Any, value: Any, mask: Any = None, *_: Any, **how: Any
     ) -> Any:
+        check_heads(query, key)
         small = noted(mask)
         masking = how.get("is_causal"), how.get("sliding_window")
         pattern = small[0] if small else unmasked(module, query, key, *masking)
         (batch, heads, tokens, width), value_width = query.shape, value.shape[-1]
-        check_groups(heads, key.shape[1])
         shape = AttentionShape(1, heads, key.shape[1], width, value_width, pattern)
         calls.append((id(module), shape))
         return query.new_empty((batch, tokens, heads, value_width)), None
@@ -84,15 +84,6 @@ def recorded_attention() -> Iterator[list[AttentionCall]]:
             stack.callback(registry._global_mapping.pop, KERNEL, None)  # noqa: SLF001 - no method
         stack.callback(MASKS.clear)
         yield calls
-
-
-def check_groups(heads: int, groups: int) -> None:
-    """Raise :class:`RequestError` if heads of queries cannot share ``groups`` heads of keys."""
-    if heads % groups:
-        raise RequestError(
-            f"{groups} heads of keys do not divide {heads} heads of queries: write "
-            "num_key_value_heads that do"
-        )
 
 
 def small_mask(
@@ -119,6 +110,15 @@ def noted(mask: Any) -> tuple[Mask, Any, Any] | None:
 
 def _key(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no method says it
+
+
+def check_heads(query: Any, key: Any) -> None:
+    """Raise :class:`RequestError` for heads of keys that heads of queries cannot share."""
+    if query.shape[1] % key.shape[1]:
+        raise RequestError(
+            f"{query.shape[1]} heads of queries cannot share {key.shape[1]} heads of keys: write a "
+            "num_key_value_heads that divides num_attention_heads"
+        )
 
 
 def unmasked(module: Any, query: Any, key: Any, causal: bool | None, window: int | None) -> Mask:
@@ -230,12 +230,9 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
 
 
 def run_without_values(
-    subject: WholeModel,
-    tokens: int,
-    before: Callable[[Any], None] = lambda _: None,
-    within: AbstractContextManager[Any] | None = None,
-    **more: Any,
-) -> tuple[Any, list[AttentionCall], Any]:
+    subject: WholeModel, tokens: int, before: Callable[[Any], None] = lambda _: None,
+    within: AbstractContextManager[Any] | None = None, **more: Any,
+) -> tuple[Any, list[AttentionCall], Any]:  # fmt: skip
     """Build a model, call ``before`` with it, run it; return it, attention's calls, its result.
 
     The model runs ``within`` a context, with ``more`` arguments. Meta tensors are fast; a model
@@ -257,6 +254,8 @@ def run_without_values(
                 with within or nullcontext():
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
                     result = model(**inputs, **more)
+            except RequestError as error:
+                raise RequestError(f"{subject.name}: {error}") from error
             except Exception as error:  # noqa: BLE001 - code of any model
                 errors.append(error)
             else:

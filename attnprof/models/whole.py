@@ -1,128 +1,22 @@
 """A whole model as targets to derive: forward pass, training step, decoded token, cache.
 
-Recurrent layers go through a prompt in a loop, token by token, which takes a symbolic run too long.
-So caches after long prompts are extrapolated from the caches of short ones (:class:`Growth`): a
-recurrent state does not grow, the cache of attention grows by a row a token. One more prompt
-confirms it. Entry point: :class:`WholeModel`.
+Entry point: :class:`WholeModel`. The cache that a decoded token meets is that of
+:mod:`attnprof.models.prompts`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.request.decoding import extrapolated, with_step
+from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import RunMode, Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
-from attnprof.trace.run.limits import TooLongError
 
-#: Tokens of the shortest prompt: convolutions over a few tokens keep shorter ones whole.
-_LEAST_TOKENS = 8
-#: The longest prompt: so many times the asked one, and at least so many tokens.
-_AS_LONG, _SHORTEST = 2, 256
-
-
-class NotGrowingError(Exception):
-    """Raised if a cache does not grow by the same for each token."""
-
-
-class Growth:
-    """The cache that prompts of a model leave, by the numbers of sequences and tokens."""
-
-    def __init__(self, subject: "WholeModel") -> None:
-        self.subject = subject
-        self._lengths = [name for name in subject.target().symbols if name != "B"]
-        self._sampled: tuple[Sizes, Sizes, list[Any]] | None = None
-        self._fails = False
-
-    def at(self, sizes: Mapping[str, Any]) -> Any:
-        """Return the cache at symbolic sizes; None if a prompt must be run at these sizes.
-
-        It must if a prompt takes as many operations at every length, does not run without values,
-        or leaves a cache that does not grow by the same for each token, as windows do.
-        """
-        import torch
-
-        if self._fails or not any(isinstance(size, torch.SymInt) for size in sizes.values()):
-            return None
-        usual = {name: getattr(size, "node", None) for name, size in sizes.items()}
-        hints = {n: sizes[n] if node is None else int(node.hint) for n, node in usual.items()}
-        try:
-            least, most, kept = self._sampled_caches(hints)
-        except TooLongError:  # there is no time for other prompts, either
-            raise
-        except Exception:  # noqa: BLE001 - on tensors without values, models may raise anything
-            self._fails = True
-            return None
-        for name in self._lengths:
-            if not least[name] <= sizes[name] <= most[name]:  # a condition of the formulas
-                return None
-        return _extrapolated(kept, _line(least, most, sizes))
-
-    def _sampled_caches(self, hints: Sizes) -> tuple[Sizes, Sizes, list[Any]]:
-        """Return the least sizes, the largest ones, and the caches that prompts leave.
-
-        The prompts are of the least sizes, of one more of each size in turn, and of the largest.
-        """
-        least = {name: _LEAST_TOKENS if name in self._lengths else 2 for name in hints}
-        if self._sampled is None or any(hints[n] > self._sampled[1][n] for n in self._lengths):
-            most = {n: max(_AS_LONG * hints[n], _SHORTEST) for n in self._lengths}
-            most = {name: most.get(name, 5) for name in hints}
-            self._sampled = least, most, list(self._prompts(least, most))
-            _extrapolated(self._sampled[2], _line(least, most, least))
-        return self._sampled
-
-    def _prompts(self, least: Sizes, most: Sizes) -> Iterator[Any]:
-        import torch
-
-        from attnprof.models.wrappers import Unrecorded
-        from attnprof.trace.run.remembered import Remembering
-        from attnprof.trace.run.worlds import outside_fake
-
-        def prompt(sizes: Sizes) -> tuple[Any, int]:
-            with remembering, Unrecorded() as mode:
-                return self.subject.prompt(model, sizes), mode.operations
-
-        remembering = Remembering()
-        with outside_fake(), torch.device("meta"):
-            model = self.subject.build().eval()
-            (first, operations), (last, more) = prompt(least), prompt(most)
-            if operations == more:
-                raise NotGrowingError("it is as many operations for every length")
-            yield first
-            for name, size in least.items():
-                yield prompt({**least, name: size + 1})[0]
-            yield last
-
-
-def _line(least: Sizes, most: Sizes, sizes: Mapping[str, Any]) -> Callable[[Sequence[int]], Any]:
-    """Return a function that extrapolates a number linearly from its values after each prompt."""
-
-    def extended(numbers: Sequence[int]) -> Any:
-        first, *nexts, last = numbers
-        slopes = [(name, after - first) for name, after in zip(least, nexts, strict=True)]
-
-        def at(sizes: Mapping[str, Any]) -> Any:
-            return first + sum(k * (sizes[n] - least[n]) for n, k in slopes if k)
-
-        if at(most) != last:
-            raise NotGrowingError(f"{first} becomes {last}")
-        return at(sizes)
-
-    return extended
-
-
-def _extrapolated(kept: Sequence[Any], line: Callable[[Sequence[int]], Any]) -> Any:
-    import torch
-
-    def tensor(values: Sequence[Any]) -> Any:
-        shapes = zip(*(x.shape for x in values), strict=True)
-        return torch.empty([line(numbers) for numbers in shapes], dtype=values[0].dtype)
-
-    return extrapolated(kept, line, tensor)
-
+if TYPE_CHECKING:
+    from attnprof.models.prompts import Prompts
 
 #: Inputs of a forward pass that are decoded one token at a time.
 _DECODED = ("decoder_input_ids", "input_ids")
@@ -187,7 +81,11 @@ class WholeModel:
     of_hub: bool = False
 
     def on_meta(self) -> Any:
-        """Return the model with shapes and without values."""
+        """Return the model with shapes and without values. It is built once, to be looked at."""
+        return self._on_meta
+
+    @cached_property
+    def _on_meta(self) -> Any:
         import torch
 
         with torch.device("meta"):
@@ -266,15 +164,15 @@ class WholeModel:
 
     def _made(self, _sizes: Sizes) -> Any:
         """Build the model; on meta and then faked, if its code reads values of tensors."""
-        from attnprof.trace.run.worlds import current_mode, emptied, outside_fake
+        from attnprof.trace.run.worlds import emptied, has_values, on_meta
 
         try:
             return self.build()
         except Exception:
-            if current_mode() is None:
+            if has_values():
                 raise
-            with outside_fake():
-                model = self.on_meta()
+            with on_meta():
+                model = self.build()
             return emptied(model)
 
     def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
@@ -286,15 +184,18 @@ class WholeModel:
         """The symbol for the number of decoded tokens: M if the source has N, else N."""
         return "M" if any("M" in text for text in self.inputs.values()) else "N"
 
-    @property
+    @cached_property
     def _decoder(self) -> "WholeModel":
         """The model with M decoded tokens, if it has a source of N; else itself."""
         has_source = sum("N" in text for text in self.inputs.values()) > 1
         return self.with_target_length() if has_source else self
 
     @cached_property
-    def _growth(self) -> Growth:
-        return Growth(self._decoder)
+    def prompts(self) -> "Prompts":
+        """The prompts that leave its caches, each run once."""
+        from attnprof.models.prompts import Prompts
+
+        return Prompts(self)
 
     def prompt(self, model: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
         """Return the cache that a model keeps after a prompt, by name, and its encoder's rows."""
@@ -309,14 +210,8 @@ class WholeModel:
 
     def _cached(self, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
         """Return a model, its cache by name after so many tokens, and its encoder's rows."""
-        from attnprof.models.wrappers import Unrecorded
-
         decoder = self._decoder
-        model, sizes = self.build().eval(), {**sizes, decoder._length: tokens}  # noqa: SLF001
-        if (grown := self._growth.at(sizes)) is not None:
-            return model, *grown
-        with Unrecorded():
-            return model, *decoder.prompt(model, sizes)
+        return decoder.prompts.after({**sizes, decoder._length: tokens})  # noqa: SLF001
 
     def _step(self, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall

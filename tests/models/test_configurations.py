@@ -9,13 +9,10 @@ import transformers as hf
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.models.config import preset
 from attnprof.models.hub_config import configuration
-from attnprof.models.names import released
 from attnprof.models.parts import parts, places
 from attnprof.models.report import model_report
 from attnprof.models.sources import factory_subject, hub_subject, subject_of
-from attnprof.models.whole import cache_in, tensors_by_layer
-from attnprof.trace.solve.count import count
-from tests.models.tiny import LATENT, MOE, TINY, dispatched, products
+from tests.models.tiny import TINY, TOKENS, dispatched, fields_of, products
 
 #: The fields of a ``config.json``, and the parameters of the published weights. Those of models
 #: that are shipped are in :mod:`tests.models.test_presets_public`.
@@ -41,17 +38,6 @@ PUBLISHED = {
     ),
 }  # fmt: skip
 _SMALL = {**TINY, "num_hidden_layers": 2, "sliding_window": 16}
-_MLA = {**LATENT, **MOE, "q_lora_rank": None, "n_routed_experts": 4}
-_MAMBA = {"num_heads": 8, "head_dim": 8, "state_size": 8, "chunk_size": 16, "expand": 2}
-#: How published configurations are shrunken, and the products of experts of one token, which
-#: torch does not count.
-SHRUNKEN = {
-    "mistral-7b-v0.1": (_SMALL, 0),
-    "qwen3-8b": (_SMALL, 0),
-    "deepseek-v2-lite": ({**_SMALL, **_MLA}, 2 * 2 * 3 * 32 * 20),
-    "gpt-oss-20b": ({**_SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}, None),
-    "mamba2-2.7b": ({**_SMALL, **_MAMBA}, 0),
-}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -60,21 +46,6 @@ def test_parameters_are_those_of_the_published_weights(name):
     model = hub_subject(fields, name).on_meta()
     assert sum(parts(model).values()) == model.num_parameters() == entries
     assert "other" not in parts(model)
-
-
-@pytest.mark.parametrize("name", SHRUNKEN)
-def test_products_and_cache_are_those_of_the_shrunken_model(name):
-    smaller, of_experts = SHRUNKEN[name]
-    whole = PUBLISHED[name][0] if name in PUBLISHED else released()[name].config
-    made = hub_subject({**whole, "dtype": "float32", **smaller}, name, "eager")
-    model = made.build().eval()
-    for n in (19, 33):
-        counted, result = dispatched(model, torch.randint(3, 96, (2, n)), use_cache=True)
-        if of_experts is not None:
-            assert products(made, {"B": 2, "N": n}) == counted + 2 * n * of_experts
-        held = sum(x.nbytes for layer in tensors_by_layer(cache_in(result, name)[1]) for x in layer)
-        copied = count(made.cache(), {"B": 2, "N": n}, "forward")
-        assert sum(call.takes for call in copied.calls) == held
 
 
 #: Fields of models with modules of their own, what names such a module, its part, and whether the
@@ -207,7 +178,8 @@ def test_sizes_that_a_model_does_not_have_are_not_told():
 REFUSED = [
     ({"architectures": 1}, "list of names"), ({"architectures": {"a": 1}}, "list of names"),
     ({"num_hidden_layers": "x"}, "num_hidden_layers"), ({"layer_types": 5}, "layer_types"),
-    ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"vocab_size": 10**30}, "vocab_size"),
+    ({"num_hidden_layers": 10**9}, "at most 10,000"), ({"num_hidden_layers": 0}, "1 or more"),
+    ({"vocab_size": 10**30}, "vocab_size"),
     ({"num_labels": 10**9}, "at most 1,000,000"), ({"torch_dtype": "float8_e4m3fn"}, "bfloat16"),
     ({"dtype": 16}, "float16"), ({"dtype": {"": "int8"}}, "int8"), ({"model_type": None}, "type"),
     ({"model_type": "my_own", "auto_map": {"AutoModel": "a.B"}}, "does not run"),
@@ -245,6 +217,11 @@ def test_formats_are_read_as_they_are_written_on_the_hub(dtype, format_):
     assert any("auto" in note for note in made.notes) is (dtype == "auto")
     nested = {"model_type": "llava", "text_config": {**_LLAMA, "dtype": dtype}}
     assert hub_subject(nested, "given").dtype == format_
+
+
+def test_a_vocabulary_without_the_word_by_which_its_type_pads_is_built():
+    fields = {key: x for key, x in fields_of("kimi_linear").items() if key not in TOKENS}
+    assert hub_subject(fields, "given").on_meta().config.pad_token_id < fields["vocab_size"]
 
 
 def test_tagged_numbers_of_a_configuration_are_numbers():

@@ -7,14 +7,16 @@ import torch
 import attnprof
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.values import evaluate
-from attnprof.models import ModelConfig, borders, build, forms, memory, phases, whole
+from attnprof.models import ModelConfig, borders, build, forms, memory, phases, prompts
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
+from attnprof.models.engine import engine_subject
 from attnprof.models.memory import cache_bytes
 from attnprof.models.parts import parts
+from attnprof.models.prompts import Prompts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, hub_subject, subject_of
-from attnprof.models.whole import Growth, WholeModel, cache_in, tensors_by_layer
+from attnprof.models.whole import WholeModel, cache_in, tensors_by_layer
 from attnprof.trace.events import Call, Trace, totals, trains
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
@@ -24,7 +26,7 @@ from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import BlockedSize
-from tests.models.tiny import check_formulas, dispatched, in_layers
+from tests.models.tiny import check_formulas, counted, dispatched, in_layers, small
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -213,7 +215,7 @@ _SIZES = {
 @pytest.fixture
 def short(monkeypatch):
     """Prompts that tell of longer ones have at most 64 tokens."""
-    monkeypatch.setattr(whole, "_SHORTEST", 64)
+    monkeypatch.setattr(prompts, "_SHORTEST", 64)
 
 
 def hybrid(layers=2):
@@ -250,14 +252,33 @@ def test_a_hybrids_decoded_token_is_a_formula_too():
 
 @pytest.mark.usefixtures("short")
 def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monkeypatch):
-    lengths, run = [], Growth._prompts
+    lengths, run = [], Prompts._sample
 
     def noted(self, least, most):
         with torch.device("meta"):
             lengths.append(sum(1 for _ in self.subject.build().modules()))
         return run(self, least, most)
 
-    monkeypatch.setattr(Growth, "_prompts", noted)
+    monkeypatch.setattr(Prompts, "_sample", noted)
     report = model_report(hybrid(4), ["decode"], {"B": 2, "N": 24})
     assert len(lengths) == len(set(lengths)) >= 1
     assert any(row.quantity == "cache_bytes" and row.expression for row in report.records)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen3_next", "mamba2"])
+def test_a_prompt_is_run_once_and_each_token_starts_from_what_it_left(monkeypatch, model_type):
+    """A token changes the cache in its place; runs after it count the same, as on a fresh model."""
+    ran, prompt = [], WholeModel.prompt
+
+    def noted(self, model, sizes):
+        ran.append(sizes)
+        return prompt(self, model, sizes)
+
+    monkeypatch.setattr(WholeModel, "prompt", noted)
+    for subject in (small(model_type), engine_subject(small(model_type))):
+        ran.clear()
+        first, second = (counted(subject, {"B": 2, "N": 9}, "decode") for _ in range(2))
+        assert len(ran) == 1
+        assert first.calls == second.calls
+        real = record(subject.target("decode"), {"B": 2, "N": 9}, training=False, real=True)
+        assert totals(first, "decode") == totals(real, "decode")

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from attnprof.models.engine_cache import absorb, absorbed, latent_modules, latent_note, saved_flops
-from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
-from attnprof.trace.solve.count import count
 from attnprof.trace.solve.symbolic import run_symbolically
-from tests.models.tiny import GROUPS, LATENT, TINY, dispatched
+from tests.models.tiny import GROUPS, LATENT, TINY, counted, dispatched, real
 
 KERNEL = "test_absorbed"
 HEADS, RANK, NOPE, ROPE, VALUE = 4, 10, 6, 4, 5  # those of SIZES
@@ -52,10 +50,7 @@ def _kernel():
 
 
 def model_of(model_type, fields, kernel):
-    config = configuration({**SIZES, **fields, "model_type": model_type}, "tiny")
-    config._attn_implementation, config._experts_implementation = kernel, "eager"
-    torch.manual_seed(0)
-    model = class_of(config)(config).eval()
+    model = real({**SIZES, **fields, "model_type": model_type}, kernel)
     for weights in model.parameters():
         torch.nn.init.normal_(weights, std=0.3)
     return model
@@ -102,8 +97,8 @@ def engine(model_type, fields):
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "minicpm3"])
 def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch, keys):
     sizes = {"B": batch, "N": keys}
-    target = engine(model_type, CASES[model_type]).target("decode")
-    calls = count(target, sizes, "decode", compare_real=False).calls
+    subject = engine(model_type, CASES[model_type])
+    calls = counted(subject, sizes, "decode").calls
     kernels = [call for call in calls if "latent_attention" in call.op]
     assert len(kernels) == SIZES["num_hidden_layers"]
     row, query, out, mask = RANK + ROPE, HEADS * (RANK + ROPE), HEADS * RANK, keys
@@ -117,7 +112,7 @@ def test_a_decoded_token_meets_latents_and_not_the_heads_keys(model_type, batch,
     absorbing = 2 * batch * HEADS * (keys * (2 * RANK + ROPE) + RANK * (NOPE + VALUE))
     layers = SIZES["num_hidden_layers"]
     whole = sum(call.counts.get("matmul_flops", 0) for call in calls)
-    saved = saved_flops(target.make(sizes).module, batch, keys)
+    saved = saved_flops(subject.build(), batch, keys)
     assert saved == layers * (expanded - absorbing)
     assert whole == torch_flops - layers * (expanded - absorbing)
 
@@ -136,7 +131,7 @@ def test_a_copy_of_a_model_keeps_latents_of_its_own():
 def test_a_prompt_and_a_training_step_are_expanded():
     subject = engine("deepseek_v3", CASES["deepseek_v3"])
     for phase in ("forward", "train"):
-        calls = count(subject.target(phase), {"B": 2, "N": 7}, phase, compare_real=False).calls
+        calls = counted(subject, {"B": 2, "N": 7}, phase).calls
         assert not any("latent_attention" in call.op for call in calls)
 
 

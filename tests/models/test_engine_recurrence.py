@@ -9,69 +9,22 @@ from attnprof.errors import RequestError
 from attnprof.models.engine import engine_subject
 from attnprof.models.engine_kernels import mixer, mixer_backward, mixer_step
 from attnprof.models.phases import run_of
-from attnprof.models.sources import hub_subject
 from attnprof.trace.rules.engine import played
 from attnprof.trace.rules.units import flops_in
-from attnprof.trace.solve.count import counted
-from tests.models.tiny import MOE, TINY
+from tests.models.tiny import counted, small
 from tests.oracles.aten import OperationCounter, count
 
-_DELTA = {
-    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 6,
-    "linear_value_head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-}  # fmt: skip
-_MAMBA2 = {
-    "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_n_groups": 2,
-    "mamba_expand": 2, "mamba_chunk_size": 8,
-}  # fmt: skip
-#: Fields beside TINY by type.
-CASES = {
-    "qwen3_next": {**MOE, "num_experts": 4, **_DELTA, "shared_expert_intermediate_size": 20},
-    "qwen3_5_text": _DELTA,
-    "olmo_hybrid": {**_DELTA, "linear_num_value_heads": 4, "linear_num_key_heads": 4},
-    "kimi_linear": {
-        "linear_num_heads": 4, "linear_head_dim": 8, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
-        "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4, "num_local_experts": 4,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 20, "n_group": 1, "topk_group": 1,
-        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-    },
-    "mamba2": {
-        "num_heads": 8, "head_dim": 8, "state_size": 6, "n_groups": 2, "chunk_size": 8, "expand": 2,
-    },
-    "bamba": {**_MAMBA2, "attn_layer_indices": [1]},
-    "granitemoehybrid": {
-        **_MAMBA2, "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 4,
-        "num_experts_per_tok": 2, "shared_intermediate_size": 20,
-    },
-    "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 64},
-    "nemotron_h": {
-        "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 6, "n_groups": 2,
-        "chunk_size": 8, "layers_block_type": ["mamba", "attention", "mamba"],
-    },
-    "zamba2": {
-        "mamba_d_state": 6, "mamba_ngroups": 2, "n_mamba_heads": 8, "mamba_expand": 2,
-        "chunk_size": 8, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1],
-        "attention_hidden_size": 64, "attention_head_dim": 16, "num_mem_blocks": 1,
-        "use_shared_attention_adapter": False, "num_key_value_heads": 4, "adapter_rank": 4,
-    },
-    "mamba": {"state_size": 6, "time_step_rank": 3},
-    "falcon_mamba": {"state_size": 6, "time_step_rank": 3},
-    "jamba": {
-        "mamba_d_state": 6, "mamba_dt_rank": 3, "num_experts": 4, "num_experts_per_tok": 2,
-        "attn_layer_period": 3, "attn_layer_offset": 1,
-    },
-    "minimax": {  # its masks of a token are right only if the first layer keeps keys
-        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
-        "block_size": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
-    },
-}  # fmt: skip
+TYPES = (
+    "qwen3_next", "qwen3_5_text", "olmo_hybrid", "kimi_linear", "mamba2", "bamba",
+    "granitemoehybrid", "falcon_h1", "nemotron_h", "zamba2", "mamba", "falcon_mamba", "jamba",
+    "minimax",
+)  # fmt: skip
 TOKENS = 21
 
 
 def both(model_type):
     """A tiny model as transformers runs it and, with the same weights, as engines do."""
-    subject = hub_subject({**TINY, **CASES[model_type], "model_type": model_type}, "tiny", "eager")
+    subject = small(model_type, "eager")
     engine = engine_subject(subject)
     assert engine.view == "engine"
     models = []
@@ -82,7 +35,7 @@ def both(model_type):
         for weights in model.parameters():
             torch.nn.init.normal_(weights, std=0.3)
         models.append(model)
-    return models
+    return subject, engine, models
 
 
 def logits_of(model, rows):
@@ -94,18 +47,22 @@ def logits_of(model, rows):
         return [prompt.logits, *(model(rows[:, n, None], **kept).logits for n in (-2, -1))]
 
 
-@pytest.mark.parametrize("model_type", CASES)
-def test_kernels_compute_what_transformers_fallbacks_do(model_type):
-    usual, engine = both(model_type)
+@pytest.mark.parametrize("model_type", TYPES)
+def test_kernels_compute_and_keep_what_transformers_fallbacks_do(model_type):
+    """Logits of a prompt and of two tokens, the cache's bytes and, of some, gradients."""
+    *subjects, (usual, engine) = both(model_type)
     rows = torch.randint(3, 90, (2, TOKENS))
     for ours, theirs in zip(logits_of(engine, rows), logits_of(usual, rows), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
-
-
-@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "mamba2", "mamba", "minimax"])
-def test_gradients_are_those_of_transformers_fallbacks(model_type):
-    usual, engine = both(model_type)
-    rows = torch.randint(3, 90, (2, TOKENS))
+    if model_type in ("qwen3_next", "jamba", "falcon_h1", "minimax"):
+        held = [
+            sum(call.takes for call in counted(one, {"B": 2, "N": TOKENS}, "cache").calls
+                if call.dtype == "float32")
+            for one in subjects
+        ]  # fmt: skip
+        assert held[0] == held[1] > 0
+    if model_type not in ("qwen3_next", "kimi_linear", "mamba2", "mamba", "minimax"):
+        return
     for model in (usual, engine):
         model(rows, use_cache=False).logits.square().mean().backward()
     for (name, ours), theirs in zip(engine.named_parameters(), usual.parameters(), strict=True):
@@ -192,10 +149,7 @@ def test_a_prompt_in_two_parts_leaves_the_state_of_the_whole(kind):
 
 
 def test_a_decoded_token_reads_the_state_once_and_writes_it_once():
-    subject = engine_subject(
-        hub_subject({**TINY, **CASES["mamba2"], "model_type": "mamba2"}, "tiny")
-    )
-    run = run_of(subject, "decode", {"B": 2, "N": 40}).trace
+    run = run_of(engine_subject(small("mamba2")), "decode", {"B": 2, "N": 40}).trace
     steps = [call for call in run.calls if call.op.endswith("mixer_step")]
     state, rows = 8 * 8 * 6, 8 * 8 + 8 + 8 * 8 + 2 * 2 * 6  # values, steps, results, b and c
     assert [call.bytes_moved for call in steps] == [4 * (2 * (2 * state + rows) + 2 * 8)] * 3
@@ -222,19 +176,7 @@ def test_shapes_and_formats_without_values_are_those_of_real_results(kind):
     assert [(x.shape, x.dtype) for x in real] == [(x.shape, x.dtype) for x in fake]
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", "jamba", "falcon_h1", "minimax"])
-def test_a_prompt_leaves_the_cache_that_transformers_leaves(model_type):
-    fields = {**TINY, **CASES[model_type], "model_type": model_type}
-    usual = hub_subject(fields, "tiny", "eager")
-    held = []
-    for subject in (usual, engine_subject(usual)):
-        trace = counted(subject.cache(), {"B": 2, "N": TOKENS}, "forward", compare_real=False)[0]
-        held.append(sum(call.takes for call in trace.calls if call.dtype == "float32"))
-    assert held[0] == held[1] > 0
-
-
 def test_layers_that_are_all_recurrent_are_refused_with_what_to_type():
-    fields = {**TINY, **CASES["bamba"], "attn_layer_indices": None, "model_type": "bamba"}
-    subject = engine_subject(hub_subject(fields, "tiny"))
+    subject = engine_subject(small("bamba", attn_layer_indices=None))
     with pytest.raises(RequestError, match=r"no attention among its layers.*attn_layer_indices"):
         run_of(subject, "forward", {"B": 1, "N": 8})

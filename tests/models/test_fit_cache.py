@@ -10,60 +10,15 @@ import attnprof
 from attnprof.errors import CannotRunError
 from attnprof.models.fit_layout import FitOptions, fit_model
 from attnprof.models.fit_parts import cache_bytes, entries_of_rank
-from attnprof.models.hub_config import class_of, configuration
-from tests.models.tiny import LATENT, MOE, TINY
+from tests.models.tiny import TINY, fields_of, real
 
-pytest.importorskip("transformers")
-
-WINDOW = 10
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, **MOE}
-INDEXER = {"index_topk": 8, "index_n_heads": 4, "index_head_dim": 12}
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 6, "mamba_d_conv": 3,
-         "mamba_n_groups": 1, "head_dim": None}  # fmt: skip
-#: Fields beside TINY of layers that keep other things than keys and values of all tokens.
-CASES = {
-    "mistral": {"sliding_window": WINDOW},
-    "gemma3n_text": {
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        "num_kv_shared_layers": 1, "sliding_window": WINDOW, "hidden_size_per_layer_input": 6,
-        "vocab_size_per_layer_input": 96, "laurel_rank": 4, "altup_num_inputs": 2,
-        "activation_sparsity_pattern": [0.0] * 3, "intermediate_size": [48] * 3,
-    },
-    "deepseek_v3": {**LATENT, **EXPERTS, "n_group": 1, "topk_group": 1, "num_hidden_layers": 2},
-    "glm_moe_dsa": {**LATENT, **EXPERTS, **INDEXER, "n_group": 1, "topk_group": 1},
-    "deepseek_v4": {
-        **EXPERTS, **INDEXER, "sliding_window": WINDOW, "q_lora_rank": 12, "o_lora_rank": 8,
-        "o_groups": 4, "num_key_value_heads": 1,
-        "layer_types": [
-            "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention",
-        ],
-    },
-    "minimax_m3_vl_text": {
-        **EXPERTS, "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
-        "index_head_dim": 8, "shared_intermediate_size": 12, "dense_intermediate_size": 48,
-    },
-    "minimax": {
-        **EXPERTS, "block_size": 16,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    },
-    "bamba": {**MAMBA, "attn_layer_indices": [1], "num_key_value_heads": 4},
-    "falcon_h1": {**MAMBA, "mamba_d_ssm": 64, "head_dim": 8},
-    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 5},
-}  # fmt: skip
+#: Types whose layers keep other things than keys and values of all tokens.
+TYPES = (
+    "mistral", "gemma3n_text", "deepseek_v3", "glm_moe_dsa", "deepseek_v4", "minimax_m3_vl_text",
+    "minimax", "bamba", "falcon_h1", "lfm2",
+)  # fmt: skip
+WINDOW = 5
 TOKENS = 511  # whole blocks of compressed rows and, less one, as many that wait as can be
-
-
-def real(model_type):
-    """The fields of a model, its parameters with routers' biases, and its cache after a prompt."""
-    fields = {**TINY, "model_type": model_type, **CASES[model_type]}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    config = configuration(fields, "tiny")
-    config._attn_implementation, config._experts_implementation = "eager", "eager"
-    model = class_of(config)(config).eval()
-    with torch.no_grad():
-        cache = model(torch.randint(3, 90, (1, TOKENS)), use_cache=True).past_key_values
-    biases = [x for name, x in model.named_buffers() if name.endswith("correction_bias")]
-    return fields, sum(x.numel() for x in (*model.parameters(), *biases)), cache
 
 
 def kept(cache):
@@ -91,20 +46,25 @@ def kept(cache):
     return held
 
 
-@pytest.mark.parametrize("model_type", CASES)
+@pytest.mark.parametrize("model_type", TYPES)
 def test_caches_and_parameters_are_those_of_the_real_model(model_type):
-    fields, parameters, cache = real(model_type)
+    fields = fields_of(model_type)
+    built = real(fields)
+    with torch.no_grad():
+        cache = built(torch.randint(3, 90, (1, TOKENS)), use_cache=True).past_key_values
+    biases = [x for name, x in built.named_buffers() if name.endswith("correction_bias")]
     model = fit_model(fields)
     ours = cache_bytes(model, FitOptions(memory=1, block_size=1), TOKENS)
     assert 0 <= ours - kept(cache) < 2 * len(cache.layers)  # an entry of a layer is whole
-    assert sum(x.entries for x in model.sizes.weights.values()) == parameters
+    entries = sum(x.numel() for x in (*built.parameters(), *biases))
+    assert sum(x.entries for x in model.sizes.weights.values()) == entries
 
 
 @pytest.mark.parametrize("cache_dtype", ["bfloat16", "fp8", "fp8_ds_mla"])
 def test_an_indexers_key_is_in_fp8_whatever_the_rows_are_in(cache_dtype):
     """DeepSeek-V3.2's 132 B a token: 128 numbers of a byte, and a scale."""
     sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}
-    model = fit_model({**TINY, "model_type": "deepseek_v32", **CASES["glm_moe_dsa"], **sizes})
+    model = fit_model(fields_of("deepseek_v32", **sizes))
     options = FitOptions(memory=1, block_size=1, cache_dtype=cache_dtype)
     row = 576 * 2 if cache_dtype == "bfloat16" else 656
     assert cache_bytes(model, options, 7) == 3 * 7 * (row + 132)
@@ -112,20 +72,14 @@ def test_an_indexers_key_is_in_fp8_whatever_the_rows_are_in(cache_dtype):
 
 def test_ranks_divide_projections_of_groups_of_heads():
     """The first of DeepSeek-V4's two output maps has 8 columns a group and rank of its latent."""
-    fields = {**TINY, "model_type": "deepseek_v4", **CASES["deepseek_v4"]}
     narrow, wide = (
-        [entries_of_rank(fit_model({**fields, "o_lora_rank": rank}),
+        [entries_of_rank(fit_model(fields_of("deepseek_v4", o_lora_rank=rank)),
                          FitOptions(memory=1, tensor_parallel=ranks))["attention"]
          for ranks in (1, 2)]
         for rank in (8, 16)
     )  # fmt: skip
     more = [after - before for before, after in zip(narrow, wide, strict=True)]
     assert more == [3 * 4 * 8 * (8 + 32), 3 * 4 * 8 * (8 + 32) / 2]
-
-
-def built(fields):
-    config = configuration(fields, "tiny")
-    return class_of(config)(config)
 
 
 WITHOUT_CACHE = {
@@ -141,7 +95,7 @@ def test_a_model_whose_cache_is_not_laid_out_says_what_to_type_and_is_trained(mo
     with pytest.raises(CannotRunError, match=WITHOUT_CACHE[model_type]) as refused:
         attnprof.fit(fields, memory="1GB")
     assert "type attnprof model" in str(refused.value)
-    parameters = sum(x.numel() for x in built(fields).parameters())
+    parameters = sum(x.numel() for x in real(fields).parameters())
     trained = attnprof.fit(fields, memory="1GB", train=True)
     by_part = {record.part: record.bytes for record in trained.records}
     assert by_part["weights"] == 2 * parameters

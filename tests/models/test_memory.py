@@ -18,20 +18,23 @@ from attnprof.render.formats import render
 from attnprof.trace.events import bound, peak
 from attnprof.trace.solve.count import count
 from tests.models.test_hub import subject
-from tests.models.tiny import SIZES as TINY_SIZES
+from tests.models.tiny import SIZES as SMALL
+from tests.models.tiny import small
 from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 3, "N": 40}
-SMALL = {**TINY_SIZES, "vocab_size": 97}
 #: Bytes of single numbers that operations wrap for themselves.
 SCALARS = 128
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 PROMPTS = [
-    ("bert", "sdpa"), ("t5", "eager"), ("llama", "eager"), ("llama", "sdpa"), ("gemma3", "sdpa"),
-    ("gemma3", "eager"), ("mixtral", "sdpa"),
+    ("bert", "sdpa"), ("t5", "eager"), ("llama", "eager"), ("llama", "sdpa"),
+    ("gemma3_text", "sdpa"), ("gemma3_text", "eager"), ("mixtral", "sdpa"),
 ]  # fmt: skip
-STEPS = [("bert", "sgd"), ("gpt2", "adamw"), ("t5", "sgd"), ("gemma3", "adamw"), ("mixtral", "sgd")]
-TOKENS = ["gpt2", "llama", "gemma3", "t5"]  # gemma3: windows of fewer tokens than the prompt has
+STEPS = [
+    ("bert", "sgd"), ("gpt2", "adamw"), ("t5", "sgd"), ("gemma3_text", "adamw"), ("mixtral", "sgd"),
+]  # fmt: skip
+#: Gemma 3 has windows of fewer tokens than the prompt has.
+TOKENS = ["gpt2", "llama", "gemma3_text", "t5"]
 
 
 def nothing():
@@ -41,7 +44,7 @@ def nothing():
 def inputs(model, phase):
     torch.manual_seed(0)
     _, named = model.target(phase).call_inputs(SIZES, "cpu")
-    return {name: torch.randint(97, values.shape) for name, values in named.items()}
+    return {name: torch.randint(96, values.shape) for name, values in named.items()}
 
 
 def held(tensors):
@@ -221,26 +224,19 @@ def test_without_a_size_of_the_cache_a_step_needs_at_least(reported):
     assert "decode fits: needs at least" in summary["answer"]
 
 
-_SIX_LAYERS = {
-    "model_type": "llama", "hidden_size": 24, "num_hidden_layers": 6, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 40, "vocab_size": 5000,
-    "torch_dtype": "float32",
-}  # fmt: skip
-
-
 @pytest.fixture
-def small():
-    return hub_subject(_SIX_LAYERS, "a small llama")
+def six():
+    return small("llama", num_hidden_layers=6, vocab_size=5000)
 
 
-def test_logits_of_all_tokens_are_most_of_a_forward_pass(small):
-    run = run_of(small, "forward", {"B": 3, "N": 70})
+def test_logits_of_all_tokens_are_most_of_a_forward_pass(six):
+    run = run_of(six, "forward", {"B": 3, "N": 70})
     first = largest_at_peak(run.trace, "forward")[0]
     assert (first.module, first.count, first.bytes) == ("lm_head", 1, 4 * 3 * 70 * 5000)
 
 
 def test_tensors_of_alike_layers_are_one_entry():
-    few_words = hub_subject({**_SIX_LAYERS, "vocab_size": 16}, "few words")
+    few_words = small("llama", num_hidden_layers=6, vocab_size=16)
     trace = run_of(few_words, "train", {"B": 2, "N": 128}).trace
     held = largest_at_peak(trace, "train")
     assert held[0].count % 6 == 0  # of all layers
@@ -249,15 +245,15 @@ def test_tensors_of_alike_layers_are_one_entry():
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
-def test_a_run_of_few_layers_holds_what_a_run_of_all_does(small, phase):
+def test_a_run_of_few_layers_holds_what_a_run_of_all_does(six, phase):
     sizes = {"B": 2, "N": 64}
-    whole = run_of(small, phase, sizes).trace
-    few, _ = run_by_few(small, phase, sizes)
+    whole = run_of(six, phase, sizes).trace
+    few, _ = run_by_few(six, phase, sizes)
     assert largest_at_peak(few, phase) == largest_at_peak(whole, phase)
 
 
-def test_the_formula_of_a_shape_is_the_value_there(small):
-    report = model_report(small, ["forward", "decode"], {"B": 2, "N": 96})
+def test_the_formula_of_a_shape_is_the_value_there(six):
+    report = model_report(six, ["forward", "decode"], {"B": 2, "N": 96})
     rows = {r.phase: r for r in report.records if (r.part, r.quantity) == ("total", "peak_bytes")}
     for phase in ("forward", "decode"):
         formula = report.summary["phases"][phase]["peak"]["formula"]
@@ -265,8 +261,8 @@ def test_the_formula_of_a_shape_is_the_value_there(small):
         assert eval(formula, {"B": 2, "N": 96, "L": 6, "Min": min}) == rows[phase].value
 
 
-def test_without_formulas_there_are_tensors_alone(small):
-    run = run_of(small, "forward", {"B": 1, "N": 16})
+def test_without_formulas_there_are_tensors_alone(six):
+    run = run_of(six, "forward", {"B": 1, "N": 16})
     fields = peak_fields(run.trace, "forward", None, {"B": 1, "N": 16})
     assert fields["formula"] is None
     assert fields["tensors"]

@@ -22,44 +22,17 @@ from attnprof.models.conventions import (
     sequence_flops,
     terms,
 )
-from attnprof.models.hub_config import class_of, configuration
 from attnprof.models.mfu import flops_of, mfu_report, python_file
 from attnprof.models.mfu_sizes import sizes_of
-from tests.models.tiny import LATENT, MOE, SIZES, TOKENS, dispatched
+from tests.models.tiny import LATENT, SIZES, TOKENS, dispatched, fields_of, real
 
-pytest.importorskip("transformers")
-
-#: Fields beside SIZES, and entries of a key and a value together, by type.
-CASES = {
-    "llama": ({}, 16),
-    "qwen3": ({}, 16),
-    "mistral": ({"sliding_window": 5}, 16),
-    "gemma3_text": ({"sliding_window": 5, "num_hidden_layers": 7}, 16),
-    "gpt2": ({"n_layer": 3, "n_embd": 32, "n_head": 4}, 16),
-    "bert": ({}, 16),
-    "modernbert": ({"local_attention": 8, **TOKENS, "cls_token_id": 1, "sep_token_id": 2}, 16),
-    "t5": ({"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 40, "num_layers": 3}, 16),
-    "bloom": ({"n_layer": 3, "n_head": 4}, 16),  # its attention asks no registry
-    "codegen": ({"n_layer": 3, "n_embd": 32, "n_head": 4, "rotary_dim": 4}, 16),
-    "gemma4_text": ({"sliding_window": 5, "num_key_value_heads": 2, "global_head_dim": 8,
-                     "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 4,
-                     "num_kv_shared_layers": 0}, 16),
-    "olmo2": ({}, 16),
-    "granite": ({}, 16),
-    "opt": ({"ffn_dim": 40, "word_embed_proj_dim": 32}, 16),
-    "phi3": (TOKENS, 16),
-    "mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, 16),
-    "qwen2_moe": ({"num_experts": 4, "shared_expert_intermediate_size": 24, **MOE}, 16),
-    "gpt_oss": ({"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2}, 16),
-    "deepseek_v3": (
-        {**LATENT, **MOE, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
-         "first_k_dense_replace": 1}, 15,
-    ),
-    "llama4_text": (
-        {"attention_chunk_size": 6, "num_local_experts": 1, "num_experts_per_tok": 1,
-         "intermediate_size_mlp": 40, "num_hidden_layers": 4}, 16,
-    ),
-}  # fmt: skip
+TWELVE = (
+    "llama", "qwen3", "mistral", "gemma3_text", "gpt2", "bert", "modernbert", "t5", "bloom",
+    "codegen", "gemma4_text", "deepseek_v3",
+)  # fmt: skip
+TYPES = (
+    *TWELVE, "olmo2", "granite", "opt", "phi3", "mixtral", "qwen2_moe", "gpt_oss", "llama4_text",
+)  # fmt: skip
 SEES = {
     "token": lambda i, j, _: i == j,
     "full": lambda *_: True,
@@ -132,11 +105,10 @@ def test_packed_sequences_attend_within_themselves():
         assert flops_of(sizes, lengths, convention, "train") == total
 
 
-@pytest.mark.parametrize("model_type", CASES)
+@pytest.mark.parametrize("model_type", TYPES)
 def test_every_record_has_a_formula_that_gives_its_number(model_type):
-    fields = {**SIZES, **CASES[model_type][0], "model_type": model_type}
     for n in (1, 5, 6, 77):
-        for row in mfu_report(sizes_of(fields), NAMES_OF_CONVENTIONS, [n]).records:
+        for row in mfu_report(sizes_of(fields_of(model_type)), NAMES_OF_CONVENTIONS, [n]).records:
             formula = sympy.sympify(row.expression, {"N": sympy.Integer(n)})
             assert formula * n == row.flops
             assert row.flops_per_token == per_token(row.flops, n)
@@ -153,8 +125,7 @@ def test_tied_tables_are_the_head_and_counted_once_but_by_verl():
 
 
 def test_experts_are_those_that_a_token_meets_and_routers_are_megatrons_to_leave_out():
-    fields = {**SIZES, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
-    sizes = sizes_of(fields)
+    sizes = sizes_of(fields_of("qwen2_moe"))
     by_convention = {name: terms(sizes, name) for name in NAMES_OF_CONVENTIONS}
     for name, counts in by_convention.items():
         assert counts["expert"] == {TOKEN: 6 * 2 * 3 * 32 * 20 * 3}
@@ -189,7 +160,7 @@ def test_experts_of_nothing_take_their_share_of_choices():
 
 
 def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file_names_them():
-    fields = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
+    fields = fields_of("deepseek_v3")
     without, named = sizes_of(fields), sizes_of({**fields, "num_nextn_predict_layers": 1})
     assert count(without, "executed") == count(named, "executed")
     attention = 32 * 12 + 12 * 4 * 10 + 32 * 14 + 10 * 4 * 11 + 4 * 5 * 32
@@ -201,7 +172,7 @@ def test_layers_that_predict_further_tokens_are_counted_by_megatron_where_a_file
 
 
 def test_windows_are_exact_where_executed_and_dense_to_palm():
-    sizes = sizes_of({**SIZES, "model_type": "mistral", "sliding_window": 5})
+    sizes = sizes_of(fields_of("mistral"))
     n, widths = 100, 3 * 4 * 16
     pairs = 5 * 6 // 2 + 95 * 5
     assert flops_of(sizes, [n], "executed", "forward") == 2 * (MATRICES * n + widths * pairs)
@@ -209,29 +180,19 @@ def test_windows_are_exact_where_executed_and_dense_to_palm():
     assert "windows counted dense" in "; ".join(dropped(sizes, "palm"))
 
 
-@pytest.mark.parametrize(("more", "scoring"), [
-    ({"model_type": "deepseek_v32"}, 3),
-    ({"model_type": "glm_moe_dsa", "indexer_types": ["full", "shared", "shared"]}, 1),
+@pytest.mark.parametrize(("model_type", "more", "scoring"), [
+    ("deepseek_v32", {}, 3),
+    ("glm_moe_dsa", {"indexer_types": ["full", "shared", "shared"]}, 1),
 ])  # fmt: skip
-def test_an_indexer_scores_all_pairs_and_attention_of_all_layers_the_chosen_ones(more, scoring):
+def test_an_indexer_scores_all_pairs_and_attention_the_chosen_ones(model_type, more, scoring):
     """Layers without an indexer share the choice of another one's."""
-    fields = {
-        **SIZES, **CASES["deepseek_v3"][0], "index_topk": 6, "index_n_heads": 2,
-        "index_head_dim": 8, **more,
-    }  # fmt: skip
-    counts = terms(sizes_of(fields), "executed", "forward")
+    counts = terms(sizes_of(fields_of(model_type, **more)), "executed", "forward")
     assert counts["scores"] == {Mask("window", 6): 2 * 3 * 4 * (10 + 5)}
     assert counts["index scores"] == {Mask("causal"): 2 * scoring * 2 * 8}
 
 
 def test_an_indexer_of_blocks_chooses_as_many_keys_as_they_have():
-    fields = {
-        "model_type": "minimax_m3_vl_text", **SIZES, **MOE, **TOKENS, "num_local_experts": 4,
-        "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
-        "index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 3,
-        "shared_intermediate_size": 12, "dense_intermediate_size": 48,
-    }  # fmt: skip
-    counts = terms(sizes_of(fields), "executed", "forward")
+    counts = terms(sizes_of(fields_of("minimax_m3_vl_text")), "executed", "forward")
     each = 2 * 4 * (8 + 8)
     assert counts["scores"] == {Mask("causal"): each, Mask("window", 12): 2 * each}
     assert counts["index scores"] == {Mask("causal"): 2 * 2 * 2 * 8}
@@ -240,15 +201,9 @@ def test_an_indexer_of_blocks_chooses_as_many_keys_as_they_have():
 @pytest.mark.parametrize("tokens", [4, 23])
 def test_rows_that_stand_for_several_tokens_are_scored_as_torch_counts(tokens):
     """Layers of DeepSeek-V4: of windows, of rows for 4 tokens and two chosen, of rows for 8."""
-    kinds = ["sliding", "compressed_sparse", "heavily_compressed"]
-    fields = {
-        **SIZES, **MOE, "model_type": "deepseek_v4", "n_routed_experts": 4, "sliding_window": 5,
-        "num_key_value_heads": 1, "q_lora_rank": 12, "o_lora_rank": 8, "o_groups": 4,
-        "layer_types": [f"{kind}_attention" for kind in kinds], "index_topk": 2,
-        "index_n_heads": 2, "index_head_dim": 8,
-        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
-    }  # fmt: skip
-    total, result = counted(fields, tokens, output_attentions=True)
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8}
+    fields = fields_of("deepseek_v4", index_topk=2, compress_rates=rates)
+    total, result = torchs(fields, tokens, output_attentions=True)
     masked = sum(int((x == 0).sum()) for x in result.attentions)
     ahead = tokens * (tokens // 4) - sum(t // 4 for t in range(1, tokens + 1))
     mixed = 2 * 3 * tokens * 2 * 4 * 4 * 32  # streams of the residual, without weights
@@ -256,12 +211,9 @@ def test_rows_that_stand_for_several_tokens_are_scored_as_torch_counts(tokens):
     assert flops_of(sizes_of(fields), [tokens], "executed", "forward") == expected
 
 
-TWELVE = [*[*CASES][:11], "deepseek_v3"]
-
-
 @pytest.mark.parametrize("model_type", TWELVE)
 def test_the_written_file_runs_by_itself_and_agrees_at_fifty_shapes(tmp_path, model_type):
-    sizes = sizes_of({**SIZES, **CASES[model_type][0], "model_type": model_type})
+    sizes = sizes_of(fields_of(model_type))
     file = tmp_path / "flops.py"
     file.write_text(python_file(sizes, NAMES_OF_CONVENTIONS, model_type, "0"), encoding="utf-8")
     shapes = [1 + 37 * i**2 for i in range(50)]
@@ -328,68 +280,52 @@ def test_a_block_that_layers_share_counts_as_often_as_they_run_it():
     assert not any("does not run" in note for note in sizes.notes)
 
 
-def counted(fields, tokens, **how):
+def torchs(fields, tokens, **how):
     """Torch's count of a forward pass of the real model, and what it returned."""
-    config = configuration(fields, "tiny")
-    config._attn_implementation, config._experts_implementation = "eager", "eager"
-    torch.manual_seed(0)
-    model = class_of(config)(config).eval()
-    inputs = {"input_ids": torch.randint(3, 90, (1, tokens))}
-    if config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = inputs["input_ids"]
-    return dispatched(model, **inputs, **how)
+    model, rows = real(fields), torch.randint(3, 90, (1, tokens))
+    more = {"decoder_input_ids": rows} if model.config.is_encoder_decoder else {}
+    return dispatched(model, input_ids=rows, **more, **how)
 
 
-@pytest.mark.parametrize("tokens", [4, 23])
-@pytest.mark.parametrize("model_type", CASES)
-def test_executed_is_what_torch_counts_less_masked_pairs(model_type, tokens):
-    more, widths = CASES[model_type]
-    fields = {**SIZES, **more, "model_type": model_type}
-    total, result = counted(fields, tokens, output_attentions=True)
-    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-    probabilities = [x for name in names for x in getattr(result, name, None) or ()]
-    masked = sum(int((x == 0).sum()) for x in probabilities)
-    assert len(probabilities) >= fields["num_hidden_layers"]
-    executed = flops_of(sizes_of(fields), [tokens], "executed", "forward")
-    assert executed == total - 2 * widths * masked
+@pytest.mark.parametrize("model_type", TYPES)
+def test_executed_is_what_torch_counts_less_masked_pairs(model_type):
+    fields, widths = fields_of(model_type), 15 if model_type == "deepseek_v3" else 16
+    for tokens in (4, 23):
+        total, result = torchs(fields, tokens, output_attentions=True)
+        names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+        probabilities = [x for name in names for x in getattr(result, name, None) or ()]
+        masked = sum(int((x == 0).sum()) for x in probabilities)
+        assert len(probabilities) >= fields["num_hidden_layers"]
+        executed = flops_of(sizes_of(fields), [tokens], "executed", "forward")
+        assert executed == total - 2 * widths * masked  # of a key and a value
 
 
 def test_mamba_2_is_its_chunked_form_where_heads_of_a_group_share_keys():
-    heads, width, state, groups, chunk, tokens, kernel = 8, 8, 16, 2, 8, 24, 4
-    fields = {
-        "model_type": "mamba2", "num_hidden_layers": 3, "hidden_size": 32, "vocab_size": 96,
-        "num_heads": heads, "head_dim": width, "state_size": state, "n_groups": groups,
-        "chunk_size": chunk, "expand": 2, "conv_kernel": kernel,
-    }  # fmt: skip
-    total, _ = counted(fields, tokens)
+    heads, width, state, groups, chunk, tokens, kernel = 8, 8, 6, 2, 8, 24, 4
+    total, _ = torchs(fields_of("mamba2"), tokens)
     channels = heads * width + 2 * groups * state
     padding = 2 * channels * kernel * (kernel - 1)  # torch counts outputs that are cut off
     unshared = 2 * tokens * (heads - groups) * chunk * state  # the file repeats keys
     between_chunks = 2 * heads * (tokens // chunk + 1) ** 2 * width * state
     beyond = padding + unshared + between_chunks
-    assert flops_of(sizes_of(fields), [tokens], "executed", "forward") == total - 3 * beyond
+    sizes = sizes_of(fields_of("mamba2"))
+    assert flops_of(sizes, [tokens], "executed", "forward") == total - 3 * beyond
 
 
 def test_gated_delta_layers_have_the_products_that_their_file_solves_for():
-    keys, values, dk, dv, chunk, kernel = 2, 4, 8, 6, 64, 4
-    fields = {
-        **SIZES, **MOE, "model_type": "qwen3_next", "num_hidden_layers": 4, "num_experts": 4,
-        "linear_num_key_heads": keys, "linear_num_value_heads": values, "linear_key_head_dim": dk,
-        "linear_value_head_dim": dv, "linear_conv_kernel_dim": kernel,
-        "shared_expert_intermediate_size": 24,
-    }  # fmt: skip
-    total, _ = counted(fields, chunk)
+    keys, values, dk, dv, chunk, kernel = 2, 4, 6, 8, 64, 4
+    fields = fields_of("qwen3_next")
+    total, _ = torchs(fields, chunk)
     channels = 2 * keys * dk + values * dv
     padding = 2 * channels * kernel * (kernel - 1)
     solved = 2 * chunk * chunk * values * (dk + dv)  # by triangular solves, 0 to torch
     masked = 4 * 16 * chunk * (chunk - 1)  # 4 heads of one layer, widths 8 + 8, half the pairs
     executed = flops_of(sizes_of(fields), [chunk], "executed", "forward")
-    assert executed == total - masked + 3 * (solved - padding)
+    assert executed == total - masked + 2 * (solved - padding)
 
 
 def test_attention_with_wide_keys_recomputes_the_wide_products():
-    more, _ = CASES["deepseek_v3"]
-    sizes = sizes_of({**SIZES, **more, "model_type": "deepseek_v3"})
+    sizes = sizes_of(fields_of("deepseek_v3"))
     n, pairs = 100, 3 * 4 * 100 * 101 // 2
     forward, train = (flops_of(sizes, [n], "executed", phase) for phase in ("forward", "train"))
     products = forward - 2 * pairs * (10 + 5)

@@ -19,7 +19,7 @@ from attnprof.models.stacks import LayerStack, sample_of
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import totals
 from attnprof.trace.solve.count import counted
-from tests.models.tiny import GROUPS, LATENT, SIZES, TINY, in_layers
+from tests.models.tiny import FIELDS, fields_of, in_layers, small
 
 #: Kinds of layers in stacks, each with its period: what one more period of layers is.
 STACKS = {
@@ -116,63 +116,35 @@ def test_layers_of_a_type_that_cost_nearly_the_same_are_one_kind():
 
 
 def test_layers_of_a_type_that_cost_otherwise_are_kinds_of_their_own():
-    fields = {
-        "model_type": "qwen2_moe", "hidden_size": 32, "num_hidden_layers": 4, "vocab_size": 97,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
-        "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "num_experts": 4,
-        "num_experts_per_tok": 2, "mlp_only_layers": [0],
-    }  # fmt: skip
-    report = model_report(hub_subject(fields, "given"), ["forward"], {"B": 1, "N": 24}, limit_s=0.0)
+    one = small("qwen2_moe", num_hidden_layers=4, mlp_only_layers=[0])
+    report = model_report(one, ["forward"], {"B": 1, "N": 24}, limit_s=0.0)
     assert sorted(report.summary["layers"].values()) == [1, 3]
 
 
-FOUR_LAYERS = {**TINY, "num_hidden_layers": 4}
+_EXPERTS = {"num_local_experts": 4, "interleave_moe_layer_step": 2}
 NAMES = [
-    ("llama", {}, {"full": 4}),
-    ("mistral", {"sliding_window": 5}, {"sliding 5": 4}),
-    ("mistral", {"sliding_window": None}, {"full": 4}),
-    ("gemma3_text", {"sliding_window": 7, "layer_types": ["sliding_attention"] * 3
-                     + ["full_attention"]}, {"sliding 7": 3, "full": 1}),
-    ("gpt_oss", {"sliding_window": 6, "num_local_experts": 8, "num_experts_per_tok": 3},
-     {"sliding 6 · moe 8/3": 2, "full · moe 8/3": 2}),
-    ("llama4_text", {"attention_chunk_size": 16, "num_local_experts": 4, "num_experts_per_tok": 1,
-                     "interleave_moe_layer_step": 2},
-     {"chunked 16": 2, "chunked 16 · moe 4/1": 1, "full · moe 4/1": 1}),
-    ("deepseek_v3", {**LATENT, **GROUPS}, {"latent": 1, "latent · moe 8/2": 3}),
-    ("qwen3_next", {"num_experts": 4, "num_experts_per_tok": 2, "layer_types":
-                    ["linear_attention"] * 3 + ["full_attention"]},
-     {"gated delta · moe 4/2": 3, "full · moe 4/2": 1}),
-    ("kimi_linear", {
-        "linear_num_heads": 4, "linear_head_dim": 8, "kv_lora_rank": 10, "qk_nope_head_dim": 6,
-        "qk_rope_head_dim": 4, "v_head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"], "n_group": 1,
-     }, {"kimi delta": 1, "kimi delta · moe 4/2": 2, "latent · moe 4/2": 1}),
-    ("mamba", {"state_size": 4}, {"mamba": 4}),
-    ("mamba2", {"num_heads": 8, "head_dim": 8, "n_groups": 1}, {"mamba-2": 4}),
-    ("bamba", {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 8,
-               "mamba_n_groups": 1}, {"mamba-2": 3, "full": 1}),
+    ("llama", {}, {"full": 3}), ("mistral", {}, {"sliding 5": 3}),
+    ("mistral", {"sliding_window": None}, {"full": 3}),
+    ("gemma3_text", {}, {"sliding 5": 6, "full": 1}),
+    ("gpt_oss", {}, {"sliding 5 · moe 4/2": 2, "full · moe 4/2": 1}),
+    ("llama4_text", _EXPERTS, {"chunked 6": 2, "chunked 6 · moe 4/1": 1, "full · moe 4/1": 1}),
+    ("deepseek_v3", {}, {"latent": 1, "latent · moe 8/2": 2}),
+    ("qwen3_next", {}, {"gated delta · moe 4/2": 2, "full · moe 4/2": 1}),
+    ("kimi_linear", {}, {"kimi delta": 1, "kimi delta · moe 4/2": 1, "latent · moe 4/2": 1}),
+    ("mamba", {}, {"mamba": 3}), ("mamba2", {}, {"mamba-2": 3}),
+    ("bamba", {}, {"mamba-2": 2, "full": 1}),
     ("bart", {"encoder_layers": 2, "decoder_layers": 3}, {"full": 2, "full + cross": 3}),
+    ("swin", {"image_size": 224, "window_size": 7}, {"window 7": 4}),
 ]  # fmt: skip
-
-
-def subject_of(model_type, fields):
-    sizes = {} if model_type == "bart" else FOUR_LAYERS
-    return hub_subject({**sizes, **fields, "model_type": model_type}, "tiny")
 
 
 @pytest.mark.parametrize(("model_type", "fields", "expected"), NAMES)
 def test_layers_are_named_by_what_their_modules_do(model_type, fields, expected):
-    subject = subject_of(model_type, fields)
+    own = {"model_type": model_type, **fields}  # of types whose sizes have other names
+    subject = small(model_type, **fields) if model_type in FIELDS else hub_subject(own, "own")
     model = subject.on_meta()
     where = places(model)
     assert Counter(layer_names(model, layers_of(where), where, subject.layer_types)) == expected
-
-
-def test_windows_of_a_model_of_images_are_named_by_their_width():
-    swin = {"model_type": "swin", "image_size": 224, "window_size": 7}
-    model = hub_subject(swin, "tiny").on_meta()
-    where = places(model)
-    assert set(layer_names(model, layers_of(where), where, ())) == {"window 7"}
 
 
 def _layer(width, *, bias=True, stride=1):
@@ -204,19 +176,16 @@ def test_three_kinds_of_one_name_have_three_names():
 
 
 # -- runs of all layers that are made of runs of a few -----------------------------------------
-_FIVE = {**SIZES, "num_hidden_layers": 5}
 MODELS = {
-    "llama": {"model_type": "llama", **_FIVE},
-    "gemma3": {"model_type": "gemma3_text", **SIZES, "num_hidden_layers": 8,
-               "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 4},
-    "mamba": {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 5, "state_size": 4,
-              "vocab_size": 97},
-    "t5": {"model_type": "t5", "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 5,
-           "num_heads": 4, "vocab_size": 97},
+    "llama": fields_of("llama", num_hidden_layers=5),
+    "gemma3": fields_of("gemma3_text", num_hidden_layers=8, sliding_window=8,
+                        layer_types=["sliding_attention", "full_attention"] * 4),
+    "mamba": fields_of("mamba", num_hidden_layers=5),
+    "t5": fields_of("t5", num_layers=5, num_hidden_layers=5),
     "llava": {"model_type": "llava", "image_token_index": 5,
-              "text_config": {"model_type": "llama", **_FIVE},
-              "vision_config": {"model_type": "clip_vision_model", **_FIVE, "image_size": 28,
-                                "patch_size": 14}},
+              "text_config": fields_of("llama", num_hidden_layers=5),
+              "vision_config": fields_of("clip_vision_model", num_hidden_layers=5, image_size=28,
+                                         patch_size=14)},
 }  # fmt: skip
 AT = {"B": 2, "N": 24}
 

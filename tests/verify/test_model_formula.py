@@ -6,14 +6,13 @@ import sympy
 from attnprof.errors import RequestError
 from attnprof.models.mfu_sizes import sizes_of
 from attnprof.verify.model_formula import model_formula_report
-from tests.models.test_mfu import CASES
-from tests.models.tiny import SIZES
+from tests.models.tiny import FIELDS, SIZES
 
 pytest.importorskip("transformers")
 
 DENSE = {**SIZES, "model_type": "llama", "tie_word_embeddings": False}
-MOE = {**SIZES, **CASES["qwen2_moe"][0], "model_type": "qwen2_moe"}
-LATENT = {**SIZES, **CASES["deepseek_v3"][0], "model_type": "deepseek_v3"}
+MOE = {**SIZES, **FIELDS["qwen2_moe"], "model_type": "qwen2_moe"}
+LATENT = {**SIZES, **FIELDS["deepseek_v3"], "model_type": "deepseek_v3"}
 WINDOW = {**SIZES, "model_type": "mistral", "sliding_window": 5}
 N = sympy.Symbol("N")
 

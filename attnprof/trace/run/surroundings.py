@@ -144,8 +144,16 @@ def _watched(imported: int, _names: tuple[int, ...]) -> list["_Contents"]:
     The arguments are the cache's key: modules imported, and ids of what they define. A later run
     may put newer contents in the list.
     """
-    namespaces = [vars(module) for group in _modules(imported) for module in group]
-    return [_Contents(_places(namespaces, {}, _DEPTH))]
+    users, installed = _modules(imported)
+    older = [part for place in _INSTALLED for part in _parts(place)]
+    _INSTALLED.extend(_places([*map(vars, installed), *older], _VISITED, _DEPTH))
+    known = set(map(id, _INSTALLED))
+    others = (x for x in _places(map(vars, users), {}, _DEPTH) if id(x) not in known)
+    return [_Contents([*others, *_INSTALLED])]
+
+
+#: Places in installed packages, of which an import adds few, and all values that lead to them.
+_INSTALLED, _VISITED = list[Any](), dict[int, Any]()
 
 
 def _package(module: ModuleType) -> str:

@@ -190,13 +190,22 @@ def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
             return faked(build(), mode)
 
 
-outside_fake = unset_fake_temporarily
-
-
 def current_mode() -> FakeTensorMode | None:
     """Return the fake mode that is active, or None."""
     mode = torch._C._get_dispatch_mode(FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None
+
+
+def has_values() -> bool:
+    """Return whether tensors that are made now have values."""
+    return current_mode() is None and torch.get_default_device().type != "meta"
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Make tensors inside meta tensors, in a fake world too."""
+    with unset_fake_temporarily(), torch.device("meta"):
+        yield
 
 
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
@@ -214,16 +223,30 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
         return copy.deepcopy(module, fakes)
 
 
-def emptied(module: torch.nn.Module) -> Any:
-    """Return a copy of a module without values, on the device and in the world that is active."""
+def emptied(module: torch.nn.Module, *kept: Any) -> Any:
+    """Return a copy of a module without values, on the device and in the world that is active.
 
-    def empty(tensor: torch.Tensor) -> torch.Tensor:
+    With values that it ``kept``, as caches, it is a tuple of copies; storages shared by tensors in
+    these stay shared.
+    """
+    storages = dict[Any, torch.Tensor]()
+
+    def weight(tensor: torch.Tensor) -> torch.Tensor:
         like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(like, tensor.requires_grad)
         return like
 
-    return copy.deepcopy(module, {id(tensor): empty(tensor) for tensor in _tensors_of(module)})
+    def copied(tensor: torch.Tensor, _: Any) -> torch.Tensor:
+        storage, layout = tensor.untyped_storage(), (tensor.shape, tensor.stride())
+        key, entries = (storage._cdata, tensor.dtype), storage.nbytes() // tensor.element_size()
+        if key not in storages:
+            storages[key] = torch.empty(entries, dtype=tensor.dtype)
+        return storages[key].as_strided(*layout, tensor.storage_offset())
+
+    weights = {id(tensor): weight(tensor) for tensor in _tensors_of(module)}
+    with patch.object(torch.Tensor, "__deepcopy__", copied):
+        return copy.deepcopy((module, *kept) if kept else module, weights)
 
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:

@@ -36,7 +36,7 @@ from attnprof.trace.solve.strategies import (
     Strategy,
     by_symbols,
 )
-from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
+from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
     ContradictedError,
@@ -59,12 +59,14 @@ def derived(
     runs: bool = False,
     by_module: bool = False,
     pinned: PinnedError | None = None,
+    symbolic: SymbolicRun | Exception | None = None,
 ) -> Derivation:
     """Return formulas of a target for phases, of the code's branch at the ``asked_sizes``.
 
     ``runs``: the target is known to run at these sizes. ``by_module``: costs of each module are
     asked for, and no peaks where these take further runs. ``pinned`` ended a symbolic run of the
-    target, or of a part of it. Raises :class:`RequestError` for sizes that it does not have and if
+    target, or of a part of it; ``symbolic`` is the outcome of its own at these sizes, if one was
+    made. Raises :class:`RequestError` for sizes that it does not have and if
     it does not run at all, :class:`CannotRunError` if there is neither a formula nor, at a complete
     shape, a number.
     """
@@ -84,7 +86,7 @@ def derived(
     if not runs:
         target, start = _first_run(target, asked_sizes, training=trains(phases))
     with refusing_chance(target, phases, draws):
-        forms = _forms(target, phases, _Search(target, start, by_module, pinned))
+        forms = _forms(target, phases, _Search(target, start, by_module, pinned, symbolic))
     inputs = tuple(target.spelled_inputs)
     return Derivation(
         target.name, target.symbols, forms, asked_sizes, inputs, target.notes, target.dtype
@@ -114,7 +116,7 @@ def _forms(target: Target, phases: Sequence[str], search: "_Search") -> Forms:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
     searches = dict.fromkeys(PHASES, search)
     searches["decode"] = _Search(
-        target.step or target, search.asked_sizes, search.by_module, search.pinned
+        target.step or target, search.asked_sizes, search.by_module, search.pinned, search.symbolic
     )
     forms = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
@@ -154,6 +156,7 @@ class _Search:
     asked_sizes: Sizes
     by_module: bool = False
     pinned: PinnedError | None = None
+    symbolic: SymbolicRun | Exception | None = None
     plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], FailedPlan] = field(default_factory=dict)
 
@@ -286,7 +289,7 @@ class _Search:
         relations = getattr(failed.error, "relations", ())
         return Attempt(
             target, phases, asked_sizes, fixed, reasons, plans, failed.pins, relations,
-            by_module=self.by_module,
+            by_module=self.by_module, symbolic=None if fixed else self.symbolic,
         )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Attempt:
     ``pins`` are the conditions by which a symbolic run fixed a size, ``relations`` all conditions
     of that run; ``plans`` served other phases. Formulas may be for a class of the ``classed`` sizes
     alone. ``by_module``: costs of each module are asked for, and no peaks where these take further
-    runs.
+    runs. ``symbolic`` is the outcome of the target's symbolic run if it was made already.
     """
 
     target: Target
@@ -109,6 +109,7 @@ class Attempt:
     relations: Sequence[Any] = ()
     classed: Collection[str] = ()
     by_module: bool = False
+    symbolic: SymbolicRun | Exception | None = None
 
     @property
     def complete(self) -> bool:
@@ -227,8 +228,12 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
     hints = hints_for(target.symbols, attempt.above_one)
     hints = _with_even_experts(target, phases, hints, attempt.asked_sizes)
     try:
-        symbolic, shapes = run_with_marked_loops(
-            target, hints, attempt.asked_sizes, phases, attempt.classed
+        if isinstance(attempt.symbolic, Exception):
+            raise attempt.symbolic
+        symbolic, shapes = (
+            (attempt.symbolic, None)
+            if attempt.symbolic
+            else run_with_marked_loops(target, hints, attempt.asked_sizes, phases, attempt.classed)
         )
     except NoFormulaError as error:
         pinned = error if isinstance(error, PinnedError) else None
@@ -356,7 +361,7 @@ def in_class(attempt: Attempt) -> Forms | FailedPlan:
     """
     if attempt.target.mode.loops_in_blocks or not attempt.pins or not attempt.above_one:
         return FailedPlan("")
-    return by_symbols(replace(attempt, classed=attempt.above_one))
+    return by_symbols(replace(attempt, classed=attempt.above_one, symbolic=None))
 
 
 def _with_all_counts(formulas: Solution, forms: Forms) -> Forms | FailedPlan:
