@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import hints_for
 from attnprof.trace.run import remembered
@@ -63,6 +64,15 @@ def test_where_an_operand_begins_decides_what_complex_views_raise():
     )
     with pytest.raises(RuntimeError, match="storage_offset"):
         record(target, {"N": 8}, training=False)
+
+
+def test_a_remembered_view_of_a_conjugate_is_no_conjugate_itself():
+    def transformed(x):  # the transform is itself a conjugate of one
+        return sum(torch.fft.ifft(y, dim=1).real for y in (x, x + 1))
+
+    target, sizes = target_of(transformed, {}, {"x": "B, N, d"}), {"B": 2, "N": 6, "d": 4}
+    runs = [record(target, sizes, training=True, real=real) for real in (False, True)]
+    assert totals(runs[0], "train") == totals(runs[1], "train")
 
 
 class Marked(nn.Module):

@@ -299,6 +299,10 @@ FIXED_BY_TORCH = {
     "max_pool1d": lambda x: F.max_pool1d(x.mT, 3, 2, padding=1),
     "instance_norm": lambda x: F.instance_norm(x, eps=1e-3),
     "fold": lambda x: F.fold(F.unfold(x[None], 3, padding=1), x.shape[1:], 3, padding=1),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (None, 4)),
+    "cumprod": lambda x: x.sin().cumprod(1),
+    "take_along_dim": lambda x: x.take_along_dim(x[:, :1].argsort(-1), 2),
+    "kron": lambda x: torch.kron(x[0], x[:, 0]),
 }
 
 

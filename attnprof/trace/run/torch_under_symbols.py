@@ -78,6 +78,27 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
+def _taken_along(x: Any, indices: Any, dim: Any = None) -> Any:
+    """Return ``take_along_dim`` as torch composes it, which makes numbers of sizes."""
+    if dim is None:
+        return x.view(-1).gather(0, indices.view(-1))
+    wide, places = list(x.shape), list(indices.shape)
+    wide[dim], places[dim] = indices.shape[dim], x.shape[dim]
+    everywhere = indices.broadcast_to(torch.broadcast_shapes(wide, indices.shape))
+    rows = x.broadcast_to(torch.broadcast_shapes(places, x.shape))
+    return rows.gather(dim, everywhere.remainder(x.shape[dim]))  # negative ones count from the end
+
+
+def _kronecker(x: Any, y: Any) -> Any:
+    """Return ``kron`` as torch composes it, which makes numbers of sizes."""
+    dims = max(x.dim(), y.dim())
+    outer, inner = ([1] * (dims - z.dim()) + list(z.shape) for z in (x, y))
+    apart = torch.ops.aten._unsafe_view
+    each = apart(x, [n for size in outer for n in (size, 1)])
+    products = each * apart(y, [n for size in inner for n in (1, size)])
+    return apart(products, [n * m for n, m in zip(outer, inner, strict=True)])
+
+
 def _points(plain: Any) -> Any:
     """Return ``linspace`` or ``logspace`` for symbolic numbers of points, which torch fixes."""
 
@@ -127,7 +148,12 @@ def as_under_numbers() -> Iterator[None]:
     """
     names = "dropout softshrink softshrink_backward hardshrink hardshrink_backward"
     plain: list[Any] = [getattr(torch.ops.aten, name).default for name in names.split()]
-    composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
+    composed = {
+        torch.ops.aten.matmul.default: _batches_of_products,
+        torch.ops.aten.take_along_dim.default: _taken_along,
+        torch.ops.aten.kron.default: _kronecker,
+        **CELLS,
+    }
     for name in RESIZED:
         operation = getattr(torch.ops.aten, name)
         plain.append(operation.default)
