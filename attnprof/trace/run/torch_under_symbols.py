@@ -78,6 +78,46 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
+def _indexing(plain: Any) -> Any:
+    """Return ``__getitem__`` or ``__setitem__`` to which a slice of all rows is no operation.
+
+    Torch asks whether a symbolic end is the last row without making a condition of it.
+    """
+
+    def indexed(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
+        items = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(item, slice) and item.stop is not None for item in items):
+            index = _without_full_slices(tensor, items)
+        return plain(tensor, index, *value)
+
+    return indexed
+
+
+def _without_full_slices(tensor: torch.Tensor, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an index with ``:`` for slices of all rows, which become conditions on sizes."""
+    taken = [_dimensions_taken(item) for item in items]
+    left = tensor.dim() - sum(taken)
+    kept, place = list[Any](), 0
+    for item, dims in zip(items, taken, strict=True):
+        first = isinstance(item, slice) and (item.start is None or type(item.start) is int and item.start == 0)
+        if first and item.step in (None, 1) and place < tensor.dim():
+            ends = tensor.shape[place], item.stop
+            symbolic = any(isinstance(end, torch.SymInt) for end in ends)
+            if symbolic and item.stop is not None and ends[0] <= ends[1]:
+                item = slice(None)
+        kept.append(item)
+        place += left if item is Ellipsis else dims
+    return tuple(kept)
+
+
+def _dimensions_taken(item: Any) -> int:
+    """Return how many dimensions an item of an index addresses."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    is_mask = isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8)
+    return item.dim() if is_mask else 1
+
+
 def _taken_along(x: Any, indices: Any, dim: Any = None) -> Any:
     """Return ``take_along_dim`` as torch composes it, which makes numbers of sizes."""
     if dim is None:
@@ -165,6 +205,8 @@ def as_under_numbers() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch.Tensor, "__getitem__", _indexing(torch.Tensor.__getitem__)),
+        patch.object(torch.Tensor, "__setitem__", _indexing(torch.Tensor.__setitem__)),
         patch.multiple(torch, linspace=_points(torch.linspace), logspace=_points(torch.logspace)),
         patch.multiple(decompositions, **LAYERS),
     ):
