@@ -166,8 +166,9 @@ def test_conditions_on_remainders_are_as_few_as_possible(conditions, said):
 def test_what_is_left_out_at_an_end_of_a_range_moves_the_end(conditions, said):
     assert SizeConditions(conditions).conditions == said
     for height in range(2, 200):
-        spelled = all(evaluate(x, {"H": height}) for x in as_ranges(conditions))
-        assert spelled is all(evaluate(x, {"H": height}) for x in conditions)
+        shape = {"H": height, "W": 3, "d": 8}
+        spelled = all(evaluate(x, shape) for x in as_ranges(conditions))
+        assert spelled is all(evaluate(x, shape) for x in conditions)
 
 
 def windows(x):

@@ -68,7 +68,7 @@ def test_where_an_operand_begins_decides_what_complex_views_raise():
 
 def test_a_remembered_view_of_a_conjugate_is_no_conjugate_itself():
     def transformed(x):  # the transform is itself a conjugate of one
-        return sum(torch.fft.ifft(y, dim=1).real for y in (x, x + 1))
+        return sum(torch.fft.ifft(1j * y, dim=1).real for y in (x, x + 1))
 
     target, sizes = target_of(transformed, {}, {"x": "B, N, d"}), {"B": 2, "N": 6, "d": 4}
     runs = [record(target, sizes, training=True, real=real) for real in (False, True)]

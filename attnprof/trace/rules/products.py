@@ -132,6 +132,26 @@ def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
     return total
 
 
+def _resized(kind: str, points: int, dims: int) -> dict[str, OperationRule]:
+    """Return the rules of an image's resizing by weighted sums of so many points of each side.
+
+    An entry is a sum along each side after another; its gradient goes to all points. Weights, one
+    for each row and column, are not counted.
+    """
+    each = (points * M + (points - 1) * A) * sum(points**side for side in range(dims))
+    back = (dims * M + A) * points**dims
+    return {
+        f"upsample_{kind}": lambda out, _: each * numel(out),
+        f"upsample_{kind}_backward": lambda _, c: back * numel(c.grad_output),
+    }
+
+
+for _kind, _points, _dims in (
+    ("linear1d", 2, 1), ("bilinear2d", 2, 2), ("trilinear3d", 2, 3), ("bicubic2d", 4, 2),
+):  # fmt: skip
+    rules(_resized(_kind, _points, _dims))
+
+
 # -- Fourier transforms, counted as radix 2 whatever the library does -------------------
 # A complex transform of F points has L = log2 F levels (rounded up) of F/2 butterflies, each of 4
 # multiplications and 6 additions; one between real points and half a spectrum is half of that.

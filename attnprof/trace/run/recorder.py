@@ -155,8 +155,8 @@ class Recorder(EagerMode):
     @contextmanager
     def correct_gradients(self, output: Any) -> Iterator[None]:
         """Record gradients inside as autograd computes them without a mode, where that differs."""
-        world = current_mode()
-        environment, unguarded = world and world.shape_env, ExitStack()
+        unguarded, world = ExitStack(), current_mode()
+        environment = world.shape_env if world else None
 
         def before(_grads: Any) -> None:
             self._paused = True

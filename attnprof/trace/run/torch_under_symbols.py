@@ -5,7 +5,7 @@ Under symbols torch decomposes some operations, or fixes sizes; a run would then
 
 import numbers
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from types import ModuleType
@@ -99,15 +99,19 @@ def _without_full_slices(tensor: torch.Tensor, items: tuple[Any, ...]) -> tuple[
     left = tensor.dim() - sum(taken)
     kept, place = list[Any](), 0
     for item, dims in zip(items, taken, strict=True):
-        first = isinstance(item, slice) and (item.start is None or type(item.start) is int and item.start == 0)
-        if first and item.step in (None, 1) and place < tensor.dim():
-            ends = tensor.shape[place], item.stop
-            symbolic = any(isinstance(end, torch.SymInt) for end in ends)
-            if symbolic and item.stop is not None and ends[0] <= ends[1]:
-                item = slice(None)
-        kept.append(item)
+        full = place < tensor.dim() and _is_full(item, tensor.shape[place])
+        kept.append(slice(None) if full else item)
         place += left if item is Ellipsis else dims
     return tuple(kept)
+
+
+def _is_full(item: Any, size: Any) -> bool:
+    """Return whether an item of an index is a slice of all rows, where symbols say so."""
+    ends = (size, item.stop) if isinstance(item, slice) else ()
+    if not any(isinstance(end, torch.SymInt) for end in ends):
+        return False
+    starts = item.start is None or (type(item.start) is int and item.start == 0)
+    return bool(starts and item.stop is not None and item.step in (None, 1) and size <= item.stop)
 
 
 def _dimensions_taken(item: Any) -> int:
@@ -122,10 +126,11 @@ def _taken_along(x: Any, indices: Any, dim: Any = None) -> Any:
     """Return ``take_along_dim`` as torch composes it, which makes numbers of sizes."""
     if dim is None:
         return x.view(-1).gather(0, indices.view(-1))
+    shape: Callable[..., Any] = torch.broadcast_shapes
     wide, places = list(x.shape), list(indices.shape)
     wide[dim], places[dim] = indices.shape[dim], x.shape[dim]
-    everywhere = indices.broadcast_to(torch.broadcast_shapes(wide, indices.shape))
-    rows = x.broadcast_to(torch.broadcast_shapes(places, x.shape))
+    everywhere = indices.broadcast_to(shape(wide, indices.shape))
+    rows = x.broadcast_to(shape(places, x.shape))
     return rows.gather(dim, everywhere.remainder(x.shape[dim]))  # negative ones count from the end
 
 

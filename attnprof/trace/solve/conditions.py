@@ -15,6 +15,8 @@ _LEVELS = 60
 #: Longest period over which conditions on remainders are compared.
 _LONGEST_PERIOD = 4096
 _MIRRORED = str.maketrans("<>", "><")
+#: Stands for a size, or a product of sizes.
+_SIZE = sympy.Symbol("size", positive=True)
 
 
 @cache
@@ -302,21 +304,21 @@ def as_ranges(conditions: Iterable[Any]) -> list[Any]:
             by_size.setdefault(size, {})[condition] = excluded
         else:
             kept.append(condition)
-    for size, excluded in by_size.items():
-        stretches = sorted(stretch for each in excluded.values() for stretch in each)
-        bounds = [x for x in excluded if _bound(x)[0] == size]
+    for size, cut in by_size.items():
+        stretches = sorted(stretch for each in cut.values() for stretch in each)
+        bounds = [x for x in cut if _bound(x)[0] == size]
         least, most = sympy.Integer(2), sympy.oo
         for first, last in stretches:
             least = max(least, last + 1) if first <= least else least
         for first, last in reversed(stretches):
             most = min(most, first - 1) if last >= most else most
         if least > 2:
-            same = [x for x in bounds if excluded[x] == [(1, least - 1)]]
+            same = [x for x in bounds if cut[x] == [(1, least - 1)]]
             kept += same[:1] or [size >= least]
         if most < sympy.oo:
-            same = [x for x in bounds if excluded[x] == [(most + 1, sympy.oo)]]
+            same = [x for x in bounds if cut[x] == [(most + 1, sympy.oo)]]
             kept += same[:1] or [size <= most]
-        for condition, each in excluded.items():
+        for condition, each in cut.items():
             if any(least < first and last < most for first, last in each):
                 kept.append(condition)
     return kept
@@ -325,30 +327,30 @@ def as_ranges(conditions: Iterable[Any]) -> list[Any]:
 def _excluded(condition: Any) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return the size of a condition on one size alone, and the stretches of it that it excludes.
 
-    ``floor(N/4) != 1`` gives N, and 4 to 7. There are no stretches for other conditions, such as
-    those on remainders, and where sizes above :data:`_LONGEST_PERIOD` would have to be tried.
+    ``floor(N/4) != 1`` gives N, and 4 to 7; a product of sizes is one, too. There are no stretches
+    for other conditions, such as those on remainders, and where sizes above
+    :data:`_LONGEST_PERIOD` would have to be tried.
     """
     size, side, number = _bound(condition)
     if side:
         return size, [(1, number)] if side > 0 else [(number, sympy.oo)]
-    if len(condition.free_symbols) != 1:
-        return None, []
-    (size,) = condition.free_symbols
-    difference = sympy.expand(condition.lhs - condition.rhs)
+    left, right = _sides(condition)
+    difference = sympy.expand(left - right)
     quotients = {part: part.args[0] for part in difference.atoms(sympy.floor, sympy.ceiling)}
-    line = sympy.expand(difference.xreplace(quotients))
-    if not line.is_polynomial(size) or sympy.degree(line, size) != 1:
+    start, rest = sympy.expand(difference.xreplace(quotients)).as_coeff_Add()
+    slope, size = rest.as_coeff_Mul()
+    difference = difference.subs(size, _SIZE)
+    factors = [*map(difference.coeff, difference.atoms(sympy.floor, sympy.ceiling))]
+    of_sizes = all(factor.is_Symbol for factor in sympy.Mul.make_args(size))
+    numbers = all(number.is_Rational for number in (start, *factors))
+    if not (of_sizes and numbers and difference.free_symbols == {_SIZE}):
         return None, []
-    numbers = [line.coeff(size), line.coeff(size, 0), *map(difference.coeff, quotients)]
-    if not all(number.is_Rational for number in numbers):
+    settled = math.ceil((abs(start) + sum(map(abs, factors))) / abs(slope)) + 1
+    if settled > _LONGEST_PERIOD:  # from there on the condition holds, or never does
         return None, []
-    slope, *rest = map(abs, numbers)
-    settled = math.ceil(sum(rest) / slope) + 1  # from there on the condition holds, or never does
-    if settled > _LONGEST_PERIOD:
-        return None, []
-    stretches = list[tuple[Any, Any]]()
+    alone, stretches = condition.func(difference, 0, evaluate=False), list[tuple[Any, Any]]()
     for number in map(sympy.Integer, range(1, settled + 1)):
-        if evaluate(condition, {size.name: int(number)}):
+        if evaluate(alone, {_SIZE.name: int(number)}):
             continue
         joined = stretches and stretches[-1][1] == number - 1
         first = stretches.pop()[0] if joined else number
