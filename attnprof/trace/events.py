@@ -247,12 +247,15 @@ def bound(trace: Trace, phase: str, quantity: str) -> str:
 
 
 #: Operations that compare entries with each other: how often depends on the method.
-_ORDERS = frozenset({"sort", "argsort", "msort", "topk"})
+ORDERS = (
+    "sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "mode", "searchsorted",
+    "bucketize", "unique_consecutive", "unique_dim", "_unique", "_unique2",
+)  # fmt: skip
 
 
 def orders(trace: Trace, phase: str) -> tuple[str, ...]:
     """Return a sentence on operations that put entries in an order, if there are any."""
-    names = dict.fromkeys(call.op for call in trace.part(phase) if call.op in _ORDERS)
+    names = dict.fromkeys(call.op for call in trace.part(phase) if call.op in ORDERS)
     listed = ", ".join(f"aten.{name}" for name in names)
     return (f"{listed}: comparisons, which are 0 FLOPs by convention",) if names else ()
 

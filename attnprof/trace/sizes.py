@@ -68,12 +68,23 @@ def nbytes(tensor: "Tensor") -> Size:
 def storage_bytes(tensor: "Tensor") -> Size:
     """Return the bytes of the storage a tensor lies in, as a sum: equal sizes have equal text."""
     size = size_of(tensor.untyped_storage().nbytes())
-    return size if isinstance(size, int) else _expanded(size)
+    return size if isinstance(size, int) else _expanded(without_least(size))
 
 
 @lru_cache(maxsize=4096)
 def _expanded(size: Any) -> Size:
     return size.expand()
+
+
+def without_least(size: Size) -> Size:
+    """Return a stride without torch's max(1, size), which matters only for empty tensors."""
+    if isinstance(size, int):
+        return size
+    import sympy
+
+    least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
+             for part in size.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
+    return size.xreplace(least) if least else size
 
 
 def levels(points: Size) -> Size:

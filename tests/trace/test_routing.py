@@ -233,6 +233,31 @@ def test_weights_are_read_of_as_many_experts_as_rows_meet_on_average(module, row
     assert weights_read(module, rows) == pytest.approx(met * each + moved, abs=8)
 
 
+class Multiplied(Sorted):
+    """By weights that are one tensor, of a width of 4 inside."""
+
+    def __init__(self, width):
+        nn.Module.__init__(self)
+        self.gate = nn.Linear(width, 4, bias=False)
+        self.up = nn.Parameter(torch.zeros(4, width, 4))
+        self.down = nn.Parameter(torch.zeros(4, 4, width))
+
+    def forward(self, x):
+        return self.mixed(x, *self.gate(x).softmax(-1).topk(2, -1))
+
+    @property
+    def experts(self):
+        pairs = zip(self.up, self.down, strict=True)
+        return [lambda rows, up=up, down=down: (rows @ up).sin() @ down for up, down in pairs]
+
+
+def test_the_gradient_of_weights_reads_all_rows_where_these_are_as_many_as_columns():
+    target = target_of(Multiplied, ["width=500"], ["x: N, 500"]).running(routed=True)
+    calls = count.count(target, {"N": 8}, "train").calls  # 4 rows an expert
+    moved = [x.bytes_moved for x in calls if (x.op, x.shape) == ("mm", (4, 500))]
+    assert moved.count(4 * (4 * 4 + 2 * 4 * 500)) == 4  # of ``down``
+
+
 def test_millions_of_rows_are_spread_over_experts_too():
     rows = 2**21 + 4
     moved = 2 * rows * (64 + 64) * 4

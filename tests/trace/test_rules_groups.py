@@ -129,6 +129,17 @@ CALLS = {
         lambda x: F.adaptive_avg_pool1d(x, 4), [(1, 2, 10)], {"A": 2 * 12, "D": 8}),
     "means of pools": (nn.AvgPool2d(2), [(1, 1, 4, 6)], {"A": 24, "D": 6}),
     "maxima of pools": (nn.MaxPool2d(2), [(1, 1, 4, 6)], {"O": 24}),
+    "lines": (nn.Upsample(5, mode="linear"), [(2, 3, 4)], each("2M A", 30)),
+    # a column between rows of two points each, or of four of them
+    "images": (nn.Upsample(5, mode="bilinear"), [(1, 2, 4, 3)], each("6M 3A", 50)),
+    "volumes": (nn.Upsample(2, mode="trilinear"), [(1, 1, 3, 4, 5)], each("14M 7A", 8)),
+    "curves": (nn.Upsample(5, mode="bicubic"), [(1, 2, 4, 3)], each("20M 15A", 50)),
+    "smooth differences": (
+        F.smooth_l1_loss, [SHAPE, SHAPE], plus(each("3A 2M 2O D", N), {"D": 1})),
+    "Huber's loss": (
+        lambda x, y: F.huber_loss(x, y, reduction="sum"), [SHAPE, SHAPE], each("3A 3M 2O", N)),
+    "medians": (lambda x: x.median(-1).values, [SHAPE], {}),
+    "places in an order": (torch.searchsorted, [SHAPE, SHAPE], {}),
 }  # fmt: skip
 
 
@@ -153,6 +164,12 @@ def test_distances_of_many_rows_are_a_product():
 )
 def test_gradients_of_entries_that_are_taken_are_added(run, shape, additions):
     assert counted(run, shape, backward=True) == {"A": additions}
+
+
+@pytest.mark.parametrize(("mode", "points"), [("bilinear", 4), ("bicubic", 16)])
+def test_gradients_of_points_between_are_weighted_along_both_sides_and_added(mode, points):
+    resized = nn.Upsample(5, mode=mode)
+    assert counted(resized, (1, 2, 4, 3), backward=True) == each("2M A", 50 * points)
 
 
 def _levels(points):
@@ -200,10 +217,8 @@ NAMED = {
     "linalg_qr": torch.linalg.qr,
     "linalg_pinv": torch.linalg.pinv,
     "linalg_matrix_exp": lambda x: torch.matrix_exp(x[..., :2, :2]),
-    "median": lambda x: x.median(),
-    "searchsorted": lambda x: torch.searchsorted(x, x),
-    "polygamma": lambda x: torch.polygamma(2, x),
-    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+    "renorm": lambda x: x.renorm(2, 0, 1.0),
+    "frexp": torch.frexp,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from attnprof.trace.events import ORDERS
 from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, rules
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.sizes import is_floating, numel, size_of
@@ -19,6 +20,7 @@ per_entry("mul", M, 4 * M + 2 * A)
 per_entry("lerp", M + 2 * A, 4 * M + 6 * A)
 per_entry("floor_divide", D + OTHER)
 per_entry("reciprocal fmod remainder", D)
+per_entry("deg2rad rad2deg ldexp", M)
 per_entry("neg", OTHER, 2 * OTHER)
 per_entry("sgn", OTHER, 2 * M + A + OTHER + 2 * D)  # a complex one over its modulus
 per_entry("maximum minimum fmax fmin clamp_min clamp_max sign floor ceil round trunc", OTHER)
@@ -31,8 +33,9 @@ per_entry("linalg_cross", 2 * M + A)
 per_entry("exp", E, E + 2 * OTHER + 2 * M)
 per_entry("polar", NOTHING, 2 * M + 2 * OTHER)
 per_entry("exp2 expm1", E)
-per_entry("sqrt log log2 log10 log1p erf erfc", OTHER)
-per_entry("lgamma digamma", OTHER)  # of likelihoods; the one is the other's derivative
+per_entry("sqrt log log2 log10 log1p erf erfc erfinv", OTHER)
+per_entry("i0 special_i0e special_i1 special_i1e", OTHER)  # Bessel functions
+per_entry("lgamma digamma polygamma", OTHER)  # of likelihoods; the one is the other's derivative
 per_entry("sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh", OTHER)
 per_entry("rsqrt", OTHER + D)
 per_entry("sinc", M + D + OTHER)
@@ -67,6 +70,9 @@ per_entry("softshrink_backward hardshrink hardshrink_backward", 2 * OTHER)
 per_entry("native_dropout _fused_dropout native_dropout_backward _masked_scale", 2 * M)
 # 2/n·(x - target)·gradient
 per_entry("mse_loss_backward", A + 2 * M)
+# x - target compared with both ends; gradient/n, times the difference over β, or times δ
+per_entry("smooth_l1_loss_backward", A + 3 * M + D + 2 * OTHER)
+per_entry("huber_loss_backward", A + 4 * M + 2 * OTHER)
 
 
 @rule("div")
@@ -130,11 +136,7 @@ rules(
             OTHER * ((c.min is not None) + (c.max is not None)) * numel(out) * is_floating(out)
         ),
         # an order is comparisons, by convention no FLOPs: how many depends on the method
-        "sort argsort msort topk": lambda _, __: NOTHING,
-        # comparisons of integers count nothing; those of reals depend on the method
-        "searchsorted bucketize unique_consecutive unique_dim _unique _unique2": lambda _, c: (
-            None if has_reals(c) else NOTHING
-        ),
+        " ".join(ORDERS): lambda _, __: NOTHING,
         # x/2·(1 + erf(x/√2)), or x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
         "gelu": lambda out, c: (
             (3 * M + A if c.approximate == "none" else 6 * M + 2 * A) + OTHER
@@ -149,6 +151,14 @@ rules(
         # σ·g and (1 - σ)·σ·g·a for each of half the entries
         "glu_backward": lambda _, c: (E + 2 * A + D + 4 * M) * numel(c.grad_output),
         "mse_loss": lambda _, c: (A + M) * numel(c.self) + _reduced(c.self, c),
+        # z = |x - t|, and z²/2β or z - β/2
+        "smooth_l1_loss": lambda _, c: (
+            (2 * A + 2 * M + D + 2 * OTHER) * numel(c.self) + _reduced(c.self, c)
+        ),
+        # z²/2 or δ·(z - δ/2)
+        "huber_loss": lambda _, c: (
+            (2 * A + 3 * M + 2 * OTHER) * numel(c.self) + _reduced(c.self, c)
+        ),
         # the target's entry with its sign changed, weighted, averaged
         "nll_loss_forward nll_loss2d_forward": lambda _, c: (
             (OTHER * (c.reduction == _NONE) + _weighted(c)) * numel(c.target)

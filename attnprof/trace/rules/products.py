@@ -17,7 +17,7 @@ from attnprof.costs import ceil_div, exact_div, floor_div, maximum, minimum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import OperationRule, first_of, is_factor, rule, rules, tensors_in
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, products, sums
-from attnprof.trace.rules.workspaces import collapses, is_contiguous, layout, workspaces
+from attnprof.trace.rules.workspaces import collapses, is_contiguous, layout, same, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 
 #: Windows of an adaptive pool, at most, that are added up one by one.
@@ -115,15 +115,41 @@ def _adaptive_means(means: Any, a: Any, dims: int) -> Counts | None:
 
 
 def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
-    """Return the entries under all windows, which share one where they meet; None for symbols."""
+    """Return the entries under all windows, which share one where they meet.
+
+    None for a symbolic number of windows, unless each has one entry.
+    """
     shape, results = ([size_of(size) for size in each] for each in (a.shape, sizes))
-    if not all(isinstance(size, int) and size <= _WINDOWS for size in results):
-        return None
     total: Size = math.prod(shape[: -len(results)])
     for long, short in zip(shape[-len(results) :], results, strict=True):
+        if same(long, short):
+            total *= long
+            continue
+        if not (isinstance(short, int) and short <= _WINDOWS):
+            return None
         ends = [i * long for i in range(1, short)]
         total *= long + sum((ceil_div(e, short) - floor_div(e, short) for e in ends), start=0)
     return total
+
+
+def _resized(kind: str, points: int, dims: int) -> dict[str, OperationRule]:
+    """Return the rules of an image's resizing by weighted sums of so many points of each side.
+
+    An entry is a sum along each side after another; its gradient goes to all points. Weights, one
+    for each row and column, are not counted.
+    """
+    each = (points * M + (points - 1) * A) * sum(points**side for side in range(dims))
+    back = (dims * M + A) * points**dims
+    return {
+        f"upsample_{kind}": lambda out, _: each * numel(out),
+        f"upsample_{kind}_backward": lambda _, c: back * numel(c.grad_output),
+    }
+
+
+for _kind, _points, _dims in (
+    ("linear1d", 2, 1), ("bilinear2d", 2, 2), ("trilinear3d", 2, 3), ("bicubic2d", 4, 2),
+):  # fmt: skip
+    rules(_resized(_kind, _points, _dims))
 
 
 # -- Fourier transforms, counted as radix 2 whatever the library does -------------------

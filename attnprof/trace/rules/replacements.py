@@ -362,6 +362,10 @@ def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plain = _plain_of(func)
     if plain is not None and _is_symbolic(*kwargs["out"].shape):
         return _write_to_out(plain, func, args, **kwargs)
+    if func is aten._conj.default and isinstance(args[0], complex):
+        conjugate = func(*args)
+        torch._C._set_conj(conjugate, True)  # which fake tensors of numbers lack
+        return conjugate
     stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
     if stand_in is not None and (isinstance(args[0], FakeTensor) or args[0].is_meta):
         return stand_in(*args, **kwargs)

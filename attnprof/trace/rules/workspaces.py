@@ -14,7 +14,7 @@ from torch import get_num_threads as threads
 
 from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
-from attnprof.trace.sizes import nbytes, numel, product, size_of
+from attnprof.trace.sizes import nbytes, numel, product, size_of, without_least
 
 #: A formula: bytes of scratch memory, from an operation's result and its arguments by name.
 Workspace = Callable[[Any, Any], Size]
@@ -94,19 +94,8 @@ def sum_width(tensor: Any) -> int:
 # -- how tensors lie: strides of int or symbolic size, no guards -------------------------
 def layout(tensor: Any) -> _Layout:
     """Return (size, stride) of each dimension."""
-    return list(zip(map(size_of, tensor.shape), map(_stride, tensor.stride()), strict=True))
-
-
-def _stride(stride: Any) -> Size:
-    """Return a stride without torch's max(1, size), which matters only for empty tensors."""
-    size = size_of(stride)
-    if isinstance(size, int):
-        return size
-    import sympy
-
-    least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
-             for part in size.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
-    return size.xreplace(least) if least else size
+    sizes, strides = map(size_of, tensor.shape), map(size_of, tensor.stride())
+    return list(zip(sizes, map(without_least, strides), strict=True))
 
 
 def same(one: Size, other: Size) -> bool:

@@ -306,6 +306,7 @@ _PICKS = words("""
     index index_select embedding gather masked_select split split_with_sizes unbind slice select
     narrow tensor_split chunk
 """)
+_TURNS = words("t transpose permute")
 
 
 def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
@@ -317,9 +318,16 @@ def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
     rows = {_as_number(x.shape[0]) for x in marked if x.dim()}
     for result in results:
         picked = name in _PICKS or (result.dim() > 0 and _as_number(result.shape[0]) in rows)
+        picked = picked and not _turned(name, marked[0], result)
         is_new = all(result is not x for x in operands)
         if not result.is_floating_point() or (picked and is_new):
             setattr(result, _ROWS, route)
+
+
+def _turned(name: str, rows: Any, result: Any) -> bool:
+    """Return whether a result's first dimension is not that of its rows, as in gradients."""
+    strides = (_as_number(x.stride(0)) for x in (rows, result) if x.dim())
+    return name in _TURNS and len({*strides}) > 1
 
 
 # -- how many experts each token chooses -------------------------------------------------

@@ -33,6 +33,7 @@ from attnprof.trace.run.experts import Choices, Routing
 from attnprof.trace.run.remembered import EagerMode
 from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
+from attnprof.trace.run.worlds import current_mode
 from attnprof.trace.sizes import size_of, storage_bytes
 
 #: Code whose frames are not the user's.
@@ -154,11 +155,16 @@ class Recorder(EagerMode):
     @contextmanager
     def correct_gradients(self, output: Any) -> Iterator[None]:
         """Record gradients inside as autograd computes them without a mode, where that differs."""
+        unguarded, world = ExitStack(), current_mode()
+        environment = world.shape_env if world else None
 
         def before(_grads: Any) -> None:
             self._paused = True
+            if environment is not None:  # what torch does under a mode is no condition
+                unguarded.enter_context(environment.suppress_guards())
 
         def after(node: Any, gradients: Any, grads: Any) -> Any:
+            unguarded.close()
             self._paused, self._node = False, node
             try:
                 if op := selects(node):  # which takes as much memory as the values say
@@ -173,6 +179,7 @@ class Recorder(EagerMode):
         nodes = differing_nodes(output)
         self.trace.notes += depends_on_values(nodes)
         with ExitStack() as stack:  # a node and its hooks hold each other
+            stack.enter_context(unguarded)
             for node in nodes:
                 stack.callback(node.register_prehook(before).remove)
                 stack.callback(node.register_hook(partial(after, node)).remove)

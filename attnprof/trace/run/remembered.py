@@ -136,7 +136,7 @@ class Remembering(EagerMode):
         device = self._device(result)
         for place, tensor in enumerate(tensors):
             if tensor.untyped_storage()._cdata == storage._cdata:
-                if tensor.dtype != result.dtype:
+                if tensor.dtype != result.dtype or tensor.is_conj():  # no view of it keeps that
                     return None
                 further = result.storage_offset() - tensor.storage_offset()  # wherever that begins
                 return Remembering._make_view, (place, *layout[:2], further, device)

@@ -5,7 +5,7 @@ Under symbols torch decomposes some operations, or fixes sizes; a run would then
 
 import numbers
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from types import ModuleType
@@ -78,6 +78,72 @@ def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
     return tensor.as_strided(sizes, strides)
 
 
+def _indexing(plain: Any) -> Any:
+    """Return ``__getitem__`` or ``__setitem__`` to which a slice of all rows is no operation.
+
+    Torch asks whether a symbolic end is the last row without making a condition of it.
+    """
+
+    def indexed(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
+        items = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(item, slice) and item.stop is not None for item in items):
+            index = _without_full_slices(tensor, items)
+        return plain(tensor, index, *value)
+
+    return indexed
+
+
+def _without_full_slices(tensor: torch.Tensor, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an index with ``:`` for slices of all rows, which become conditions on sizes."""
+    taken = [_dimensions_taken(item) for item in items]
+    left = tensor.dim() - sum(taken)
+    kept, place = list[Any](), 0
+    for item, dims in zip(items, taken, strict=True):
+        full = place < tensor.dim() and _is_full(item, tensor.shape[place])
+        kept.append(slice(None) if full else item)
+        place += left if item is Ellipsis else dims
+    return tuple(kept)
+
+
+def _is_full(item: Any, size: Any) -> bool:
+    """Return whether an item of an index is a slice of all rows, where symbols say so."""
+    ends = (size, item.stop) if isinstance(item, slice) else ()
+    if not any(isinstance(end, torch.SymInt) for end in ends):
+        return False
+    starts = item.start is None or (type(item.start) is int and item.start == 0)
+    return bool(starts and item.stop is not None and item.step in (None, 1) and size <= item.stop)
+
+
+def _dimensions_taken(item: Any) -> int:
+    """Return how many dimensions an item of an index addresses."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    is_mask = isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8)
+    return item.dim() if is_mask else 1
+
+
+def _taken_along(x: Any, indices: Any, dim: Any = None) -> Any:
+    """Return ``take_along_dim`` as torch composes it, which makes numbers of sizes."""
+    if dim is None:
+        return x.view(-1).gather(0, indices.view(-1))
+    shape: Callable[..., Any] = torch.broadcast_shapes
+    wide, places = list(x.shape), list(indices.shape)
+    wide[dim], places[dim] = indices.shape[dim], x.shape[dim]
+    everywhere = indices.broadcast_to(shape(wide, indices.shape))
+    rows = x.broadcast_to(shape(places, x.shape))
+    return rows.gather(dim, everywhere.remainder(x.shape[dim]))  # negative ones count from the end
+
+
+def _kronecker(x: Any, y: Any) -> Any:
+    """Return ``kron`` as torch composes it, which makes numbers of sizes."""
+    dims = max(x.dim(), y.dim())
+    outer, inner = ([1] * (dims - z.dim()) + list(z.shape) for z in (x, y))
+    apart = torch.ops.aten._unsafe_view
+    each = apart(x, [n for size in outer for n in (size, 1)])
+    products = each * apart(y, [n for size in inner for n in (1, size)])
+    return apart(products, [n * m for n, m in zip(outer, inner, strict=True)])
+
+
 def _points(plain: Any) -> Any:
     """Return ``linspace`` or ``logspace`` for symbolic numbers of points, which torch fixes."""
 
@@ -127,7 +193,12 @@ def as_under_numbers() -> Iterator[None]:
     """
     names = "dropout softshrink softshrink_backward hardshrink hardshrink_backward"
     plain: list[Any] = [getattr(torch.ops.aten, name).default for name in names.split()]
-    composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
+    composed = {
+        torch.ops.aten.matmul.default: _batches_of_products,
+        torch.ops.aten.take_along_dim.default: _taken_along,
+        torch.ops.aten.kron.default: _kronecker,
+        **CELLS,
+    }
     for name in RESIZED:
         operation = getattr(torch.ops.aten, name)
         plain.append(operation.default)
@@ -139,6 +210,8 @@ def as_under_numbers() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch.Tensor, "__getitem__", _indexing(torch.Tensor.__getitem__)),
+        patch.object(torch.Tensor, "__setitem__", _indexing(torch.Tensor.__setitem__)),
         patch.multiple(torch, linspace=_points(torch.linspace), logspace=_points(torch.logspace)),
         patch.multiple(decompositions, **LAYERS),
     ):

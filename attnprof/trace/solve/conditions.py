@@ -14,6 +14,9 @@ from attnprof.trace.doubles import Double, DoubleLog2, float_function
 _LEVELS = 60
 #: Longest period over which conditions on remainders are compared.
 _LONGEST_PERIOD = 4096
+_MIRRORED = str.maketrans("<>", "><")
+#: Stands for a size, or a product of sizes.
+_SIZE = sympy.Symbol("size", positive=True)
 
 
 @cache
@@ -190,6 +193,8 @@ def condition_text(condition: Any) -> str:
         number = -number if number.could_extract_minus_sign() else number
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)
+    if left.is_number:
+        left, right, sign = right, left, sign.translate(_MIRRORED)
     return f"{_spelled(left)} {sign} {_spelled(right)}"
 
 
@@ -219,7 +224,9 @@ def _sides(condition: Any) -> tuple[Any, Any]:
     """Return both sides of a condition; of polynomials without common factors or subtractions."""
     left, right = condition.args
     if not (left - right).is_polynomial(*condition.free_symbols):
-        return left, right
+        equal = _sign(condition) in ("==", "!=")
+        quotient, number = _quotient_in(left - right)
+        return (quotient, number) if equal and number.is_Integer else (left, right)
     whole = sympy.expand(left - right).primitive()[1]
     shared, *rest = sympy.Mul.make_args(sympy.factor_terms(whole))[::-1]
     terms = sympy.Add.make_args(shared)
@@ -227,6 +234,18 @@ def _sides(condition: Any) -> tuple[Any, Any]:
         return left, right
     minus = [term for term in terms if term.could_extract_minus_sign()]
     return shared - sympy.Add(*minus), -sympy.Add(*minus)
+
+
+def _quotient_in(difference: Any) -> tuple[Any, Any]:
+    """Return the only rounded quotient in a difference, and its number where that is 0.
+
+    ``2*floor(N/4) - 2`` gives floor(N/4) and 1; the number is NaN if there is no such quotient.
+    """
+    difference = sympy.expand(difference.replace(sympy.floor, rounded))
+    quotients = difference.atoms(sympy.floor, sympy.ceiling)
+    quotient = quotients.pop() if len(quotients) == 1 else sympy.S.Zero
+    factor = difference.coeff(quotient) if quotient else 0
+    return quotient, sympy.expand(quotient - difference / factor) if factor else sympy.nan
 
 
 def _spelled(expression: Any) -> str:
@@ -270,6 +289,73 @@ def _bound(condition: Any) -> tuple[Any, int, Any]:
     if not (left.is_Symbol and right.is_Integer):
         return None, 0, 0
     return left, side, right - side * (len(sign) > 1)
+
+
+def as_ranges(conditions: Iterable[Any]) -> list[Any]:
+    """Return conditions, those on one size that cut off an end of its range as a bound of it.
+
+    ``floor(H/4) != 1`` beside ``H >= 4`` is ``H >= 8``; ``N != 2`` is ``N >= 3``, as sizes are at
+    least 2.
+    """
+    kept, by_size = list[Any](), dict[Any, dict[Any, list[Any]]]()
+    for condition in conditions:
+        size, excluded = _excluded(condition)
+        if excluded:
+            by_size.setdefault(size, {})[condition] = excluded
+        else:
+            kept.append(condition)
+    for size, cut in by_size.items():
+        stretches = sorted(stretch for each in cut.values() for stretch in each)
+        bounds = [x for x in cut if _bound(x)[0] == size]
+        least, most = sympy.Integer(2), sympy.oo
+        for first, last in stretches:
+            least = max(least, last + 1) if first <= least else least
+        for first, last in reversed(stretches):
+            most = min(most, first - 1) if last >= most else most
+        if least > 2:
+            same = [x for x in bounds if cut[x] == [(1, least - 1)]]
+            kept += same[:1] or [size >= least]
+        if most < sympy.oo:
+            same = [x for x in bounds if cut[x] == [(most + 1, sympy.oo)]]
+            kept += same[:1] or [size <= most]
+        for condition, each in cut.items():
+            if any(least < first and last < most for first, last in each):
+                kept.append(condition)
+    return kept
+
+
+def _excluded(condition: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Return the size of a condition on one size alone, and the stretches of it that it excludes.
+
+    ``floor(N/4) != 1`` gives N, and 4 to 7; a product of sizes is one, too. There are no stretches
+    for other conditions, such as those on remainders, and where sizes above
+    :data:`_LONGEST_PERIOD` would have to be tried.
+    """
+    size, side, number = _bound(condition)
+    if side:
+        return size, [(1, number)] if side > 0 else [(number, sympy.oo)]
+    left, right = _sides(condition)
+    difference = sympy.expand(left - right)
+    quotients = {part: part.args[0] for part in difference.atoms(sympy.floor, sympy.ceiling)}
+    start, rest = sympy.expand(difference.xreplace(quotients)).as_coeff_Add()
+    slope, size = rest.as_coeff_Mul()
+    difference = difference.subs(size, _SIZE)
+    factors = [*map(difference.coeff, difference.atoms(sympy.floor, sympy.ceiling))]
+    of_sizes = all(factor.is_Symbol for factor in sympy.Mul.make_args(size))
+    numbers = all(number.is_Rational for number in (start, *factors))
+    if not (of_sizes and numbers and difference.free_symbols == {_SIZE}):
+        return None, []
+    settled = math.ceil((abs(start) + sum(map(abs, factors))) / abs(slope)) + 1
+    if settled > _LONGEST_PERIOD:  # from there on the condition holds, or never does
+        return None, []
+    alone, stretches = condition.func(difference, 0, evaluate=False), list[tuple[Any, Any]]()
+    for number in map(sympy.Integer, range(1, settled + 1)):
+        if evaluate(alone, {_SIZE.name: int(number)}):
+            continue
+        joined = stretches and stretches[-1][1] == number - 1
+        first = stretches.pop()[0] if joined else number
+        stretches.append((first, sympy.oo if number == settled else number))
+    return size, stretches
 
 
 def octave(equation: Any) -> list[Any]:

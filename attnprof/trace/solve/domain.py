@@ -14,6 +14,7 @@ from attnprof.algebra.values import evaluate
 from attnprof.trace.sizes import translated
 from attnprof.trace.solve.conditions import (
     as_division,
+    as_ranges,
     condition_text,
     division_in,
     fewest_of_remainders,
@@ -54,9 +55,8 @@ class SizeConditions:
     def conditions(self) -> tuple[str, ...]:
         """The conditions in words, the shortest first, without any that the others imply."""
         wider = {x for x in self.essential for y in self.essential if is_wider(x, y)}
-        return tuple(
-            map(condition_text, fewest_of_remainders(x for x in self.essential if x not in wider))
-        )
+        narrow = as_ranges(x for x in self.essential if x not in wider)
+        return tuple(map(condition_text, fewest_of_remainders(narrow)))
 
     @cached_property
     def essential(self) -> list[Any]:
