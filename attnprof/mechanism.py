@@ -303,10 +303,7 @@ class Mechanism:
         return self.init_state(sizes, cache)
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Return a projection's rows (b, n, width), changed before the split into heads.
-
-        ``state`` is that of the layer in a decode step.
-        """
+        """Return a projection's rows (b, n, width) before the split; ``state``: a step's layer's."""
         return y
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
@@ -366,12 +363,7 @@ class Mechanism:
             value_width=w.value_head_dim is not None, cross=w.kv_seq_len is not None,
             attend=scope == "core", free_width=w.width is not None and scope == "layer",
         )  # fmt: skip
-        given = isinstance(w.seq_len, int) and isinstance(self.step_tokens, int)
-        if w.phase == "decode" and given and w.seq_len < self.step_tokens:
-            raise RequestError(
-                f"step_tokens={self.step_tokens}: a step takes at most the {w.seq_len} tokens that "
-                f"there are after it; for example step_tokens={w.seq_len}"
-            )
+        w.check_step(self.step_tokens)
 
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""
