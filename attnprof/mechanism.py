@@ -303,7 +303,7 @@ class Mechanism:
         return self.init_state(sizes, cache)
 
     def projected(self, layer: Any, letter: str, y: Any, state: Any = None) -> Any:
-        """Return a projection's rows (b, n, width) before the split; ``state``: a step's layer's."""
+        """Return a projection's rows (b, n, width) before the split; ``state``: in a step."""
         return y
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
