@@ -162,6 +162,7 @@ def _forward(
         else:
             chunk = _chunk_at(operands, part, by_channel)
             out[:, part] = _chunk_rows(chunk, state, inverse=form == "inverse")
+            del chunk
     return out, (*operands, states)
 
 

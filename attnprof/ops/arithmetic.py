@@ -196,7 +196,7 @@ def cast(name: str, x: T, item_size: int) -> T:
     before = x.item_size
     return x.result(
         name, x.shape, Cost(), [x], backward=lambda grad: [cast(name, grad, before)],
-        layout=x.layout, item_size=item_size,
+        layout=x.layout.dense(x.shape), item_size=item_size,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from attnprof.blocks.layer_rows import convolved_step, short_convolution
 from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
-from tests.mechanisms.checks import check_executed, close, drawn
+from tests.mechanisms.cases import built, inputs
+from tests.mechanisms.checks import check_executed, close, closed_form, drawn, executed
 from tests.mechanisms.variants import RECURRENT
 from tests.oracles.aten import count_layer, count_training
 
@@ -124,6 +125,16 @@ def test_every_tap_costs_as_much_as_the_one_before(name, phase):
 
     first, second, last = count(4), count(5), count(3_000_000)
     assert (last == first + (second - first) * (3_000_000 - 4)).all()
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_chunks_in_half_precision_count_as_executed(name):
+    """Copies of a chunk into float32 lie in rows, whatever they are cut from."""
+    shape, more, dtype = (2, 7, 2, 4), {"chunk": 3}, torch.bfloat16
+    layer, x = built(name, shape, dtype, **more), inputs(shape, dtype)
+    for causal, phase, counts in executed(layer, x, causals=(False,)):
+        table = closed_form(name, shape, more, causal=causal, phase=phase, dtype="bfloat16")
+        check_executed(table, counts, phase)
 
 
 @pytest.mark.parametrize("name", ["lightning", "mamba2"])
