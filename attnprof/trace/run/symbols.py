@@ -81,13 +81,9 @@ class Conversions:
 
 
 def symbolic_sizes(
-    hints: Mapping[str, int],
-    bend: Any = None,
-    *,
-    integers: bool = False,
-    below: Mapping[str, Any] | None = None,
-    classed: Collection[str] = (),
-) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    hints: Mapping[str, int], bend: Any = None, *, integers: bool = False,
+    below: Mapping[str, Any] | None = None, classed: Collection[str] = (),
+) -> tuple[Any, dict[str, Any], dict[Any, Any]]:  # fmt: skip
     """Return a shape environment, torch's size for every name, and torch's symbols → the user's.
 
     ``bend`` and ``integers`` are those of its :class:`Conversions`. ``below`` has the block of each

@@ -165,13 +165,9 @@ class Attempt:
         return self.phase_forms(method, formulas, shapes, notes, values)
 
     def phase_forms(
-        self,
-        method: str,
-        result: AnySolution,
-        shapes: Sequence[Sizes],
-        notes: Sequence[str],
+        self, method: str, result: AnySolution, shapes: Sequence[Sizes], notes: Sequence[str],
         values: PhaseCounts | None,
-    ) -> Forms:
+    ) -> Forms:  # fmt: skip
         """Return the result of each phase; a quantity without a formula has its number there."""
         fixed = tuple(f"{name} = {size}" for name, size in self.fixed.items())
         other_calls = compare_calls(
@@ -202,18 +198,12 @@ class Attempt:
         }
         return {
             phase: PhaseForms(
-                phase,
-                method,
-                formulas[phase],
-                (*fixed, *result.domain, *assumed(result.trace)),
+                phase, method, formulas[phase], (*fixed, *result.domain, *assumed(result.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                left_out(result.trace, phase),
-                tuple(notes_of(phase)),
-                result.trace,
-                inside,
+                left_out(result.trace, phase), tuple(notes_of(phase)), result.trace, inside,
             )
             for phase in self.phases
-        }
+        }  # fmt: skip
 
 
 def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:

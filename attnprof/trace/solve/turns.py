@@ -57,12 +57,9 @@ _NEXT = 300
 
 
 def run_with_marked_loops(
-    target: Target,
-    hints: Sizes,
-    asked_sizes: Sizes,
-    phases: Sequence[str],
+    target: Target, hints: Sizes, asked_sizes: Sizes, phases: Sequence[str],
     classed: Collection[str] = (),
-) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
+) -> tuple[SymbolicRun, list[dict[str, int]] | None]:  # fmt: skip
     """Return a symbolic run and the shapes that verify it, or None for these without marked loops.
 
     Code with marked loops is run at longer lengths, at which they have every kind of turn, and at
