@@ -99,7 +99,10 @@ def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
 
 
 def covering(others: Sequence[Mapping[Any, Any]]) -> Callable[[Mapping[Any, Any]], bool]:
-    """Return a predicate: whether one of the others, or a mean of two, is never below a value."""
+    """Return a predicate: whether one of ``others``, or a mean of two, is never below a value.
+
+    Values are sums of terms: mappings of a term to its factor.
+    """
     import numpy as np
 
     terms, table = _table(others)
@@ -227,7 +230,7 @@ def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def above(term: Any, least: int) -> dict[Any, int]:
-    """Return a product expanded in (x - least) for its sizes x: a factor by powers of these."""
+    """Return a product expanded in y = x - least: x² above 2 is 1·y² + 4·y + 4."""
     import sympy
 
     expanded: dict[Any, int] = {frozenset(): 1}

@@ -16,13 +16,7 @@ from typing import Any
 
 from attnprof.costs import ceil_div
 from attnprof.ops.function import Function
-from attnprof.ops.functional import (
-    add_product,
-    empty_like,
-    solve_unit_lower_,
-    wide,
-    wide_zeros,
-)
+from attnprof.ops.functional import add_product, empty_like, solve_unit_lower_, wide, wide_zeros
 from attnprof.ops.loops import in_blocks
 
 #: Added to a row's sum of squares before the root, or to their mean.

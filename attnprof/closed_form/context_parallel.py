@@ -179,7 +179,7 @@ def _rows_of_rank(
 def _rows_of_short_windows(
     reach: Number, first: Number, tokens: Number, others: Number, *, causal: bool
 ) -> list[Number]:
-    """Return the same for windows that, with the first tokens, are shorter than a rank's share."""
+    """Return the rows sent forward and backward if a rank's share exceeds the window."""
     both = reach * minimum(2, others)  # sides, or what is sent and received
     if causal:
         sent = reach + others * first

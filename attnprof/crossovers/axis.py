@@ -1,8 +1,8 @@
 """The axis of a crossover: the length, or another size or parameter at a fixed length.
 
 :class:`CrossoverAxis` says which values a search may try. Formulas may hold only for multiples of a
-block, or up to a length: :class:`Lengths` finds the step between such lengths and the stretches
-that they lie in, by a predicate, without running anything.
+block, or up to a length: :class:`Lengths` finds, from a predicate alone, the step between such
+lengths (64) and the stretches that they lie in (from 128 on).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,17 @@ from attnprof.workload import Workload
 
 #: The longest length that is searched.
 LONGEST = 2**40
-#: Every length up to here is tried, and from there on 8 a doubling.
-DENSE = 64
-PER_DOUBLING = 8
+#: Every length up to 64 is tried, and from there on 8 a doubling.
+DENSE, PER_DOUBLING = 64, 8
 #: The first lengths are looked for one by one up to here, to find their step.
 _SCANNED = 8192
-#: Numbers a step apart at which ``holds`` is false before a stretch has ended.
+#: A stretch has ended if ``holds`` is false at so many numbers a step apart.
 _TRIES = 8
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths where ``holds`` is true; a stretch of them may have gaps."""
+    """The lengths for which ``holds`` is true; a stretch of them may have gaps."""
 
     holds: Callable[[int], bool]
 
@@ -42,26 +41,26 @@ class Lengths:
 
     @cached_property
     def step(self) -> int:
-        """Return how far lengths lie apart: 64 for multiples of 64."""
+        """Return the distance of lengths: 64 for multiples of 64."""
         return gcd(*(b - a for a, b in pairwise(self._first_lengths))) or 1
 
     @cached_property
     def stretches(self) -> list[tuple[int, int | None]]:
         """Return the first and last length of each stretch; None where no end was found."""
-        ended: list[tuple[int, int | None]] = []
+        stretches: list[tuple[int, int | None]] = []
         first, before, was_inside = 0, 0, False
-        for place in self._candidates:
-            inside = self._next_that_holds(place) is not None
-            if inside and not was_inside:
-                first = self._next_that_holds(self._last_inside(before - 1, place)) or 0
-            elif was_inside and not inside:
-                ended.append((first, self._last_inside(place, before)))
-            before, was_inside = place, inside
-        return [*ended, (first, None)] if was_inside else ended
+        for length in self._candidates:
+            is_inside = self._next_that_holds(length) is not None
+            if is_inside and not was_inside:
+                first = self._next_that_holds(self._last_inside(before - 1, length)) or 0
+            elif was_inside and not is_inside:
+                stretches.append((first, self._last_inside(length, before)))
+            before, was_inside = length, is_inside
+        return [*stretches, (first, None)] if was_inside else stretches
 
     @property
     def start(self) -> int:
-        """Return the first length of an answer "for all lengths": 1 even if 1 is left out."""
+        """Return the first length of a verdict for all lengths: 1 also if only 2 holds."""
         return 1 if self.holds(1) or self.holds(2) else self.stretches[0][0]
 
     def grid(self) -> list[int]:
@@ -87,17 +86,17 @@ class Lengths:
         return sorted({self._next_step(place) for place in candidates})
 
     def _next_step(self, length: int) -> int:
-        """Return the next candidate: a number that is steps away from the first length."""
+        """Return the next number that is a multiple of steps away from the first length."""
         first = self._first_lengths[0] if self._first_lengths else 0
         return length + (first - length) % self.step
 
     def _next_that_holds(self, place: int) -> int | None:
-        """Return the first length among eight candidates from ``place`` on, or None."""
+        """Return the first length among eight numbers, steps apart from ``place`` on, or None."""
         candidates = range(place, place + _TRIES * self.step, self.step)
         return next(filter(self.holds, candidates), None)
 
     def _last_inside(self, outside: int, inside: int) -> int:
-        """Return the last candidate on the way from inside to outside that has a length near."""
+        """Return the last number from ``inside`` to ``outside`` at which a stretch goes on."""
         if self._next_that_holds(inside) is None or outside < 0:
             return inside
         away = 1 if outside > inside else -1
@@ -124,8 +123,8 @@ SIZES = {
     "seq": "seq_len", "d": "head_dim", "heads": "num_heads", "batch": "batch_size",
     "kv_heads": "num_kv_heads",
 }  # fmt: skip
-#: Where costs round sizes and no range was typed, values up to here (or to the length, if that is
-#: more) are tried; how many of the first ones one by one.
+#: The last value that is tried where costs round sizes and no range was typed, or the length, if
+#: that is more; and how many values are tried one by one.
 USUAL, ONE_BY_ONE = 4096, 256
 
 
@@ -138,10 +137,10 @@ def parameters(side: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class CrossoverAxis:
-    """The size that varies, by the name of its flag, or a mechanism's parameter; and its range.
+    """The size that varies (the name of its flag), or a mechanism's parameter, and its range.
 
-    ``last`` is the last value (None: no end). With ``d_model`` heads share a model of that width.
-    Only lengths that are multiples of ``every`` count: a value then stands for so many tokens.
+    ``last`` is the last value (None: no end). With ``d_model`` the number of heads varies in a
+    model of that width. A length is a value times ``every``, for lengths in blocks.
     """
 
     name: str = "seq"
@@ -206,9 +205,9 @@ class CrossoverAxis:
         return list(sides), workload.with_(seq_len=fixed_size, **more)
 
     def values(self, workload: Workload, fixed_size: int) -> list[int]:
-        """Return values to try where both sides round sizes: first all, then 8 a doubling.
+        """Return values to try where costs round sizes: first all, then 8 a doubling.
 
-        Divisors of the length and of the widths are among them: some parameters must divide these.
+        Divisors of the length and the widths are among them, since some parameters must divide one.
         """
         last = self.last or max(USUAL, fixed_size)
         sizes = (fixed_size, self.d_model or 1, workload.num_heads, workload.head_dim)
@@ -218,7 +217,7 @@ class CrossoverAxis:
         return sorted(value for value in candidates if self.first <= value <= last)
 
     def after(self, place: int, workload: Workload, fixed_size: int) -> Iterator[int]:
-        """Yield values to try from ``place`` on, first a head width that fills a kernel's tile."""
+        """Yield values to try from ``place`` on, of head widths first a multiple of 4 or 8."""
         step = 8 if place >= 64 else 4 if place >= 16 else 1
         last = self.last or max(USUAL, fixed_size)
         usual = [-(-place // step) * step] if self.name == "d" else []

@@ -134,9 +134,6 @@ class PredictedSearch(OrderSearch):
 
 
 def _zero(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the length at which the line through two points (length, value) is zero.
-
-    The line is straight over the logarithm of the length.
-    """
+    """Return the zero of the line through two points (length, value), over log(length)."""
     (x, y), (u, v) = one, other
     return exp(log(x) + (log(u) - log(x)) * (y / (y - v) if y != v else 0.5))

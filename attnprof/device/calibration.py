@@ -260,7 +260,7 @@ def _fault_of_entry(entry: Any) -> str:
 
 
 def _fault_of_tables(tables: Any, checks: Any) -> str:
-    """Return what is wrong with tables or checked layers, in the same way."""
+    """Return what is wrong with tables or checked layers, as the end of a sentence."""
     if not isinstance(checks, dict) or not all(map(SelfCheck.is_listed, checks.values())):
         return "has checks that are no lists of layers"
     if not fits(tables, dict[str, dict[str, list[list[float]]]]):

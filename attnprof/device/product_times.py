@@ -207,15 +207,8 @@ class ProductTimes:
         first, second = transposed(layout)
         ones, in_batch = np.ones_like(b), (b > 1) * 1.0
         left, right, results = b * m * k, b * n * k, b * m * n
-        columns: list[Any] = [
-            1 - in_batch,
-            in_batch,
-            b * in_batch,
-            results * k,
-            left,
-            right,
-            results,
-        ]
+        columns: list[Any] = [1 - in_batch, in_batch, b * in_batch]
+        columns += [results * k, left, right, results]
         columns += [left * first, right * second, b * m, b * n, b * k]
         columns += [left * (n % 16 == rest) for rest in range(1, 16)]
         columns += [right * (m % 8 == rest) for rest in range(1, 8)]

@@ -31,14 +31,7 @@ from attnprof.processes.pool import Pool, PoolError
 from attnprof.processes.progress import tell
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.measured import names_of, varying
-from attnprof.units import (
-    format_bytes,
-    format_ratio,
-    format_time,
-    joined,
-    plural,
-    setting_text,
-)
+from attnprof.units import format_bytes, format_ratio, format_time, joined, plural, setting_text
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 

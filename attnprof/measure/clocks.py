@@ -52,7 +52,7 @@ class Clock:
         return self._now_ns() / 1e9
 
     def adapt(self, prepare: _Call, call: _Call) -> None:
-        """Adjust the clock to such calls, after they were warmed up."""
+        """Prepare the clock for calls that were warmed up; a clock of the host needs nothing."""
 
     def settle(self) -> None:
         """Wait until all queued work is done."""

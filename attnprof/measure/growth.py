@@ -157,11 +157,7 @@ def subjects(names: Sequence[str]) -> list[GrowthCase]:
     return cases
 
 
-def verify(
-    subjects: Sequence[GrowthCase],
-    *,
-    environment: dict[str, Any] | None = None,
-) -> Report:
+def verify(subjects: Sequence[GrowthCase], *, environment: dict[str, Any] | None = None) -> Report:
     """Return three records a mechanism: products counted by torch, FLOPs and peak of the formula.
 
     The summary names those that grow ``faster`` than claimed, among them those whose

@@ -93,7 +93,7 @@ def test_an_equation_of_one_quotient_fixes_a_class(condition, ends):
 
 
 def test_blocks_know_sizes_that_were_plain_numbers():
-    inside = Blocks("N", sympy.Integer(64)).with_block_counts({"B": 3, "N": 130})
+    inside = Blocks("N", sympy.Integer(64)).shape({"B": 3, "N": 130})
     assert inside["blocks of B"] == 3
     assert (inside["blocks of N"], inside["N mod 64"]) == (2, 2)
 

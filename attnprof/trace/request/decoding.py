@@ -88,10 +88,7 @@ def _with_cache(target: Target, name: str, flags: Mapping[str, Any], kind: Any) 
 
 
 def _with_own_step(target: Target, kind: Any) -> Target:
-    """Return the target with its class's ``step``, on one token of an input.
-
-    That is the first input which ``init_state`` does not take.
-    """
+    """Return the target with its own step, on a token of the first input that makes no state."""
     init_state = getattr(kind, "init_state", None)
     if not (isfunction(init_state) and callable(getattr(kind, "step", None))):
         return target

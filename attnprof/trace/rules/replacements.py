@@ -227,12 +227,12 @@ def _resized(name: str) -> Replacement:
 
 
 def _as_a_product(*args: Any, **_kwargs: Any) -> Any:
-    """Return a result laid out as a product; torch's own chooses between two operands."""
+    """Return a result laid out as a product; torch's stand-in chooses between two operands."""
     return aten.mul.Tensor(*(x for x in args if isinstance(x, torch.Tensor)))
 
 
 def _entry_by_entry(x: Any, *_args: Any) -> Any:
-    """Return a result laid out as its operand; torch's own runs others under symbolic sizes."""
+    """Return a result laid out as its operand; for symbolic sizes torch composes operations."""
     return torch.empty_like(x)
 
 
@@ -247,7 +247,7 @@ def _folded(columns: Any, *args: Any) -> Any:
 def pooled(
     x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: Any = False
 ) -> Any:
-    """Return maxima of a line as those of an image of one row; torch's own fixes sizes."""
+    """Return maxima along a line, as an image of one row: torch's operation fixes sizes."""
     pairs = (1, size), (1, stride or size), (0, padding), (1, dilation)
     rows = [[one, *([each] if isinstance(each, int) else each)] for one, each in pairs]
     return aten.max_pool2d_with_indices.default(x.unsqueeze(-2), *rows, ceil_mode)[0].squeeze(-2)

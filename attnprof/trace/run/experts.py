@@ -310,7 +310,7 @@ _TURNS = words("t transpose permute")
 
 
 def _follow_rows(name: str, operands: list[Any], results: list[Any]) -> None:
-    """Mark results that are made of chosen places, or of rows that such places picked."""
+    """Mark results that are made of a router's indices, or of rows that they picked."""
     marked = [x for x in operands if hasattr(x, _ROWS)]
     if not marked:
         return

@@ -1,9 +1,10 @@
 """Make symbolic sizes, and keep them symbolic where code would make Python numbers of them.
 
-Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic. Where only a
-float or a text will do, the size's hint is given and the line noted: the run is then repeated with
-other numbers (:data:`BENDS`), and must do the same. ``int(size)`` ends the run; it is then made
-once more with an ``int`` that leaves sizes as they are.
+In a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic. Code that needs a
+float or a text gets the number that the size is at the hints, and its line is noted: the run is
+then repeated with other numbers (:data:`BENDS`), and must do the same. ``int(size)`` ends the run,
+which is repeated with an ``int`` that keeps sizes symbolic. Entry points: :func:`symbolic_sizes`,
+:func:`conversions_kept`.
 """
 
 import math
@@ -29,18 +30,19 @@ _sym_float: Any = torch.sym_float
 _sym_int: Any = torch.sym_int
 _sym_log2: Any = vars(torch)["_sym_log2"]
 
+#: A function that changes the floats which code makes of sizes.
 Bend = Callable[[float], float]
-#: Other values for the floats of a run: far above, and down to about 1.
+#: To numbers far above, and down to about 1.
 BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
-#: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
+#: Packages without code of users: sizes reach no function of ``math`` in them.
 _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest",
     "_pytest", "hypothesis", "matplotlib", "PIL", "rich", "typer", "fvcore"}  # fmt: skip
 may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
-#: Most of torch's arithmetic on sizes, as methods of its nodes.
+#: Methods of torch's nodes: most of the arithmetic on sizes.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
-#: Questions to a comparison, most of which compare a size with itself.
+#: Those that decide a comparison, mostly of a size with itself.
 _QUESTIONS = ("guard_bool", "expect_true", "guard_or_false", "guard_or_true")
-#: Roundings of a float.
+#: Those that round a float.
 _ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
 #: Decorators of these methods during a symbolic run.
 _ON_NODES: dict[tuple[str, ...], Callable[..., Any]] = {
@@ -54,10 +56,10 @@ _OURS = ("attnprof.trace", "attnprof.algebra")
 
 @dataclass
 class Conversions:
-    """The ``lines`` at which sizes became numbers in a run, and the sizes' symbols.
+    """The ``lines`` of a run at which ``sizes`` (torch's symbols) became floats.
 
-    ``bend`` changes the numbers; ``integers``: ``int`` in the user's code keeps sizes symbolic;
-    ``whole``: a size was made an integer.
+    ``bend`` changes the floats; ``integers``: ``int`` in the user's code keeps sizes symbolic;
+    ``whole``: the code made an integer of a size.
     """
 
     bend: Bend | None = None
@@ -67,7 +69,7 @@ class Conversions:
     sizes: set[Any] = field(default_factory=set)
 
     def value(self, node: Any) -> float:
-        """Return the float that stands for a size, or a number made of sizes; note the line."""
+        """Return the number that an expression of sizes is at the hints; note the line."""
         number = float(node.hint)
         if not node.expr.free_symbols:
             return number
@@ -79,17 +81,13 @@ class Conversions:
 
 
 def symbolic_sizes(
-    hints: Mapping[str, int],
-    bend: Any = None,
-    *,
-    integers: bool = False,
-    below: Mapping[str, Any] | None = None,
-    classed: Collection[str] = (),
-) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    hints: Mapping[str, int], bend: Any = None, *, integers: bool = False,
+    below: Mapping[str, Any] | None = None, classed: Collection[str] = (),
+) -> tuple[Any, dict[str, Any], dict[Any, Any]]:  # fmt: skip
     """Return a shape environment, torch's size for every name, and torch's symbols → the user's.
 
-    ``bend`` and ``integers`` are those of its :class:`Conversions`; a size named in ``below`` is a
-    remainder below that block. Rounded quotients of ``classed`` sizes may be fixed.
+    ``bend`` and ``integers`` are those of its :class:`Conversions`. ``below`` has the block of each
+    size that is a remainder. Rounded quotients of ``classed`` sizes may be fixed.
     """
     from torch._dynamo.source import ConstantSource
     from torch._guards import SLoc
@@ -136,7 +134,7 @@ def symbolic_sizes(
 
 @contextmanager
 def conversions_kept(*, integers: bool = False) -> Iterator[None]:
-    """Keep sizes symbolic inside, by patches of ``math``, ``range``, ``int`` and torch's nodes."""
+    """Keep sizes symbolic in the body: patch ``math``, ``range``, ``int`` and torch's nodes."""
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
@@ -153,7 +151,7 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
 
 
 class _RangeType(type):
-    """The type of ``range`` for user code: how it is called, and ``isinstance`` of it."""
+    """The type of ``range`` in user code: what calling it and ``isinstance`` give."""
 
     def __call__(cls, *args: Any) -> Any:
         return _range_items(*args) if any(map(_is_symbolic, args)) else range(*args)
@@ -163,19 +161,19 @@ class _RangeType(type):
 
 
 class _Range(metaclass=_RangeType):
-    """``range`` for user code: of symbolic sizes, only the number of items is made a number."""
+    """``range`` in user code: of symbolic sizes, only the number of items becomes a number."""
 
 
 def _range_items(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]:
     start, stop = (0, first) if stop is None else (first, stop)
-    turns = -((start - stop) // step)
-    # not noted as an integer that code made: with any ``int`` it would be this number
-    turns = _plain_int(turns) if isinstance(turns, torch.SymInt) else int(turns)
-    return tuple(start + turn * step for turn in range(turns))
+    count = -((start - stop) // step)
+    # not ``Conversions.whole``: a run that keeps ``int`` symbolic would need this number, too
+    count = _plain_int(count) if isinstance(count, torch.SymInt) else int(count)
+    return tuple(start + index * step for index in range(count))
 
 
 class _IntegerType(type):
-    """The type of ``int`` for user code: how it is called, and ``isinstance`` of it."""
+    """The type of ``int`` in user code: what calling it, ``isinstance`` and ``issubclass`` give."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         return _sym_int(args[0]) if args and _is_symbolic(args[0]) else int(*args, **named)
@@ -188,7 +186,7 @@ class _IntegerType(type):
 
 
 class _Integer(int, metaclass=_IntegerType):
-    """``int`` for user code: symbolic sizes are integers, and stay symbolic."""
+    """``int`` in user code: symbolic sizes are integers, and stay symbolic."""
 
 
 def _patches() -> Iterator[Any]:
@@ -203,9 +201,9 @@ def _patches() -> Iterator[Any]:
     yield patch.object(torch.SymInt, "__repr__", lambda x: str(int(_number(x.node))))
     yield patch.object(torch.SymInt, "__format__", lambda x, how: format(int(_number(x.node)), how))
     yield patch.object(sym_node.SymNode, "statically_known_true", _is_known)
-    for names, kept_so in _ON_NODES.items():
+    for names, decorator in _ON_NODES.items():
         for name in names:
-            yield patch.object(sym_node.SymNode, name, kept_so(getattr(sym_node.SymNode, name)))
+            yield patch.object(sym_node.SymNode, name, decorator(getattr(sym_node.SymNode, name)))
     plain = torch.SymInt.bit_length
 
     def bit_length(size: Any) -> Any:
@@ -220,7 +218,7 @@ def _patches() -> Iterator[Any]:
         valid = _where_symbolic(strict.type_validator, lambda *_: None)
         yield patch.object(strict, "type_validator", valid)
     yield patch.object(torch.SymInt, "__int__", _int_of)
-    for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
+    for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of objects
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
 
@@ -228,7 +226,7 @@ def _patches() -> Iterator[Any]:
 def names_of(
     values: Collection[Any], modules: Iterable[ModuleType]
 ) -> Iterator[tuple[ModuleType, str, Any]]:
-    """Yield modules, names under which they hold one of the values, and that value."""
+    """Yield a module, a name and a value for each of the values that a module has by a name."""
     ids = set(map(id, values))
     for module in modules:
         if not ids.isdisjoint(map(id, vars(module).values())):  # most hold none
@@ -248,7 +246,7 @@ def _foreign_modules(_imported: int, _latest: str) -> list[ModuleType]:
 
 
 def _conversions(node: Any) -> Conversions:
-    """Return the conversions of the run that a size belongs to; new ones for other sizes."""
+    """Return the conversions of the run that a size belongs to; new ones if it belongs to none."""
     conversions: Conversions | None = getattr(node.shape_env, "conversions", None)
     return conversions or Conversions()
 
@@ -269,7 +267,7 @@ _statically_known: Any = sym_node.SymNode.statically_known_true
 
 
 def _is_known(node: Any, *place: Any) -> bool:
-    """Return torch's answer; True for ``size <= sys.maxsize``, which ``x[:]`` asks."""
+    """Return torch's answer, but True for ``size <= sys.maxsize``, which ``x[:]`` asks."""
     ends = getattr(node.expr, "rel_op", "") == "<=" and node.expr.rhs == sys.maxsize
     return bool(ends or _statically_known(node, *place))
 

@@ -202,8 +202,7 @@ _Rows = set[tuple[tuple[Any, ...], tuple[int, ...]]]
 
 
 def families(
-    runs: Sequence[Mapping[Any, Terms]],
-    worst: Callable[[Mapping[Any, Terms]], Mapping[Any, Terms]],
+    runs: Sequence[Mapping[Any, Terms]], worst: Callable[[Mapping[Any, Terms]], Mapping[Any, Terms]]
 ) -> Iterator[list[Terms]]:
     """Yield the bytes held by each family's moments, one value a run; runs are in equal steps.
 

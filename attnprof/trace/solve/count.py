@@ -223,10 +223,7 @@ def _notes_of_check(target: Target, sizes: Sizes, training: bool, fake: Trace) -
 
 
 def _run_on_real(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
-    """Return the run on real tensors at a shape, or a note why there is none.
-
-    Raises :class:`PartedError` if it differs from that on fake tensors.
-    """
+    """Return the run on real tensors, or a note why there is none; PartedError if it differs."""
     if large := _too_large(target, sizes, fake):
         return f"{_UNCHECKED}: {large}"
     real = outcome(target, sizes, training=training, real=True)

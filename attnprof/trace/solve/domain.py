@@ -27,10 +27,8 @@ from attnprof.trace.solve.conditions import (
 )
 from attnprof.trace.solve.shapes import of_all_magnitudes
 
-#: Fewer sampled shapes are too few to compare conditions: more are made of them.
-_FEW = 40
-#: Sizes of which they are made: 2, 2, 4, 5, 8, … 46340.
-_MAGNITUDES = [int(2 ** (power / 2)) for power in range(2, 32)]
+#: Fewer shapes are too few to compare conditions; sizes that more are made with: 2, 4, 5, … 46340.
+_FEW, _MAGNITUDES = 40, [int(2 ** (power / 2)) for power in range(2, 32)]
 #: Torch's checks for overflow compare with numbers above this, which no size reaches.
 _OVERFLOW = 2**60
 #: In code that marks its loops, an equation that holds at more shapes than this share pins no size.
@@ -38,10 +36,7 @@ _USUAL = 0.6
 
 
 class SizeConditions:
-    """Conditions (``relations``) on sizes.
-
-    ``rests`` has the block of each size that is a remainder: ``{"N mod 64": 64}``.
-    """
+    """Conditions (``relations``) on sizes; ``rests`` has each remainder's block."""
 
     def __init__(self, relations: Iterable[Any], rests: Mapping[str, Any] | None = None) -> None:
         self.relations = list(relations)
@@ -143,16 +138,14 @@ class Domain(SizeConditions):
             equations = [*map(self._canonical, equations)]
             guards += filter(division_in, equations)
         #: Rounded quotients that are 0, and never negative: floor(N/64) → 0 where N < 64.
-        self._zeros = {
-            quotient: sympy.S.Zero for quotient in filter(None, map(rounds_to_none, guards))
-            if self._share_met(quotient.args[0] >= 0) == 1
-        }  # fmt: skip
+        zeros = [x for x in map(rounds_to_none, guards) if x is not None]
+        self._zeros = {x: sympy.S.Zero for x in zeros if self._share(x.args[0] >= 0) == 1}
         for condition in chain.from_iterable(map(self._unrounded_conditions, guards)):
             is_equation = isinstance(condition, sympy.Eq)
             of_torch = any(number > _OVERFLOW for number in condition.atoms(sympy.Integer))
             if of_torch or condition is sympy.true or condition in self.relations:
                 continue
-            share = self._share_met(condition) if is_equation else 0
+            share = self._share(condition) if is_equation else 0
             if share == 1:
                 continue  # it excludes nothing
             self.relations.append(condition)
@@ -162,7 +155,7 @@ class Domain(SizeConditions):
             if is_equation and not leaves_many and not is_usual:
                 self.pins.append(condition)
 
-    def _share_met(self, condition: Any) -> float:
+    def _share(self, condition: Any) -> float:
         """Return the share of sampled shapes at which a condition holds."""
         return _share(condition, tuple(self._rests.items()))
 
@@ -206,9 +199,7 @@ class Domain(SizeConditions):
         powers = {
             power
             for power in quotient.atoms(sympy.Pow)
-            if power.base.is_Integer
-            and power.exp.is_integer
-            and self._share_met(power.exp >= 0) == 1
+            if power.base.is_Integer and power.exp.is_integer and self._share(power.exp >= 0) == 1
         }
         integers = {size: sympy.Dummy(integer=True) for size in powers | quotient.free_symbols}
         return quotient if quotient.xreplace(integers).is_integer else rounded(quotient)

@@ -176,9 +176,9 @@ def _conditions(fitted: FittedMixture, blocks: Blocks | None) -> SizeConditions:
 # -- formulas over a length in blocks ----------------------------------------------------
 @dataclass
 class Writer:
-    """Writes formulas of runs with a ragged last block, so that they hold at whole blocks as well.
+    """A writer of formulas of runs with a shorter last block that hold for whole blocks as well.
 
-    Runs of whole blocks decide between the roundings of a length to a number of blocks.
+    Runs of whole blocks decide whether the number of blocks is a floor or a ceiling.
     """
 
     fitted: FittedMixture
@@ -229,10 +229,7 @@ class Writer:
         """Return one size of an operation as a formula over the sizes; None if there is none."""
         values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._accounts]
         for rounding in self._roundings:
-            if all(
-                evaluate(expression, self.blocks.with_block_counts(s, rounding)) == v
-                for s, v in values
-            ):
+            if all(evaluate(expression, self.blocks.shape(s, rounding)) == v for s, v in values):
                 return self.blocks.over_size(expression, rounding)
         whole = self.whole.sizes.get(name, 0)
         return None if whole is None else self.blocks.combined(expression, whole)
@@ -245,7 +242,7 @@ class Writer:
         values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
         for rounding in self._roundings:
             if all(
-                max(evaluate(x, self.blocks.with_block_counts(s, rounding)) for x in sides) == v
+                max(evaluate(x, self.blocks.shape(s, rounding)) for x in sides) == v
                 for s, v in values
             ):
                 return most(self.blocks.over_size(x, rounding) for x in sides)

@@ -1,7 +1,7 @@
 """The strategies that derive formulas, in the order in which they are tried (``STRATEGIES``).
 
-One run with symbolic sizes; symbols for some sizes and numbers for others; symbols within a class
-of sizes; polynomials through concrete runs.
+One run with symbolic sizes; runs with symbols for some sizes and numbers for others; one run for
+sizes that round alike, such as all N from 65 to 128; polynomials through concrete runs.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -68,9 +68,10 @@ AnySolution = SymbolicRun | Mixed | SimpleNamespace
 
 @dataclass(frozen=True)
 class FailedPlan:
-    """A strategy that failed: ``why``, and the ``error`` that ended it.
+    """The failure of a strategy: ``why``, and the ``error`` that ended it.
 
-    ``forms`` lack a formula or hold for few sizes; they are the result if no strategy has all.
+    ``forms`` are what it has: they lack a formula or hold for few sizes, and are the result if no
+    strategy does better.
     """
 
     why: str
@@ -79,7 +80,7 @@ class FailedPlan:
 
     @property
     def name(self) -> str:
-        """The size in which the cost is no polynomial, so that it has to be a number; else ""."""
+        """The size in which the cost is no polynomial, and which has to be a number; else ""."""
         return str(getattr(self.error, "name", ""))
 
     @property
@@ -92,11 +93,12 @@ class FailedPlan:
 class Attempt:
     """The input of a strategy: phases that one run shows, and a target with some sizes ``fixed``.
 
-    ``asked_sizes`` are those that are not fixed. ``reasons`` say why earlier strategies failed,
-    ``pins`` are the conditions by which a symbolic run fixed a size, ``relations`` all conditions
-    of that run; ``plans`` served other phases. Formulas may be for a class of the ``classed`` sizes
-    alone. ``by_module``: costs of each module are asked for, and no peaks where these take further
-    runs. ``symbolic`` is the outcome of the target's symbolic run if it was made already.
+    ``asked_sizes`` are the other sizes that were asked for. ``reasons`` say why earlier strategies
+    failed, ``pins`` are the conditions by which a symbolic run fixed a size, ``relations`` all
+    conditions of that run; ``plans`` are those of other phases, by strategy. Formulas may hold only
+    for ``classed`` sizes that round like the asked ones. ``by_module``: the costs of each module
+    are asked for, and peaks only if they take no further runs. ``symbolic``: the outcome of the
+    target's symbolic run, if it was made already.
     """
 
     target: Target
@@ -118,7 +120,7 @@ class Attempt:
 
     @property
     def above_one(self) -> dict[str, int]:
-        """The asked sizes that a symbol can stand for: 1 is a case of its own."""
+        """The asked sizes that symbols can stand for: all but 1, at which layouts differ."""
         return {name: size for name, size in self.asked_sizes.items() if size != 1}
 
     def outcome(self, strategy: "Strategy") -> Forms | FailedPlan:
@@ -129,26 +131,25 @@ class Attempt:
             return FailedPlan(str(error), error)
 
     def verify(self, method: str, formulas: AnySolution, shapes: list[dict[str, int]]) -> Forms:
-        """Return the result of each phase, verified at the asked shape and on real tensors as well.
+        """Return the result of each phase, verified also at the asked shape and on real tensors.
 
-        Raises :class:`PartedError` if the code does something else on real tensors.
+        Raises :class:`NoFormulaError` if a run contradicts all formulas, :class:`PartedError` if
+        the code does something else on real tensors.
         """
         if len(shapes) < HELD_OUT:
             message = f"no {HELD_OUT} shapes at which it could be verified"
             raise NoFormulaError(message)
         values, notes = None, list[str]()
         if self.complete:
-            where = sizes_text(self.asked_sizes)
             try:
                 trace = Runs(self.target, self.phases).at(self.asked_sizes)
             except TooLongError:
+                where = sizes_text(self.asked_sizes)
                 notes.append(f"not run at {where}: more than {A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
-                # a size of 1 is another case, which is then derived
-                formulas.check_against(
-                    trace, self.asked_sizes, strict=1 in self.asked_sizes.values()
-                )
+                has_one = 1 in self.asked_sizes.values()  # formulas for a size of 1 come next
+                formulas.check_against(trace, self.asked_sizes, strict=has_one)
                 shapes = _moved_to_end(shapes, self.asked_sizes)
         if not self.target.mode.real:
             quantities = formulas.forms.get("train" if trains(self.phases) else self.phases[0], {})
@@ -166,14 +167,10 @@ class Attempt:
         return self.phase_forms(method, formulas, shapes, notes, values)
 
     def phase_forms(
-        self,
-        method: str,
-        result: AnySolution,
-        shapes: Sequence[Sizes],
-        notes: Sequence[str],
+        self, method: str, result: AnySolution, shapes: Sequence[Sizes], notes: Sequence[str],
         values: PhaseCounts | None,
-    ) -> Forms:
-        """Return the result of each phase; ``values`` are numbers where there is no formula."""
+    ) -> Forms:  # fmt: skip
+        """Return the result of each phase; a quantity without a formula has its number there."""
         fixed = tuple(f"{name} = {size}" for name, size in self.fixed.items())
         other_calls = compare_calls(
             self.target, self.phases, result.trace, shapes, self.asked_sizes
@@ -191,8 +188,8 @@ class Attempt:
 
         def notes_of(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
-            for each in filter(lambda each: each.withheld, formulas[phase].values()):
-                yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
+            for item in filter(lambda item: item.withheld, formulas[phase].values()):
+                yield f"no formula of {item.quantity.replace('_', ' ')}: {item.withheld}"
             yield from (*other_calls, *notes, *result.trace.notes)
             yield from reservations(result.trace, phase)
             yield from orders(result.trace, phase)
@@ -203,18 +200,12 @@ class Attempt:
         }
         return {
             phase: PhaseForms(
-                phase,
-                method,
-                formulas[phase],
-                (*fixed, *result.domain, *assumed(result.trace)),
+                phase, method, formulas[phase], (*fixed, *result.domain, *assumed(result.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                left_out(result.trace, phase),
-                tuple(notes_of(phase)),
-                result.trace,
-                inside,
+                left_out(result.trace, phase), tuple(notes_of(phase)), result.trace, inside,
             )
             for phase in self.phases
-        }
+        }  # fmt: skip
 
 
 def _moved_to_end(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
@@ -264,7 +255,10 @@ def by_symbols(attempt: Attempt) -> Forms | FailedPlan:
 def _with_even_experts(
     target: Target, phases: Sequence[str], hints: dict[str, int], asked_sizes: Sizes
 ) -> dict[str, int]:
-    """Return hints at which all experts get equally many rows, and more rows than experts exist."""
+    """Return hints at which all experts get the same number of rows, more than there are experts.
+
+    ``trace.routes`` has the rows and experts of each choice in a run.
+    """
     if not target.mode.routed:
         return hints
     trace = Runs(target, phases).at(hints)
@@ -307,7 +301,7 @@ def by_interpolation(attempt: Attempt) -> Forms | FailedPlan:
 def _by_plan(
     attempt: Attempt, method: str, planned: Callable[[Runs], SizePlan]
 ) -> Forms | FailedPlan:
-    """Return the formulas of a plan, verified by concrete runs; it is ``planned`` for one phase."""
+    """Return the formulas of a plan, verified by concrete runs; ``planned`` makes the plan once."""
     operations = _MIXING_LAYERS if attempt.by_module else _MIXING
     runs = Runs(attempt.target, attempt.phases, A_LONG_RUN, operations)
     if method not in attempt.plans:
@@ -321,16 +315,16 @@ def _by_plan(
     except ContradictedError:
         if formulas.least == formulas.start:
             raise
-        formulas.least = formulas.start  # below, other moments may be the worst
+        formulas.least = formulas.start  # the peak may be elsewhere at smaller sizes
         shapes = runs.verify(formulas, formulas.held_out())
     if attempt.complete and formulas.operations(attempt.asked_sizes) <= A_LONG_RUN:
-        formulas.reach(attempt.asked_sizes)  # a run there is held against the formulas next
+        formulas.reach(attempt.asked_sizes)  # they are verified there next
     elif attempt.by_module:
         _reach_asked(formulas, attempt.above_one, runs)
     forms = attempt.verify(method, formulas, shapes)
     ends = {x: end if x in formulas.branches else LARGEST for x, end in formulas.ends.items()}
-    further = replace(formulas, ends=ends)  # beyond verified ends if none is a branch
-    if not any(further.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes)):
+    extended = replace(formulas, ends=ends)  # beyond verified sizes where no branch is known
+    if not any(extended.holds({**x, **attempt.above_one}) for x in (formulas.near(), *shapes)):
         return FailedPlan(f"it holds for {'; '.join(formulas.domain)}", forms=forms)
     if formulas.narrow:
         return FailedPlan(f"it holds for few sizes: {'; '.join(formulas.borders)}", forms=forms)
@@ -338,8 +332,8 @@ def _by_plan(
         "peak_bytes" not in quantities.keys() | formulas.withheld.get(phase, {})
         for phase, quantities in formulas.forms.items()
     )
-    alike = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
-    if alike and lacks_peak:  # it may have a formula in a class of sizes
+    is_single = all(len(kinds) == 1 for kinds in formulas.kinds.values()) and not attempt.by_module
+    if is_single and lacks_peak:  # sizes that round alike may have one
         return FailedPlan("the peak has no formula", forms=forms)
     return _with_all_counts(formulas, forms)
 
@@ -355,9 +349,10 @@ def _reach_asked(formulas: Mixed, asked_sizes: Sizes, runs: Runs) -> None:
 
 
 def in_class(attempt: Attempt) -> Forms | FailedPlan:
-    """Return formulas by symbols for the asked class alone: with its numbers of blocks.
+    """Return formulas by symbols for sizes that round like the asked ones.
 
-    Code makes numbers of these rounded quotients, as ``range(-(-N // 64))`` does.
+    Code makes numbers of rounded quotients, as ``range(-(-N // 64))`` does: it runs twice for N
+    from 65 to 128.
     """
     if attempt.target.mode.loops_in_blocks or not attempt.pins or not attempt.above_one:
         return FailedPlan("")

@@ -42,13 +42,9 @@ class PinnedError(NoFormulaError):
     refused = False
 
     def __init__(
-        self,
-        message: str,
-        pins: Sequence[Any] = (),
-        *,
-        integers: bool = True,
+        self, message: str, pins: Sequence[Any] = (), *, integers: bool = True,
         relations: Sequence[Any] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.pins = pins
         self.integers = integers
@@ -124,7 +120,7 @@ class Blocks:
         is_condition = isinstance(replaced, sympy.logic.boolalg.Boolean)
         return replaced if is_condition else sympy.expand(replaced)
 
-    def with_block_counts(self, sizes: Sizes, rounding: str = "floor") -> dict[str, int]:
+    def shape(self, sizes: Sizes, rounding: str = "floor") -> dict[str, int]:
         """Return a shape with its number of blocks and rest; other sizes are blocks of 1."""
         block, size = self.at(sizes), sizes[self.name]
         count = -(-size // block) - 1 if rounding == "ceil" else size // block
@@ -170,13 +166,10 @@ class SymbolicRun(Solution):
 
 
 def run_symbolically(
-    target: Target,
-    hints: Sizes,
-    phases: Sequence[str],
+    target: Target, hints: Sizes, phases: Sequence[str],
     block_counts: Mapping[str, BlockedSize] | None = None,
-    steady: set[frozenset[str]] | None = None,
-    classed: Collection[str] = (),
-) -> SymbolicRun:
+    steady: set[frozenset[str]] | None = None, classed: Collection[str] = (),
+) -> SymbolicRun:  # fmt: skip
     """Return a symbolic run with formulas for ``forward`` alone, or for ``backward`` and ``train``.
 
     ``hints`` decide comparisons of sizes. A size hinted as 1 stays a number; sizes in

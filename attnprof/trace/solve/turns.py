@@ -1,8 +1,9 @@
 """Symbolic runs of code that marks its loops, and the domain of their formulas.
 
-Our mechanisms loop over blocks of tokens and mark the turns that are alike, so that a run needs one
-of each kind: the first, one between, a ragged last one. Whether a kind exists depends on lengths:
-formulas are verified by concrete runs, and the domain is widened as far as these agree.
+Our mechanisms loop over blocks of tokens and mark equal turns, so that a run needs one of each
+kind: the first, one between, a shorter last one. Which kinds there are depends on the length: 130
+tokens in blocks of 64 have a last block of 2, 128 have none. Formulas are verified by concrete
+runs, and the domain is widened as far as these agree. Entry point: :func:`run_with_marked_loops`.
 """
 
 from collections import Counter
@@ -32,48 +33,45 @@ from attnprof.trace.solve.verification import (
 )
 
 #: Lengths at which loops over blocks of 16 to 256 tokens, or of sqrt(N), have turns of every kind:
-#: odd numbers of blocks, and a rest. The second where formulas for the first hold at few lengths.
+#: odd numbers of blocks, and a rest. The second is tried if formulas of the first hold at few.
 _LENGTHS = 1021, 4133
-#: Widths to try: where blocks depend on the width, the last block is one row at some, or whole.
+#: Widths to try: if blocks depend on the width, the last block has one row at some, or no rest.
 _OTHER_WIDTHS = 48, 24, 40, 64, 16, 96, 8, 128
 #: A batch larger than that of the hints.
-_SAMPLES = 13
-#: The share of all lengths at which formulas have to hold to end the search.
+_LARGER_BATCH = 13
+#: The search ends with formulas that hold at this share of all lengths.
 _WIDE = 0.15
-#: Lengths near which runs are shorter.
-_FEWER = 256, 64
-#: Factor by which sizes that loops are not over are enlarged, so that loops have few turns.
+#: Lengths near which runs are shorter than near the hints.
+_SHORTER_LENGTHS = 256, 64
+#: Factor that enlarges sizes if blocks grow with them: loops then have few turns.
 _WIDER = 256
-#: Operations of a run that verifies formulas.
+#: Operations of a short run, by which formulas are verified first.
 _SHORT = 400
-#: Operations after which no more shapes outside of the domain are run.
+#: Operations after which no more shapes outside the domain are run.
 _OPERATIONS = 30_000
-#: Shapes outside of the domain: drawn, and run of those that break one condition.
+#: Shapes that are drawn outside the domain, and how many of these are run for a condition.
 _SHAPES_OUTSIDE, _RUN_OUTSIDE = 120, 4
 _ONE_TURN = "verified by runs of one of the turns of each loop that are alike: all are too many"
-#: Tokens up to which a length with other remainders is looked for.
+#: The most tokens by which a length grows until it has another remainder.
 _NEXT = 300
 
 
 def run_with_marked_loops(
-    target: Target,
-    hints: Sizes,
-    asked_sizes: Sizes,
-    phases: Sequence[str],
+    target: Target, hints: Sizes, asked_sizes: Sizes, phases: Sequence[str],
     classed: Collection[str] = (),
-) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
-    """Return a symbolic run, and the shapes it was verified at: None if the code marks no loops.
+) -> tuple[SymbolicRun, list[dict[str, int]] | None]:  # fmt: skip
+    """Return a symbolic run and the shapes that verify it, or None for these without marked loops.
 
-    Of marked loops the run is made at longer lengths, at which loops have every kind of turn, and
-    at other sizes, since one of the hints may make a block of a single row. Rounded quotients of
+    Code with marked loops is run at longer lengths, at which they have every kind of turn, and at
+    other sizes, since one of the hints may make a block of a single row. Rounded quotients of
     ``classed`` sizes may be fixed.
     """
     if not target.mode.loops_in_blocks:
         return run_symbolically(target, hints, phases, classed=classed), None
     failed = list[NoFormulaError]()
     runs: Iterable[tuple[SymbolicRun, Sizes]]
-    play = partial(run_symbolically, target, phases=phases, classed=classed)
-    runs = _runs_at_asked(play, hints, asked_sizes, failed)
+    run_with = partial(run_symbolically, target, phases=phases, classed=classed)
+    runs = _runs_at_asked(run_with, hints, asked_sizes, failed)
     if not _is_alone(hints, asked_sizes):
         runs = sorted(runs, key=lambda x: -_share_of_lengths(*x))
     for run, sizes in runs:
@@ -87,11 +85,12 @@ def run_with_marked_loops(
 
 
 def _runs_at_asked(
-    play: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes, failed: list[NoFormulaError]
-) -> Iterator[tuple[SymbolicRun, Sizes]]:
-    """Yield runs that hold at the asked length, and their sizes; errors join ``failed``.
+    run_with: Callable[..., SymbolicRun], hints: Sizes, asked_sizes: Sizes,
+    failed: list[NoFormulaError],
+) -> Iterator[tuple[SymbolicRun, Sizes]]:  # fmt: skip
+    """Yield runs that hold at the asked length, and their sizes; append errors to ``failed``.
 
-    Sizes at which the conditions of an earlier failure hold are passed over: it would repeat.
+    Sizes at which the conditions of an earlier failure hold are skipped: it would repeat.
     """
     any_run = False
     for sizes in chain(nearby_hints(hints, asked_sizes), _longer(hints)):
@@ -99,11 +98,11 @@ def _runs_at_asked(
         if any(SizeConditions(met).holds(sizes) for met in filter(None, relations)):
             continue
         try:
-            run = play(hints=sizes)
+            run = run_with(hints=sizes)
         except PinnedError as error:
             failed.append(error)
             continue
-        except (NoFormulaError, RequestError):  # this one where it was built for one length
+        except (NoFormulaError, RequestError):  # the latter of a module built for one length
             if not (any_run or failed):
                 raise
             return
@@ -122,9 +121,9 @@ def _longer(hints: Sizes) -> Iterator[Sizes]:
 
 
 def holds_at_asked(symbolic: SymbolicRun, hints: Sizes, asked_sizes: Sizes) -> bool:
-    """Return whether a run's formulas hold at the asked sizes, with others that runs are made at.
+    """Return whether formulas hold at the asked sizes, for any of the other sizes of the runs.
 
-    Of these the lengths are some, if none is asked for: one of 421 tokens may be another case.
+    If no length is asked for, any of these lengths is enough: 421 tokens may be another case.
     """
     lengths = [] if "N" in asked_sizes else _longer(hints)
     return any(map(symbolic.holds, chain(nearby_hints(hints, asked_sizes), lengths)))
@@ -136,20 +135,20 @@ def _has_length(hints: Sizes) -> bool:
 
 
 def _is_alone(hints: Sizes, asked_sizes: Sizes) -> bool:
-    """Return whether formulas are for an asked length, or for code without a length."""
+    """Return whether formulas have to hold at one length only, or the code has no length."""
     return "N" in asked_sizes or not _has_length(hints)
 
 
 def nearby_hints(hints: Sizes, asked_sizes: Sizes) -> Iterator[Sizes]:
-    """Yield the hints; if a length is asked for, other widths, at which its last block is longer.
+    """Yield the hints; if a length is asked for, also widths at which its last block is longer.
 
-    Then a larger batch: formulas for fewer samples than heads may be run at too few shapes.
+    Then with a larger batch: formulas for fewer samples than heads hold at too few shapes to run.
     """
     yield hints
     if "N" in asked_sizes and "d" in hints and "d" not in asked_sizes:
         yield from ({**hints, "d": width} for width in _OTHER_WIDTHS)
     if _is_alone(hints, asked_sizes) and "B" not in asked_sizes and hints.get("B", 1) > 1:
-        yield {**hints, "B": _SAMPLES}
+        yield {**hints, "B": _LARGER_BATCH}
 
 
 def _share_of_lengths(symbolic: SymbolicRun, hints: Sizes) -> float:
@@ -163,8 +162,8 @@ def _verified_run(
 ) -> tuple[SymbolicRun, list[dict[str, int]]]:
     """Return the run with the domain that concrete runs confirm, and the shapes of these.
 
-    If too few shapes inside have short runs, one of the loop turns that are alike is run; raises
-    NoFormulaError if there are still too few.
+    If too few shapes of the domain have short runs, one of the equal turns of each loop is run.
+    Raises :class:`NoFormulaError` if there are still too few.
     """
     runs = Runs(target, phases, A_LONG_RUN // 2)
     agreed = list[dict[str, int]]()
@@ -188,7 +187,7 @@ def _verified_run(
 
 
 def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
-    """Yield shapes inside the domain, each once: of short runs first, then of few turns."""
+    """Yield shapes of the domain, each once: first those of short runs, then those of few turns."""
     first, longer, inside = tee(shapes_in(hints, symbolic.holds), 3)
     candidates = chain(
         (shape for shape in first if _is_short(symbolic, shape)),
@@ -205,17 +204,17 @@ def _shapes(symbolic: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[
 def _shapes_of_few_turns(
     symbolic: SymbolicRun, hints: Sizes, longest: int, inside: Iterable[dict[str, int]]
 ) -> Iterator[dict[str, int]]:
-    """Yield shapes inside with 2 or 3 for sizes, other than the length, that loops are over.
+    """Yield shapes of the domain at which loops have few turns, those of few operations first.
 
-    Shapes of few operations come first. Some have far larger sizes, if that makes blocks larger:
-    tensors of these runs have no values. ``inside`` are shapes near the hints.
+    Sizes other than the length that loops are over are 2 or 3. Some sizes are far larger, if that
+    makes blocks larger: tensors have no values here. ``inside`` are shapes near the hints.
     """
     times = [x for x in symbolic.repeats if not isinstance(x, int)]
     looped = sorted({size.name for x in times for size in x.free_symbols} - {"N"})
     wider = {name: _WIDER * size for name, size in hints.items() if size > 1 and name != "N"}
     most = symbolic.operations(hints)
     wider = {x: y for x, y in wider.items() if symbolic.operations({**hints, x: y}) <= most}
-    lengths = _FEWER if _has_length(hints) else ()
+    lengths = _SHORTER_LENGTHS if _has_length(hints) else ()
     near = (shapes_in({**hints, "N": length}, symbolic.holds) for length in lengths)
     drawn = [dict(x) for x in chain(inside, *(islice(shapes, _SHAPES_OUTSIDE) for shapes in near))]
     for shape, name in product(drawn, looped):
@@ -237,10 +236,9 @@ def _is_short(symbolic: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
 
 
 def _without_remainders(symbolic: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
-    """Return the run without conditions on remainders of N that turn out not to matter.
+    """Return the run without conditions on remainders of N if runs that break them agree.
 
-    Runs that break them confirm the formulas. Other conditions stay: beyond them another moment may
-    be the peak at shapes that were not tried.
+    Other conditions stay: beyond them memory may peak elsewhere at shapes that were not tried.
     """
     agreed, refused = list[list[Any]](), list[list[Any]]()
     if not _has_length(hints):
@@ -276,7 +274,7 @@ def differs(symbolic: SymbolicRun, counted: Any, shape: Sizes) -> bool:
 def _shapes_outside(
     symbolic: SymbolicRun, hints: Sizes
 ) -> Iterator[tuple[dict[str, int], list[Any]]]:
-    """Yield shapes outside the domain and the conditions each breaks, the fewest first."""
+    """Yield shapes outside the domain, and the conditions that each breaks, fewest first."""
 
     def broken(sizes: Sizes) -> list[Any]:
         try:

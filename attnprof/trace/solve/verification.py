@@ -138,13 +138,9 @@ class Runs:
             tracemalloc.stop()
 
     def verify(
-        self,
-        formulas: "Solution",
-        shapes: Iterable[Mapping[str, int]],
-        most: int = MOST,
-        *,
+        self, formulas: "Solution", shapes: Iterable[Mapping[str, int]], most: int = MOST, *,
         strict: bool = False,
-    ) -> list[dict[str, int]]:
+    ) -> list[dict[str, int]]:  # fmt: skip
         """Return shapes at which runs confirm the formulas: up to ``most``, fewer if runs are long.
 
         Shapes at which the code fails are skipped. A formula that a run contradicts is withheld.
@@ -302,12 +298,9 @@ def _named(row: Any) -> str:
 
 # -- other calls of the same module, which caches and counters change --------------------
 def compare_calls(
-    target: Target,
-    phases: Sequence[str],
-    formulas: Trace,
-    shapes: Sequence[Sizes],
+    target: Target, phases: Sequence[str], formulas: Trace, shapes: Sequence[Sizes],
     asked_sizes: Sizes,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return sentences on how costs of the first and of later calls of a module differ.
 
     They are called at the asked shape if it is among ``shapes``, else at the smallest. Sets
