@@ -154,15 +154,26 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
     return expression.func(*args) if args else expression
 
 
+def _is_integer(value: Any) -> bool:
+    """Return whether a value is an integer: sizes are, though the user's symbols are only real."""
+    sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
+    return bool(value.xreplace(sizes).is_integer)
+
+
 def _rounded(name: str, *ratio: Any) -> Any:
     """Return ``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
     value = divided(*ratio)
-    # sizes are integers, though the user's symbols are only real
-    sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
-    is_integer = value.xreplace(sizes).is_integer
+    is_integer = _is_integer(value)
     if is_double(value) or (name == "round" and not is_integer):
         return called(f"Double{name.title()}", name, whole=True)(value)
-    return value if is_integer else getattr(sympy, name)(value)
+    if is_integer:
+        return value
+    for term in sympy.Add.make_args(value):  # floor(floor(x)/n + k/n) is floor(x/n + k/n)
+        part, inner = term.as_coeff_Mul()
+        rest = value - term
+        if part.p == 1 and inner.func is getattr(sympy, name) and _is_integer(rest / part):
+            return _rounded(name, part * inner.args[0] + rest)
+    return getattr(sympy, name)(value)
 
 
 def _larger(*args: Any) -> Any:
