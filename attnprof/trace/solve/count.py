@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import zip_longest
 from math import inf
+from traceback import extract_tb
 from typing import Any
 
 from attnprof.algebra.values import evaluate
@@ -45,6 +46,10 @@ _DECISIONS = 12
 _SO_FAR = 2_000
 #: The first of these operations run on fake tensors, which take three times as long as meta ones.
 _AT_FIRST = 300
+_CAUSAL = (
+    "; nn.Transformer's stacks compare their mask with a causal one: say whether it is one by "
+    "is_causal or tgt_is_causal (True or False)"
+)
 _UNCHECKED = "not held against a run on real tensors"
 
 
@@ -170,6 +175,8 @@ def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bo
         with suppress(Exception):  # tensors that are no longer torch's, like numpy's
             return on_real_tensors(routed, training=training)
         if isinstance(nowhere, AttnprofError):
+            if "_detect_is_causal_mask" in {x.name for x in extract_tb(error.__traceback__)}:
+                raise CannotRunError(f"{nowhere}{_CAUSAL}") from nowhere
             raise
         why = value_reason(error)
         raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
