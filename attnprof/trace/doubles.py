@@ -160,15 +160,26 @@ def from_torch(expression: Any, names: Mapping[Any, Any]) -> Any:
     return expression.func(*args) if args else expression
 
 
-def _rounding(name: str, *ratio: Any) -> Any:
-    """Return ``floor``, ``ceiling`` or ``round`` of a ratio; of the integer itself if it is one."""
-    value = quotient(*ratio)
-    # sizes are integers, though the user's symbols are only real
+def _is_integer(value: Any) -> bool:
+    """Return whether a value is an integer: sizes are, though the user's symbols are only real."""
     sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
-    is_integer = value.xreplace(sizes).is_integer
+    return bool(value.xreplace(sizes).is_integer)
+
+
+def _rounding(name: str, *ratio: Any) -> Any:
+    """Return ``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
+    value = quotient(*ratio)
+    is_integer = _is_integer(value)
     if is_double(value) or (name == "round" and not is_integer):
         return float_function(f"Double{name.title()}", name, whole=True)(value)
-    return value if is_integer else getattr(sympy, name)(value)
+    if is_integer:
+        return value
+    for term in sympy.Add.make_args(value):  # floor(floor(x)/n + k/n) is floor(x/n + k/n)
+        part, inner = term.as_coeff_Mul()
+        rest = value - term
+        if part.p == 1 and inner.func is getattr(sympy, name) and _is_integer(rest / part):
+            return _rounding(name, part * inner.args[0] + rest)
+    return getattr(sympy, name)(value)
 
 
 def _maximum(*args: Any) -> Any:

@@ -113,6 +113,18 @@ class Checkpointed(Attention):
         return checkpoint(super().forward, x, use_reentrant=False)
 
 
+class MasksAStack(nn.Module):
+    """A stack of torch's, whose mask depends on values."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        layer = nn.TransformerDecoderLayer(d_model, 1, 8, batch_first=True)
+        self.layers = nn.TransformerDecoder(layer, 1)
+
+    def forward(self, x):
+        return self.layers(x, x, tgt_mask=(x @ x.mT)[0])
+
+
 class ReadsValue(Attention):
     def forward(self, x):
         return super().forward(x) if x.sum().item() > 0 else x

@@ -78,6 +78,7 @@ REFUSED = [
     (hazards.DroppingByDepth, "forward", {}, CannotRunError, BY_CHANCE),
     (hazards.Dropping, "train", {}, CannotRunError, "chance decides what runs in training"),
     (hazards.ReadsValue, "forward", {}, CannotRunError, r"hazards\.py:\d+"),
+    (hazards.MasksAStack, "forward", {}, CannotRunError, r"is_causal or tgt_is_causal \("),
     (hazards.WithUnknown, "forward", {}, AttnprofError, "attnprof_tests::unknown.*register_fake"),
     (hazards.Scanned, "forward", {}, CannotRunError,
      "associative_scan, one of torch's higher-order"),

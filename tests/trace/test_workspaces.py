@@ -214,6 +214,9 @@ def products(b, n, d):
         yield aten.bmm.default, (x, y)
         yield aten.bmm.default, (y.mT, x.mT)
         yield aten.mm.default, (x[0], y[0])
+        for left, right in ((1j * x).conj(), 1j * y), (x + 0j, (1j * y).conj()):
+            yield aten.bmm.default, (left, right)
+            yield aten.mm.default, (left[0], right[0])
     yield aten._cdist_forward.default, (points, points.clone(), 2.0, None)
     yield aten._cdist_forward.default, (points, points.clone(), 1.0, None)
     yield aten.mv.default, (points[0], torch.randn(d))

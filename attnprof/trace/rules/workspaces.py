@@ -194,12 +194,19 @@ def _in_lines(rows: tuple[Size, Size], columns: tuple[Size, Size]) -> bool:
 
 
 def _batch_of_products(_out: Any, call: Any) -> Size:
-    """Return bytes of factors with gaps, one matrix each; 0 for very small products."""
-    gaps = [nbytes(x[0]) for x in _with_gaps(call)]
+    """Return bytes of conjugates, and of factors with gaps, one matrix each; 0 for small ones."""
+    a, b = factors = _tensors(call)[-2:]
+    conjugates = sum((nbytes(x) for x in factors if x.is_conj()), start=0)
+    gaps = [nbytes(x[0]) for x in _with_gaps(call) if not x.is_conj()]
     if not gaps:
-        return 0
-    a, b = _tensors(call)[-2:]
-    return sum(gaps, start=0) * not_dearer(400, numel(a[0]) * size_of(b.shape[-1]))
+        return conjugates
+    return conjugates + sum(gaps, start=0) * not_dearer(400, numel(a[0]) * size_of(b.shape[-1]))
+
+
+def _product(_out: Any, call: Any) -> Size:
+    """Return bytes of factors with gaps, and of conjugates, which are read in columns alone."""
+    rows = [x for x in _tensors(call)[-2:] if x.is_conj() and same(layout(x)[-1][1], 1)]
+    return sum(map(nbytes, {id(x): x for x in (*_with_gaps(call), *rows)}.values()), start=0)
 
 
 def _triangles(out: Any, call: Any) -> Size:
@@ -301,7 +308,7 @@ workspaces(
         # the mask as numbers
         "native_dropout": lambda _, c: nbytes(c.input),
         "_cdist_forward _euclidean_dist": _distances,
-        "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
+        "mm addmm": _product,
         "bmm baddbmm": _batch_of_products,
         "tril triu": _triangles,
         "im2col": lambda _, c: nbytes(c.self),

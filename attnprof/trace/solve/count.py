@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import zip_longest
 from math import inf
+from traceback import extract_tb
 from typing import Any
 
 from attnprof.algebra.values import evaluate
@@ -46,6 +47,10 @@ _DECISIONS = 12
 _ENOUGH = 2_000
 #: Operations run on fake tensors before meta tensors, which are three times as fast, take over.
 _ON_FAKE = 300
+_CAUSAL = (
+    "; nn.Transformer's stacks compare their mask with a causal one: say whether it is one by "
+    "is_causal or tgt_is_causal (True or False)"
+)
 _UNCHECKED = "not held against a run on real tensors"
 
 
@@ -173,6 +178,8 @@ def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bo
         with suppress(Exception):  # tensors that are no longer torch's, like numpy's
             return on_real_tensors(routed, training=training)
         if isinstance(real_error, AttnprofError):
+            if "_detect_is_causal_mask" in {x.name for x in extract_tb(error.__traceback__)}:
+                raise CannotRunError(f"{real_error}{_CAUSAL}") from real_error
             raise
         why = value_reason(error)
         raise CannotRunError(f"{target.name} cannot be derived: {why}") from real_error
