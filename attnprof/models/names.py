@@ -113,6 +113,8 @@ def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
     if isinstance(source, Mapping):
         return NamedModel("the configuration", source)
     path, text, types = Path(source), str(source), list[str]()
+    if not text:
+        raise NotFoundError(f"no model is called '': {_suggested(text, types)}")
     if not (_is_name(text) or path.is_dir() or path.suffix == ".json"):
         raise RequestError(
             f"{text}: this is told of models of transformers alone; give a config.json, its "

@@ -253,7 +253,7 @@ calibrate --contended
 check --against . -a standard --seq 8
 compare -a standard --seq 8
 cost --seq 8
-crossover
+crossover standard linear
 derive standard
 explore linear
 fit llama-3.1-8b --memory 24GB --train
@@ -275,7 +275,10 @@ verify-formula N standard
 MORE = ("on", "by", "view", "kernel", "logits", "optimizer", "counting", "wait_policy",
         "cache_dtype", "gradient_dtype", "recompute", "shard", "compare", "model")  # fmt: skip
 #: What a refusal of an empty name says: possible names, or that the option is of other requests.
-SAID = r"possible|is not one of|type (names like|one of|--mfu)|add --metric time|two questions"
+SAID = (
+    r"possible|is not one of|type (names like|one of|--mfu)|add --metric time|two questions|"
+    r"give a config.json"
+)
 
 
 @pytest.mark.parametrize("request_", ANSWERED.strip().splitlines())
