@@ -366,12 +366,6 @@ class Mechanism:
             value_width=w.value_head_dim is not None, cross=w.kv_seq_len is not None,
             attend=scope == "core", free_width=w.width is not None and scope == "layer",
         )  # fmt: skip
-        given = isinstance(w.seq_len, int) and isinstance(self.step_tokens, int)
-        if w.phase == "decode" and given and w.seq_len < self.step_tokens:
-            raise RequestError(
-                f"step_tokens={self.step_tokens}: a step takes at most the {w.seq_len} tokens that "
-                f"there are after it; for example step_tokens={w.seq_len}"
-            )
 
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""
