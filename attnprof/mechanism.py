@@ -363,7 +363,6 @@ class Mechanism:
             value_width=w.value_head_dim is not None, cross=w.kv_seq_len is not None,
             attend=scope == "core", free_width=w.width is not None and scope == "layer",
         )  # fmt: skip
-        w.check_step(self.step_tokens)
 
     def refuse_unless(self, **wanted: bool) -> None:
         """Raise :class:`RequestError` for the first wanted ability that it lacks."""

@@ -109,15 +109,6 @@ class Workload:
             names = ", ".join(item.name for item in fields(self))
             raise RequestError(f"a workload has {names}; not {', '.join(changes)}") from error
 
-    def check_step(self, tokens: Number) -> None:
-        """Raise :class:`RequestError` for a decoding step of more tokens than there are."""
-        given = isinstance(self.seq_len, int) and isinstance(tokens, int)
-        if self.phase == "decode" and given and self.seq_len < tokens:
-            raise RequestError(
-                f"step_tokens={tokens}: a step takes at most the {self.seq_len} tokens that there "
-                f"are after it; for example step_tokens={self.seq_len}"
-            )
-
 
 def pairs(workload: Workload) -> Number:
     """Return query-key pairs of the definition: N(N+1)/2 if causal, t for one decoded token."""

@@ -21,8 +21,7 @@ class PickedForms:
     for each that a row picks, else the second.
     """
 
-    impl: str
-    name: ClassVar[str]
+    impl = "gathered"  # not annotated: subclasses have a parameter of this name at its own place
     variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     forms: ClassVar[tuple[str, ...]] = ("gathered", "dense-mask", "auto")
 

@@ -40,6 +40,17 @@ class Latent(LatentRows):
         "step_tokens": 1,
     }  # fmt: skip
 
+    def check(self, workload: Workload, scope: str) -> None:
+        """Raise :class:`RequestError` also where a step takes more tokens than there are."""
+        super().check(workload, scope)
+        n, step = workload.seq_len, self.step_tokens
+        given = isinstance(n, int) and isinstance(step, int)
+        if workload.phase == "decode" and given and n < step:
+            raise RequestError(
+                f"step_tokens={step}: a step takes at most the {n} tokens that there are after it; "
+                f"for example step_tokens={n}"
+            )
+
     # -- forms ---------------------------------------------------------------------------
     def form(self, head_dim: Number, phase: str) -> str:
         """Return the form that runs; RequestError if symbolic sizes do not decide it.
