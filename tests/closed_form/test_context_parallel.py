@@ -24,16 +24,7 @@ from attnprof.closed_form.context_parallel import (
 )
 from attnprof.errors import RequestError
 from attnprof.workload import Workload
-from tests.closed_form.rank_runs import (
-    BLOCK,
-    HEADS,
-    KEY_HEADS,
-    STATES,
-    TOKENS,
-    TOP,
-    WIDTH,
-    WINDOWS,
-)
+from tests.closed_form.rank_runs import BLOCK, HEADS, KEY_HEADS, STATES, TOKENS, TOP, WIDTH, WINDOWS
 
 WORKLOAD = Workload(TOKENS, HEADS, WIDTH, causal=True, dtype="float64")
 GROUPED = WORKLOAD.with_(num_kv_heads=KEY_HEADS)

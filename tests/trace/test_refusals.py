@@ -28,7 +28,8 @@ def derivation_of(layer, phase="forward", **at):
     [
         (hazards.IntOfRatio, "forward"), (hazards.Tuple, "forward"), (hazards.Mapping, "forward"),
         (hazards.LengthBranch, "forward"), (hazards.spectral, "forward"),
-        (hazards.Mapping, "train"), (hazards.Checkpointed, "train"),
+        (hazards.Mapping, "train"), (hazards.Checkpointed, "train"), (hazards.Sorted, "forward"),
+        (hazards.calls_scripted, "forward"),
     ],
 )  # fmt: skip
 def test_formulas_of_hazardous_modules_are_right_away_from_where_they_were_fitted(layer, phase):
@@ -38,18 +39,13 @@ def test_formulas_of_hazardous_modules_are_right_away_from_where_they_were_fitte
         counted = counted_at(target, sizes, phase)
         for quantity in ("flops", "bytes_moved", "peak_bytes"):
             assert derivation.at(quantity, phase, **sizes) == counted[quantity], (quantity, sizes)
-    if layer is not hazards.spectral and phase == "forward":
+    assert not derivation.phases[phase].uncounted
+    if isinstance(layer, type) and phase == "forward":
         assert sympy.expand(derivation.expression("matmul_flops") - PRODUCTS) == 0
     said = "307" in " ".join(derivation.phases[phase].domain)
     assert said == (layer is hazards.LengthBranch)
     no_polynomial = "log" in str(derivation.expression("flops", phase))
     assert no_polynomial == (layer is hazards.spectral)
-
-
-def test_a_sort_compares_and_is_complete_and_a_scripted_function_is_counted():
-    assert not derivation_of(hazards.Sorted).phases["forward"].uncounted
-    scripted = derivation_of(hazards.calls_scripted)
-    assert scripted.expression("exponentials") == B * N * h * d
 
 
 ASKED = {"B": 2, "N": 16, "h": 2, "d": 8}
@@ -132,13 +128,13 @@ def test_a_padded_encoder_is_derived_in_training_and_refused_in_words_in_evaluat
 
 
 def test_chance_in_training_alone_leaves_the_forward_pass_as_do_draws_that_decide_nothing():
-    plain = derivation_of(hazards.Attention).expression("other")
+    comparisons = B * h * N**2 + 2 * B * N * h * d  # of softmax, and two of relu
     for layer in (hazards.Dropping, hazards.NeverDropping):
-        assert derivation_of(layer).expression("other") == plain + 2 * B * N * h * d
+        assert sympy.expand(derivation_of(layer).expression("other") - comparisons) == 0
 
 
 def test_a_scan_of_torchs_is_derived_for_a_given_length():
-    more = derivation_of(hazards.Scanned, N=8).expression("additions")
-    more -= derivation_of(hazards.Attention, N=8).expression("additions").subs(N, 8)
+    additions = derivation_of(hazards.Scanned, N=8).expression("additions")
+    plain = (PRODUCTS / 2 + 2 * B * h * N**2).subs(N, 8)  # softmax shifts and sums
     # of 8: 4 pairs, then 2, 1, and back 0, 1, 3
-    assert sympy.expand(more - 11 * B * h * d) == 0
+    assert sympy.expand(additions - plain - 11 * B * h * d) == 0

@@ -11,12 +11,7 @@ from attnprof.trace.rules.replacements import EXPANSIONS, STAND_INS, result_of
 from attnprof.trace.rules.table import MOVES, OVERWRITES, RULES, VIEWS
 
 aten = torch.ops.aten
-PLACES = {
-    "views": VIEWS,
-    "moves": MOVES,
-    "rules": set(RULES),
-    "expansions": set(EXPANSIONS),
-}
+PLACES = {"views": VIEWS, "moves": MOVES, "rules": set(RULES), "expansions": set(EXPANSIONS)}
 
 
 def test_an_operation_is_in_one_place():
