@@ -249,12 +249,12 @@ def test_python_passes_classes_and_modules_and_a_workload(formulas):
 
 
 def test_what_cannot_be_symbolic_is_interpolated_and_says_so(attnprof):
-    shape = "B=2,N=16,h=2,d=4"
-    ended = attnprof(("derive", f"{FILE}:Through", "--at", shape), "--phase forward -f json")
+    words = ("derive", f"{FILE}:Through", "--arg", "dim=d", "--input", "x: N, d")
+    ended = attnprof(words, "--at N=16,d=8 --phase forward -f json")
     records = {r["quantity"]: r for r in ended.json["records"]}
     assert {r["method"] for r in records.values()} == {"interpolated"}
-    assert sympy.expand(read(records["flops"]["expression"]) - 2 * B * N * (h * d) ** 2) == 0
-    assert records["flops"]["value"] == 2 * 2 * 16 * 8 * 8
+    assert sympy.expand(read(records["flops"]["expression"]) - 2 * N * d**2) == 0
+    assert records["flops"]["value"] == 2 * 16 * 8 * 8
     assert len(records["flops"]["verified_at"]) >= 3
     fields = ended.json["summary"]["phases"]["forward"]
     assert fields["peak"].get("bytes") in (None, records["peak_bytes"]["value"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attnprof import registry
+from attnprof.crossovers import predicted_search
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.crossovers.timed import TimeTerms
@@ -120,7 +121,8 @@ def test_a_device_elsewhere_is_predicted_by_its_calibration(elsewhere):
     assert report.summary["made_of"].startswith("NVIDIA H200, 16 threads")
 
 
-def test_crossovers_elsewhere_are_predicted_and_not_measured(attnprof, elsewhere):
+def test_crossovers_elsewhere_are_predicted_and_not_measured(attnprof, elsewhere, monkeypatch):
+    monkeypatch.setattr(predicted_search, "LONGEST_CALL_S", 1e-3)
     typed = "crossover standard linear --d 16 --metric time --on H200"
     report = attnprof(f"{typed} --calibration {elsewhere} --format json").json
     assert [row["kind"] for row in report["records"]] == ["predicted"]
