@@ -154,11 +154,11 @@ class Caches:
         return zeros
 
     def lowest(self, heads: int, *shape: int) -> Tensor:
-        """Return minus infinities (batch·heads, *shape), in float32 at least if ``wide``."""
+        """Return minus infinities (batch·heads, *shape)."""
         return self.like.new_full((self.batch_size * heads, *shape), -math.inf)
 
     def counts(self, heads: int) -> Tensor:
-        """Return whole zeros (batch·heads)."""
+        """Return integer zeros (batch·heads)."""
         return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
 
 

@@ -1,7 +1,7 @@
 """Plan which sizes of a target are symbols in its runs and which are numbers, by trying runs.
 
 Code may fix (pin) a size that is a symbol. That size then becomes a number, or a number of blocks
-and a rest, as N = 64*turns + rest.
+and a rest, as N = 64*count + rest. Entry point: :func:`plan_for`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,13 +32,13 @@ _TRIES = 8
 _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
 #: Budget of all symbolic runs of a plan, in operations (some milliseconds each).
 _SYMBOLIC = 28_000
-#: Symbolic runs that a fit takes, about, if N is counted in blocks whose length is a number too.
+#: About how many symbolic runs a fit takes if N is in blocks whose length is a number, too.
 _BOTH = 45
-#: Repeated operations of a loop are that many times faster than new ones.
+#: Recorded operations of a run that use up one of the budget, as most repeat earlier ones.
 _AT_ONCE = 2
 #: Operations of the budget that one processor second uses up.
 _A_SECOND = 240
-#: Blocks up to this length are no blocks: an even length is another case than an odd one.
+#: Conditions modulo 2 or 3 tell odd from even sizes, and are no blocks of a loop.
 _SMALL_BLOCK = 3
 #: Smallest value of a size that is the length of a block: 1 to 3 are special cases of code.
 _BLOCK = 4
@@ -49,9 +49,9 @@ class SizePlan:
     """The sizes that are numbers in runs (the keys of ``blocks``); all others are symbols.
 
     ``blocks``: the unit of a number, 1 for the size itself, 64 or a size ``C`` for blocks of so
-    many tokens. ``base``: smallest values of sizes that are numbers. ``runs``: runs made, by places
-    and phases. ``steady``: by phases, lines that turn a size into a float on which no later size
-    depends. ``kinds``: by a size that counts layers, the kinds in one period: (0, 0, 1).
+    many tokens. ``base``: smallest values of sizes that are numbers. ``runs``: runs made so far, by
+    numbers and phases. ``steady``: by phases, lines that make a float of a size without effect on
+    what runs. ``kinds``: by a size that counts layers, the kinds in one period: (0, 0, 1).
     ``whole``: the code runs at whole blocks alone. ``by_module``: formulas are for the costs of
     each module, not for peaks. ``concrete`` makes the runs if no size is left a symbol.
     """
@@ -70,23 +70,22 @@ class SizePlan:
     concrete: Runs | None = None
 
     def begin(self, runs: Runs) -> None:
-        """Begin the budget of symbolic runs anew, or that of concrete ones, which ``runs`` has."""
+        """Reset the budget of symbolic runs; ``runs``, with their own, become the concrete ones."""
         self.spent, self.limit = 0, _SYMBOLIC
         self.concrete = self.concrete and runs
 
     def extend(self) -> None:
-        """Double the budget: all counts are polynomials in each size, and few runs are left."""
+        """Double the budget, when all counts are polynomials in each size: few runs are missing."""
         self.limit = 2 * _SYMBOLIC
 
     def block_counts(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, BlockedSize]:
-        """Return the place of each number in a run: its block, its count and a hint of the rest."""
+        """Return each number of a run with its block and, if ``ragged``, a hint of the rest."""
         block_counts = {}
         for name, block in self.blocks.items():
             sizes = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
             length = int(evaluate(block, sizes)) if block != 1 and ragged else 0
-            block_counts[name] = BlockedSize(
-                block, counts[name], length and max(2, 37 * length // 64)
-            )
+            rest = max(2, 37 * length // 64) if length else 0
+            block_counts[name] = BlockedSize(block, counts[name], rest)
         return block_counts
 
     def at(
@@ -120,7 +119,7 @@ class SizePlan:
         return self.runs[key]
 
     def _counted(self, sizes: Sizes, runs: Runs) -> SymbolicRun | NoFormulaError:
-        """Return a concrete run as one with symbols for no size, or why there is none."""
+        """Return a run without symbols as a symbolic one, or why there is none."""
         trace = runs.run_or_none(sizes)
         if trace is None:
             return NoFormulaError(f"it does not run at {sizes_text(sizes)}")
