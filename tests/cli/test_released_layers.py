@@ -108,7 +108,6 @@ def rwkv7(q, k, v, a, b, size=64):
 
 @pytest.mark.parametrize(("name", "inputs", "rest", "crossing"), [
     ("based", "qk", "mine.py:scores --d 16", 64 + 2 * 273 * 64 / 80),
-    ("rwkv7", "qkvab", "standard --d 64 --arg size=16", 200),
     ("rwkv7", "qkvab", "standard --d 64", 416),
 ])  # fmt: skip
 def test_a_text_of_ones_own_crosses_in_products(attnprof, name, inputs, rest, crossing):
