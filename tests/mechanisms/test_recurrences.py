@@ -14,7 +14,14 @@ from attnprof.blocks.recurrence import recurrence, unit_rows
 from attnprof.costs import COST_FIELDS
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs
-from tests.mechanisms.checks import check_executed, close, closed_form, drawn, executed
+from tests.mechanisms.checks import (
+    check_executed,
+    check_peak,
+    close,
+    closed_form,
+    drawn,
+    executed,
+)
 from tests.mechanisms.variants import RECURRENT
 from tests.oracles.aten import count_layer, count_training
 
@@ -135,6 +142,15 @@ def test_chunks_in_half_precision_count_as_executed(name):
     for causal, phase, counts in executed(layer, x, causals=(False,)):
         table = closed_form(name, shape, more, causal=causal, phase=phase, dtype="bfloat16")
         check_executed(table, counts, phase)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("name", ["retnet", "gla"])
+def test_a_chunks_copies_in_float32_die_before_the_next_ones_are_made(name, phase):
+    shape, more, dtype = (2, 7, 4, 4), {"chunk": 3}, torch.bfloat16
+    table = closed_form(name, shape, more, causal=True, phase=phase, dtype="bfloat16")
+    layer, x = built(name, shape, dtype, **more), inputs(shape, dtype)
+    check_peak(table, layer, x, phase, causal=True)
 
 
 @pytest.mark.parametrize("name", ["lightning", "mamba2"])
