@@ -378,7 +378,7 @@ def test_very_many_turns_are_told_by_those_that_are_alike(monkeypatch):
     made = hub_subject(fields, "turns", None, swaps_of(["sliding"], {"window": 16}), 512)
     target, sizes = made.target("train"), {"B": 2, "N": 210}
     every = record(target, sizes, training=True)
-    monkeypatch.setattr("attnprof.trace.solve.count._TURNS", 100)
+    monkeypatch.setattr("attnprof.trace.solve.count._MOST_IN_LOOPS", 100)
     once, _ = counted(target, sizes, "train", compare_real=False)
     assert len(once.calls) < len(every.calls)
     assert totals(once, "train") == totals(every, "train")

@@ -63,8 +63,6 @@ ONE = {
     "lgamma": (torch.lgamma, "O"),
     "digamma": (torch.digamma, "O"),
     "polygamma": (lambda x: torch.polygamma(2, x), "O"),
-    "erfinv": (torch.erfinv, "O"),
-    "i0": (torch.special.i0, "O"),
     "degrees": (torch.rad2deg, "M"),
     "maximum": (lambda x: torch.maximum(x, x), "O"),
     "max of two": (lambda x: torch.max(x, x), "O"),
