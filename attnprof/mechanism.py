@@ -199,8 +199,8 @@ class Mechanism:
         return ""
 
     def cost_notes(self, workload: Workload) -> tuple[str, ...]:
-        """Return sentences on what a cost table counts or leaves out."""
-        return ()
+        """Return sentences on what a cost table counts or leaves out: by default its choice."""
+        return tuple(filter(None, [self.choice(workload)]))
 
     def published(self) -> tuple[Published, ...]:
         """Return the closed forms the documents print for this mechanism."""

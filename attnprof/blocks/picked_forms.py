@@ -55,7 +55,3 @@ class PickedForms:
         if workload.phase == "decode":
             why = "a step copies what it picks"
         return f"impl=auto is {form} here: {why}"
-
-    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
-        """Return a note on the form that ``auto`` takes."""
-        return tuple(filter(None, [self.choice(workload)]))

@@ -97,10 +97,6 @@ class Latent(LatentRows):
                 why = f"a row's keys and values take {again} products a head, and save {saved}"
         return f"impl=auto is {form} here: {why}"
 
-    def cost_notes(self, workload: Workload) -> tuple[str, ...]:
-        """Return a note on the form that ``auto`` takes."""
-        return tuple(filter(None, [self.choice(workload)]))
-
     # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """Compute a prompt."""
