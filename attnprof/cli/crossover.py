@@ -51,7 +51,8 @@ class Over:
         typed = {"seq": self.seq, "d": d, "heads": heads, "d_model": self.d_model}
         batch = None if conditions.batch == "1" else conditions.batch
         if {**typed, "batch": batch}.get(over):
-            raise RequestError(f"--over {self.over} looks for it: leave --{self.over} out")
+            flag = f"--{over.replace('_', '-')}"
+            raise RequestError(f"--over {self.over} looks for it: leave {flag} out")
         if over == "seq":
             if wrong := [x for x in opt.typed(self) if x in ("--d-model", "--range")]:
                 raise RequestError(

@@ -100,6 +100,7 @@ crossover standard longformer --over d --range 64 :: like 1:512
 crossover standard longformer --over d --range 64:8 :: ends before it starts
 crossover standard longformer --over kv_heads :: like --heads 32
 crossover standard longformer --over kv-heads :: like --heads 32
+crossover standard longformer --over d_model --d-model 64 :: leave --d-model out
 crossover standard linformer --over proj-len --set proj_len=8 :: leave --set proj_len out
 crossover standard longformer --over d --kind derived :: leave --over d out
 crossover standard longformer --over batch --kind published :: over batch; use --kind formula
