@@ -1,6 +1,6 @@
 """Calibrate this device: time products, copies and single operations, then check predictions.
 
-A calibration has to last minutes, on machines that other programs use now and then. So each
+A calibration may last two minutes, on machines that other programs use now and then. So each
 operation is timed at each *place* of its table (the sizes of one call) in short readings, in passes
 minutes apart, next to a reference operation that shows how fast the processor is at that moment
 (:mod:`.steady_times`); places whose readings were all disturbed are timed again. Entry points:
