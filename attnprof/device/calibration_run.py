@@ -302,7 +302,7 @@ class _Bench:
         return {place: self._readings_at(benchmark, place) for place in places}
 
     def _readings_at(self, benchmark: Benchmark, place: Sizes) -> list[TimeReading]:
-        """Return five readings, each over many calls, with the reference timed in between."""
+        """Return readings, five of short calls, with the reference timed in between."""
         calls, clock = [benchmark.make(*place)], self.new_clock(benchmark)
         place_s = self.seconds / PLACES_PER_CEILING
         with torch.no_grad():  # benchmarks of autograd enable it themselves
@@ -320,7 +320,7 @@ class _Bench:
                         results[index] = call()
 
             references: list[float] = []
-            budget = Budget(5, min_time_s=0.0, max_time_s=place_s, warmup_s=0.0)  # none untimed
+            budget = Budget(5, min_time_s=0.0, max_time_s=place_s, warmup_s=0.0, least=2)
 
             def time_reference() -> None:
                 reference_s = self.reference and _reference_s(clock, self.reference)

@@ -37,8 +37,9 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.processes.progress import tell
 
-#: Layers of each phase, 60 in all; the most points that are drawn to find them.
-LAYERS, MAX_POINTS = 20, 600
+#: Layers of each phase, 60 in all; how many suffice once ``CHECK_S`` seconds have passed; the most
+#: points that are drawn to find them.
+LAYERS, LEAST_LAYERS, CHECK_S, MAX_POINTS = 20, 13, 35.0, 600
 #: Range of a layer's predicted seconds.
 SHORTEST_S, LONGEST_S = 5e-5, 0.15
 #: The most processor seconds to list a layer's operations.
@@ -107,15 +108,18 @@ def check_layers(
     predict: Predict, points: Iterator[PointRequest], measure: Measure,
     is_undisturbed: Callable[[], bool] = lambda: True,
 ) -> SelfCheck | None:  # fmt: skip
-    """Return ``LAYERS`` checked layers of each phase; None if ``points`` has too few.
+    """Return ``LAYERS`` checked layers of each phase, ``LEAST_LAYERS`` or more on a slow machine.
 
     They are the first points that fit into memory and are predicted to take ``SHORTEST_S`` to
     ``LONGEST_S``. ``is_undisturbed``: whether the processor is as fast now as it was calibrated.
+    Returns None if ``points`` has too few.
     """
     layers: list[_TimedLayer] = []
     missing = dict.fromkeys(PHASES, LAYERS)
+    until = time.monotonic() + CHECK_S
     for request in islice(points, MAX_POINTS):
-        if not any(missing.values()):
+        is_late = time.monotonic() > until
+        if max(missing.values()) <= (LAYERS - LEAST_LAYERS if is_late else 0):
             break
         if not missing[request.phase]:
             continue
@@ -128,7 +132,7 @@ def check_layers(
                 layer.add_run(measure, is_undisturbed)
                 layers.append(layer)
                 missing[request.phase] -= 1
-    if any(missing.values()):
+    if max(missing.values()) > LAYERS - LEAST_LAYERS:
         return None
     until = time.monotonic() + MORE_ROUNDS_S
     for _ in range(MORE_ROUNDS):

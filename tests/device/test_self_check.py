@@ -79,6 +79,14 @@ def test_layers_are_predicted_and_timed_until_there_are_enough():
     assert len({layer.mechanism for layer in check.layers}) > 5
 
 
+def test_on_a_slow_machine_fewer_layers_suffice_and_none_are_too_few(monkeypatch):
+    monkeypatch.setattr(self_check, "CHECK_S", -1.0)
+    check = check_layers(lambda *_: 1e-3, drawn_points("float32", "cpu"), lambda _: [2e-3])
+    counts = Counter(layer.phase for layer in check.layers)
+    assert min(counts.values()) == self_check.LEAST_LAYERS
+    assert max(counts.values()) <= LAYERS
+
+
 def test_a_disturbed_layer_that_ends_the_second_time_keeps_its_first():
     calls = itertools.count()
 
