@@ -217,7 +217,7 @@ function curves(chosen, quantity, at, points) {
       {label: "N", value: (_, N) => N === null ? "–" : N.toLocaleString("en")},
       ...chosen.map((one, i) => ({
         label: one.name, stroke: colour(`--c${i % 8}`), width: 2, dash: DASHES[Math.floor(i / 2) % 4],
-        points: {show: false}, value: (_, value) => shown(value ?? null, quantity),
+        pxAlign: 0, points: {show: false}, value: (_, value) => shown(value ?? null, quantity),
       })),
     ],
     hooks: {draw: [marks]},
