@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import compress
 from math import prod
 from pathlib import Path
 from types import FrameType
@@ -262,7 +261,7 @@ class Recorder(EagerMode):
 
     def _died_storages(self) -> list[_LiveStorage]:
         """Return the storages that died since the operation before, and stop following them."""
-        gone = [*compress(self._alive, map(_expired, self._alive))]
+        gone = [*filter(_expired, self._alive)]
         for key in gone:
             del self._followed[key]
         return [self._alive.pop(key) for key in gone]

@@ -326,12 +326,14 @@ def refusing_unsupported_tensors(*, symbolic: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if type(error).__module__.startswith("attnprof."):
+            raise  # not torch's, and some take their time to be written
         kinds = [kind for kind, pattern in _KINDS.items() if re.search(pattern, str(error))]
-        frames = traceback.extract_tb(error.__traceback__)
-        if any("/torch/nested/" in frame.filename for frame in frames):  # jagged ones
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any("/torch/nested/" in file for file in files):  # jagged ones
             kinds = ["nested"]
         if not kinds:
-            if name := not symbolic and _failed_operation(error, frames):
+            if name := not symbolic and _failed_operation(error, files):
                 raise UnsupportedTensorError(
                     f"{name}, one of torch's higher-order operations, cannot be followed here: "
                     "write a branch of it, or a loop, in its place"
@@ -339,18 +341,17 @@ def refusing_unsupported_tensors(*, symbolic: bool) -> Iterator[None]:
             raise
         line = line_of(error)
         place = f" ({line})" if line else ""
-        padded = any(frame.filename.endswith("/nn/modules/transformer.py") for frame in frames)
+        padded = any(file.endswith("/nn/modules/transformer.py") for file in files)
         advice = _PADDED if padded and kinds == ["nested"] else ""
         raise UnsupportedTensorError(
             f"{kinds[0]} tensors are not supported{place}{advice}"
         ) from error
 
 
-def _failed_operation(error: Exception, frames: traceback.StackSummary) -> str:
+def _failed_operation(error: Exception, files: list[str]) -> str:
     """Return the higher-order operation of torch's inside which torch itself fails, if any."""
     if not isinstance(error, AttributeError | TypeError | AssertionError):
         return ""
-    files = [frame.filename for frame in frames]
     inside = [Path(file).stem for file in files if "/torch/_higher_order_ops/" in file]
     names = [name for name in inside if name != "utils"]
     return names[0] if names and "/torch/" in files[-1] else ""

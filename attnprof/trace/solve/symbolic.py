@@ -42,13 +42,22 @@ class PinnedError(NoFormulaError):
     refused = False
 
     def __init__(
-        self, message: str, pins: Sequence[Any] = (), *, integers: bool = True,
-        relations: Sequence[Any] = (),
-    ) -> None:  # fmt: skip
+        self, message: str, guards: Domain | None = None, *, integers: bool = True
+    ) -> None:
         super().__init__(message)
-        self.pins = pins
+        self.pins = guards.pins if guards else []
+        self.relations = [*guards.relations, *guards.pins] if guards else []
         self.integers = integers
-        self.relations = relations
+        self._guards = guards
+
+    def __str__(self) -> str:
+        """Return the message, with conditions in words: most errors are never shown."""
+        message, guards = super().__str__(), self._guards
+        if guards is None:
+            return message
+        branches = [text for text in guards.conditions if text not in guards.pinned]
+        where = f"; the code branches on {', '.join(branches)}" if branches else ""
+        return f"{message}: {'; '.join(guards.pinned)}{where}"
 
 
 @dataclass(frozen=True)
@@ -254,13 +263,9 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
         guards = Domain(environment, blocks)
     except ValueError as error:
         raise NoFormulaError(str(error)) from error
-    if guards.pinned:
-        branches = [text for text in guards.conditions if text not in guards.pinned]
-        where = f"; the code branches on {', '.join(branches)}" if branches else ""
-        pinned = f"the code makes a size a number: {'; '.join(guards.pinned)}{where}"
+    if guards.pins:
         whole = environment.conversions.whole
-        relations = [*guards.relations, *guards.pins]
-        raise PinnedError(pinned, guards.pins, integers=whole, relations=relations)
+        raise PinnedError("the code makes a size a number", guards, integers=whole)
     return guards
 
 
