@@ -115,6 +115,11 @@ def reductions(b, n, d):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
             yield aten.sum.dim_IntList, (half, [dim])
+            yield aten.mean.dim, (half, [dim])
+            yield aten.mean.dim, (half.half(), [0, dim] if dim else [0]), {"dtype": torch.half}
+            yield aten.mean.dim, (x, [dim]), {"dtype": torch.bfloat16}
+            yield aten.mean.dim, (half, [dim]), {"dtype": torch.float32}
+            yield aten.renorm.default, (x, 2, dim, 1.0)
             yield aten.sum.dim_IntList, (half, [dim]), {"dtype": torch.float32}
             yield aten.sum.dim_IntList, (mask, [dim])
             for op in (aten.cumsum, aten.cumprod, aten.cummax, aten.logcumsumexp):
