@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch._decomp import decompositions
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.attention.bias import CausalBias
 from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
@@ -213,7 +214,8 @@ def _decided(function: Any) -> Any:
 
     def decided(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map_only(torch.SymBool, bool, (args, kwargs))
-        return function(*args, **kwargs)
+        biased = any(isinstance(x, CausalBias) for x in (*args, *kwargs.values()))
+        return (CausalBias._dispatch if biased else function)(*args, **kwargs)
 
     return decided
 
