@@ -22,8 +22,17 @@ from attnprof.processes import SELDOM
 _STANDARD = sysconfig.get_paths()["stdlib"]
 
 
+#: Our own folder, where a mistake raises one of these.
+_OURS = Path(__file__).parent
+_MISTAKES = AttributeError, TypeError, NameError, KeyError, AssertionError
+
+
 class ExitedError(Exception):
     """User code ended the program; its exception is the cause."""
+
+
+class OwnFailureError(Exception):
+    """A mistake of attnprof's own, not of user code or torch; its exception is the cause."""
 
 
 @contextmanager
@@ -39,10 +48,18 @@ def collecting_seldom() -> Iterator[None]:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Raise :class:`ExitedError` where user code would end the program, as by ``sys.exit``."""
+    """Raise :class:`ExitedError` where user code would end the program, as by ``sys.exit``.
+
+    Raise :class:`OwnFailureError` where attnprof fails by a mistake of its own.
+    """
     try:
         yield
-    except (Exception, KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except Exception as error:
+        if place := _place_of_mistake(error):
+            message = f"attnprof itself fails at {place}, please report it: {error_text(error)}"
+            raise OwnFailureError(message) from error
         raise
     except BaseException as error:
         raise ExitedError(error_text(error)) from error
@@ -55,6 +72,8 @@ def error_text(error: BaseException) -> str:
     """
     if isinstance(error, ExitedError) and error.__cause__ is not None:
         return f"it ends the program: {error_text(error.__cause__)}"
+    if isinstance(error, OwnFailureError):
+        return str(error)
     name, line = type(error).__name__, line_of(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error)
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
@@ -97,6 +116,19 @@ def line_of(error: BaseException) -> str:
     return _place(_innermost(traceback.extract_tb(error.__traceback__)))
 
 
+def _place_of_mistake(error: Exception) -> str:
+    """Return the line of attnprof that raises by mistake, ``rules/table.py:12``; "" for others.
+
+    A line that hands arguments on, ``func(*args)``, raises what user code or torch does.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not isinstance(error, _MISTAKES) or "(*args" in (frames[-1].line or ""):
+        return ""
+    file = Path(frames[-1].filename)
+    inside = file.is_relative_to(_OURS / "trace") or file.is_relative_to(_OURS / "algebra")
+    return f"{file.relative_to(_OURS)}:{frames[-1].lineno}" if inside else ""
+
+
 def calling_line() -> str:
     """Return the innermost line of user code that runs now (see :func:`line_of`)."""
     return _place(_innermost(traceback.extract_stack()))
@@ -104,12 +136,11 @@ def calling_line() -> str:
 
 def _innermost(frames: traceback.StackSummary) -> traceback.FrameSummary:
     """Return the innermost frame of the user's code; an empty one where there is none."""
-    ours = str(Path(__file__).parent)
     for frame in reversed(frames):
         name, parts = frame.filename, Path(frame.filename).parts
         standard = name.startswith(_STANDARD) and "site-packages" not in parts
         library = standard or not {"torch", "sympy"}.isdisjoint(parts)
-        if not library and not name.startswith((ours, "<")):
+        if not library and not name.startswith((str(_OURS), "<")):
             return frame
     return traceback.FrameSummary("", None, "", line="")
 

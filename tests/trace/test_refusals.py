@@ -4,10 +4,12 @@ from functools import cache
 
 import pytest
 import sympy
+from torch.nn import functional as F
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.request.lookup import target_of
+from attnprof.trace.rules.table import RULES
 from attnprof.trace.solve.derive import derived
 from tests.trace import hazards
 from tests.trace.checks import counted_at
@@ -138,3 +140,14 @@ def test_a_scan_of_torchs_is_derived_for_a_given_length():
     plain = (PRODUCTS / 2 + 2 * B * h * N**2).subs(N, 8)  # softmax shifts and sums
     # of 8: 4 pairs, then 2, 1, and back 0, 1, 3
     assert sympy.expand(additions - plain - 11 * B * h * d) == 0
+
+
+def test_a_mistake_of_our_own_is_told_apart_from_the_users_code(monkeypatch):
+    monkeypatch.setitem(RULES, "softplus", RULES["pow"])  # which asks for an exponent
+    target = target_of(F.softplus, None, ["input: B, N"])
+    with pytest.raises(AttnprofError, match=r"attnprof itself fails at .*\.py:\d+, please report"):
+        derived(target, ("forward",))
+    for mistaken in (lambda x: x.nothing, lambda x: range(2, x), lambda x: x + {}):
+        with pytest.raises(AttnprofError) as refusal:
+            derived(target_of(mistaken, None, ["x: B, N"]), ("forward",))
+        assert "attnprof itself" not in str(refusal.value)

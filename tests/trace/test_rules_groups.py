@@ -138,6 +138,9 @@ CALLS = {
         F.smooth_l1_loss, [SHAPE, SHAPE], plus(each("3A 2M 2O D", N), {"D": 1})),
     "Huber's loss": (
         lambda x, y: F.huber_loss(x, y, reduction="sum"), [SHAPE, SHAPE], each("3A 3M 2O", N)),
+    # of 3 slices of 14 entries each
+    "slices of norms up to 1": (
+        lambda x: x.renorm(2, 1, 1.0), [SHAPE], plus(each("2M A", N), each("2O A D", 3))),
     "medians": (lambda x: x.median(-1).values, [SHAPE], {}),
     "places in an order": (torch.searchsorted, [SHAPE, SHAPE], {}),
 }  # fmt: skip
@@ -160,6 +163,8 @@ def test_distances_of_many_rows_are_a_product():
         (lambda x: x.unfold(0, 3, 1), (7,), 15),
         (nn.ReflectionPad1d(2), (1, 2, 5), 18),
         (nn.MaxPool2d(2), (1, 1, 4, 6), 6),
+        (nn.AdaptiveMaxPool2d((2, 3)), (1, 1, 5, 7), 6),
+        (lambda x: x.as_strided((3, 5), (2, 1)), (9,), 15),
     ],
 )
 def test_gradients_of_entries_that_are_taken_are_added(run, shape, additions):
@@ -217,7 +222,6 @@ NAMED = {
     "linalg_qr": torch.linalg.qr,
     "linalg_pinv": torch.linalg.pinv,
     "linalg_matrix_exp": lambda x: torch.matrix_exp(x[..., :2, :2]),
-    "renorm": lambda x: x.renorm(2, 0, 1.0),
     "frexp": torch.frexp,
 }
 

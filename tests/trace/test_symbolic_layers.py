@@ -7,6 +7,7 @@ import sympy
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 import attnprof
@@ -287,6 +288,17 @@ FIXED_BY_TORCH = {
     "cumprod": lambda x: x.sin().cumprod(1),
     "take_along_dim": lambda x: x.take_along_dim(x[:, :1].argsort(-1), 2),
     "kron": lambda x: torch.kron(x[0], x[:, 0]),
+    "windows": lambda x: (2 * x).as_strided(
+        (x.shape[1] - 2, 3, x.shape[2]), (*2 * x.stride()[1:2], 1)
+    ),
+    "stft": lambda x: torch.stft(
+        x[0], 4, 2, 3, torch.ones(3), center=False, return_complex=True
+    ).abs(),
+    "tril_indices": lambda x: (x @ x.mT)[0][(*torch.tril_indices(x.shape[1], x.shape[1], -1),)],
+    "triu_indices": lambda x: (x @ x.mT)[0][(*torch.triu_indices(x.shape[1], x.shape[1], 1),)],
+    "causal_lower_right": lambda x: F.scaled_dot_product_attention(
+        x[:, None, 3:], x[:, None], x[:, None], causal_lower_right(x.shape[1] - 3, x.shape[1])
+    ),
 }
 
 

@@ -44,9 +44,10 @@ def _workspace(memory, start, end):
 def predicted(mode, op, args, kwargs):
     """The table's answer, from fake tensors of the same layout: bytes, and whether it is all."""
     with mode:
-        fake = tree_map(lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, args)
-        out = op(*fake, **kwargs)
-        cost = cost_of(op, out, fake, kwargs)
+        args, kwargs = tree_map(
+            lambda x: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x, (args, kwargs)
+        )
+        cost = cost_of(op, op(*args, **kwargs), args, kwargs)
     return cost.workspace, not cost.scratch
 
 
@@ -115,6 +116,11 @@ def reductions(b, n, d):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
             yield aten.sum.dim_IntList, (half, [dim])
+            yield aten.mean.dim, (half, [dim])
+            yield aten.mean.dim, (half.half(), [0, dim] if dim else [0]), {"dtype": torch.half}
+            yield aten.mean.dim, (x, [dim]), {"dtype": torch.bfloat16}
+            yield aten.mean.dim, (half, [dim]), {"dtype": torch.float32}
+            yield aten.renorm.default, (x, 2, dim, 1.0)
             yield aten.sum.dim_IntList, (half, [dim]), {"dtype": torch.float32}
             yield aten.sum.dim_IntList, (mask, [dim])
             for op in (aten.cumsum, aten.cumprod, aten.cummax, aten.logcumsumexp):
@@ -384,10 +390,22 @@ def attention(b, n, d):
                 q, k, v, grad = (x.transpose(1, 2) for x in (q, k, v, grad))
             forward = aten._scaled_dot_product_flash_attention_for_cpu.default
             yield forward, (q, k, v, 0.0, False)
+            square = torch.randn(b, 2, n, n, dtype=dtype)
+            turned, bias = square.mT, square.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)
+            once = square[:1, :1].mT.expand(b, 2, n, n)
+            masks = (
+                square, turned, turned[0, 0], bias, once, square[:, :1], square[..., :1],
+                square[:1, :1, :1, ::2].repeat(1, 1, 1, 3)[..., :n], turned[:, :, :1],
+            )  # fmt: skip
+            for mask in masks:
+                yield forward, (q, k, v, 0.0, False), {"attn_mask": mask}
             yield forward, (q, k[:, :, : n // 2], v[:, :, : n // 2], 0.0, False)
             y, lse = forward(q, k, v, 0.0, True)
             backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
             yield backward, (grad, q, k, v, y, lse, 0.0, True)
+            for mask in masks:
+                y, lse = forward(q, k, v, 0.0, False, attn_mask=mask)
+                yield backward, (grad, q, k, v, y, lse, 0.0, False), {"attn_mask": mask}
 
 
 def losses(b, n, d):

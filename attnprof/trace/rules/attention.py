@@ -23,7 +23,7 @@ from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import HIGHER, OperationRule, cost_of, rules, tensors_in
 from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
-from attnprof.trace.rules.workspaces import copied, sum_width, workspaces
+from attnprof.trace.rules.workspaces import copied, layout, same, sum_width, workspaces
 from attnprof.trace.sizes import is_floating, nbytes, numel, product, size_of
 
 #: Where the diagonal of a rectangular causal mask starts: torch's ``is_causal`` says top left;
@@ -136,7 +136,20 @@ def _forward_scratch(_out: Any, call: Any) -> Size:
     """Return bytes of scores, row maxima, row sums and results of a block for each thread."""
     q, width = call.query, size_of(call.query.shape[3])
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
-    return threads() * rows * (sum_width(q) * (keys + 2 + width) + (2 * keys if half else 0))
+    blocks = threads() * rows * (sum_width(q) * (keys + 2 + width) + (2 * keys if half else 0))
+    return blocks + _copied_mask(call)
+
+
+def _copied_mask(call: Any) -> Size:
+    """Return bytes of a mask that is copied, row by row: its keys lie neither together nor once."""
+    mask = call.attn_mask
+    if mask is None:
+        return 0
+    keys, step = layout(mask)[-1]
+    if keys == 1 or same(step, 1) or same(step, 0):
+        return 0
+    rows = product((*mask.shape[:-2], call.query.shape[2]))
+    return rows * keys * mask.element_size()
 
 
 def _backward_scratch(_out: Any, call: Any) -> Size:
@@ -148,7 +161,8 @@ def _backward_scratch(_out: Any, call: Any) -> Size:
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
     blocks = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
     busy = minimum(size_of(q.shape[0]) * size_of(q.shape[1]), threads())
-    return blocks + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
+    sums = busy * rows * sum_width(q)
+    return blocks + sums + copied(call.grad_out.transpose(1, 2)) + _copied_mask(call)
 
 
 def _block(q: Any) -> Size:

@@ -129,10 +129,16 @@ rules(
         "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
         "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward "
         "max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
+        "adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
         "unfold_backward col2im": lambda out, c: sums(out) * numel(tensors_in(vars(c))[0]),
         # each row of the gradient added to its token's; by frequency, divided by it
         "embedding_dense_backward": lambda _, c: (
             (A + D * c.scale_grad_by_freq) * numel(c.grad_output)
+        ),
+        # a norm for each slice, its factor most/(norm + ε) if it is more, and a product an entry
+        "renorm": lambda _, c: (
+            _norms(numel(c.self), size_of(c.self.shape[c.dim]), c.p)
+            + (OTHER + A + D) * size_of(c.self.shape[c.dim]) + M * numel(c.self)
         ),
         # v·(g/norm(v)), a norm for each slice
         "_weight_norm_interface": lambda out, c: (

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
+from operator import itemgetter
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -277,6 +278,40 @@ def _extreme(_node: Any, x: Any, y: Any, grad: Any) -> Any:
     return zeros.masked_fill_(where, grad / where.sum())
 
 
+def _strided(node: Any, gradient: Any, grad: Any) -> Any:
+    """Return the gradient of ``as_strided``: entries are added at their places in a storage.
+
+    Torch makes a number of the storage's size, for a list of places, if windows overlap. The result
+    lies as ``gradient`` does.
+    """
+    lines = list(zip(node._saved_size, node._saved_stride, strict=True))
+    for place, (size, stride) in reversed([*enumerate(lines)]):
+        if size == 1 or stride == 0:
+            grad = grad.squeeze(place) if size == 1 else grad.sum(place)
+            del lines[place]
+    sizes, strides = [list(column) for column in zip(*lines, strict=True)] or [[], []]
+    inside = list(zip(gradient.shape, gradient.stride(), strict=True))
+    ends = [1 + sum((size - 1) * stride for size, stride in each) for each in (inside, lines)]
+    storage = grad.new_zeros(max(ends))
+    if _may_overlap(lines):
+        places = torch.arange(max(ends), device=grad.device)
+        flat = places.as_strided(sizes, strides).reshape(-1)
+        storage.index_add_(0, flat, grad.reshape(-1))
+    else:
+        storage.as_strided(sizes, strides).copy_(grad)
+    return storage.as_strided(gradient.shape, gradient.stride())
+
+
+def _may_overlap(lines: list[tuple[Any, Any]]) -> bool:
+    """Return whether a dimension's step is no longer than the dimensions of smaller steps."""
+    reached = 0
+    for size, stride in sorted(lines, key=itemgetter(1)):
+        if stride <= reached:
+            return True
+        reached = reached + stride * (size - 1)
+    return False
+
+
 #: Gradients of ``self``, by the name of autograd's node.
 _GRADIENTS: dict[str, Gradient] = {
     "ProdBackward0": _product,
@@ -288,6 +323,8 @@ _GRADIENTS: dict[str, Gradient] = {
     "NanmedianBackward0": _extreme,
 }
 _OF_PRODUCTS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
+#: The node of windows, whose gradient has a layout of its own.
+_STRIDED = "AsStridedBackward0"
 #: The node for the value that fills masked entries: it picks those out, however many.
 _SELECTING = "MaskedFillBackward1"
 
@@ -308,7 +345,7 @@ def differing_nodes(output: Any) -> list[Any]:
         if node is not None and node not in nodes:
             nodes.add(node)
             waiting += [before for before, _ in node.next_functions]
-    return [node for node in nodes if node.name() in {*_GRADIENTS, _SELECTING}]
+    return [node for node in nodes if node.name() in {*_GRADIENTS, _SELECTING, _STRIDED}]
 
 
 def selects(node: Any) -> str:
@@ -320,6 +357,8 @@ def gradients_of(node: Any, gradients: tuple[Any, ...], grad: Any) -> tuple[Any,
     """Return a node's gradients as without a mode; ``gradients`` are its gradients under one."""
     if selects(node):  # what is picked out is not known
         return (None if gradients[0] is None else grad.clone(), *gradients[1:])
+    if node.name() == _STRIDED:
+        return (_strided(node, gradients[0], grad), *gradients[1:])
     saved = (node._raw_saved_self, node._raw_saved_result)
     if any(tensor.unpack_hook is not None for tensor in saved):
         x, y = gradients[0], grad  # a checkpoint hands them out once; these are of the same shapes

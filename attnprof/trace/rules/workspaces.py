@@ -151,6 +151,14 @@ def _promoted(_out: Any, call: Any) -> Size:
     return sum((numel(x) * common.itemsize for x in other), start=0)
 
 
+def _mean(out: Any, call: Any) -> Size:
+    """Return bytes of the input in the format of its sums, and of sums of half-precision means."""
+    half = out.dtype in _HALVES
+    kind = torch.float32 if half else out.dtype
+    copy = numel(call.self) * kind.itemsize if call.self.dtype != kind else 0
+    return copy + numel(out) * kind.itemsize * int(half)
+
+
 def _partitioned_copy(_out: Any, call: Any) -> Size:
     """Return bytes of a copy that is partitioned; 0 along a dimension that lies in order."""
     a, dim = call.self, getattr(call, "dim", None)
@@ -281,9 +289,12 @@ workspaces(
         # magnitudes of complex numbers are complex first
         "abs angle": lambda _, c: nbytes(c.self) if c.self.is_complex() else 0,
         # the input in the result's number format
-        "sum nansum mean prod cumsum cumprod": lambda out, c: (
+        "sum nansum prod cumsum cumprod": lambda out, c: (
             numel(c.self) * out.element_size() if c.self.dtype != out.dtype else 0
         ),
+        "mean": _mean,
+        # norms of rows, which become their factors
+        "renorm": lambda _, c: size_of(c.self.shape[c.dim]) * sum_width(c.self),
         # exponentials of all entries, and maxima
         "logsumexp": lambda out, c: numel(c.self) * out.element_size() + nbytes(out),
         "_softmax _log_softmax": lambda _, c: copied(c.self),

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch._decomp import decompositions
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.attention.bias import CausalBias
 from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
@@ -160,6 +161,50 @@ def _points(plain: Any) -> Any:
     return points
 
 
+def _triangle(plain: Any, parts: Callable[..., Any]) -> Any:
+    """Return ``tril_indices`` or ``triu_indices`` for symbolic sizes, which torch fixes.
+
+    ``parts`` returns the entries of the triangle's two parts first.
+    """
+
+    def indices(row: Any, col: Any, offset: Any = 0, **how: Any) -> Any:
+        if not any(isinstance(size, torch.SymInt) for size in (row, col, offset)):
+            return plain(row, col, offset, **how)
+        entries = sum(parts(row, col, offset)[:2])
+        how = {"dtype": how.get("dtype") or torch.int64, "device": how.get("device")}
+        return torch.zeros(2, entries, **how)  # type: ignore[call-overload]  # of as many bytes
+
+    return indices
+
+
+def _spectra(
+    x: Any, points: Any, hop: Any = None, width: Any = None, window: Any = None,
+    normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Any:  # fmt: skip
+    """Return ``stft`` as torch composes it, which makes numbers of sizes."""
+    hop, width = hop or points // 4, width or points
+    rows = x if x.dim() == 2 else x.unsqueeze(0)
+    if window is None:
+        window = torch.ones(width, dtype=x.dtype, device=x.device)
+    if width < points:
+        left = (points - width) // 2
+        padded = torch.zeros(points, dtype=window.dtype, device=x.device)
+        padded.narrow(0, left, width).copy_(window)
+        window = padded
+    moments = 1 + (rows.shape[1] - (width if align_to_window else points)) // hop
+    step = rows.stride(1)
+    cut = rows.as_strided((rows.shape[0], moments, points), (rows.stride(0), hop * step, step))
+    waves = cut.mul(window)
+    if x.is_complex():
+        spectra = torch.ops.aten._fft_c2c(waves, [2], int(normalized), True)
+    else:
+        spectra = torch.ops.aten._fft_r2c(waves, [2], int(normalized), onesided is not False)
+    spectra = spectra.transpose_(1, 2)
+    spectra = spectra if x.dim() == 2 else spectra.squeeze_(0)
+    return spectra if return_complex else torch.view_as_real(spectra)
+
+
 @cache
 def _decided(function: Any) -> Any:
     """Return a function of torch's for which sizes decide: it takes no symbolic truth value.
@@ -169,7 +214,8 @@ def _decided(function: Any) -> Any:
 
     def decided(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map_only(torch.SymBool, bool, (args, kwargs))
-        return function(*args, **kwargs)
+        biased = any(isinstance(x, CausalBias) for x in (*args, *kwargs.values()))
+        return (CausalBias._dispatch if biased else function)(*args, **kwargs)
 
     return decided
 
@@ -199,6 +245,7 @@ def as_under_numbers() -> Iterator[None]:
         torch.ops.aten.matmul.default: _batches_of_products,
         torch.ops.aten.take_along_dim.default: _taken_along,
         torch.ops.aten.kron.default: _kronecker,
+        torch.ops.aten.stft.default: _spectra,
         **CELLS,
     }
     for name in RESIZED:
@@ -215,6 +262,11 @@ def as_under_numbers() -> Iterator[None]:
         patch.object(torch.Tensor, "__getitem__", _indexing(torch.Tensor.__getitem__)),
         patch.object(torch.Tensor, "__setitem__", _indexing(torch.Tensor.__setitem__)),
         patch.multiple(torch, linspace=_points(torch.linspace), logspace=_points(torch.logspace)),
+        patch.multiple(
+            torch,
+            tril_indices=_triangle(torch.tril_indices, vars(torch._refs)["_get_tril_sizes"]),
+            triu_indices=_triangle(torch.triu_indices, vars(torch._refs)["_get_triu_sizes"]),
+        ),
         patch.multiple(decompositions, **LAYERS),
     ):
         for patched in remainders.patches():

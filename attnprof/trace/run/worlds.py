@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.nn.attention.bias import CausalBias
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from torch.profiler import itt
 from torch.utils._device import DeviceContext
@@ -54,6 +55,14 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
             stack.enter_context(patch.object(scans, "generic_associative_scan", _scanned))
             stack.enter_context(conversions_kept(integers=environment.conversions.integers))
         yield mode
+
+
+def _causal_bias(kind: type, *sizes: Any) -> Any:
+    """Return a bias that no mode has made; it keeps the memory that one takes without a mode."""
+    with unset_fake_temporarily():
+        bias = torch.Tensor._make_subclass(kind, torch.empty(0))
+    bias.kept = torch.empty(sizes)
+    return bias
 
 
 @contextmanager
@@ -110,6 +119,7 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(uncompiled())
         stack.enter_context(quiet_hub())
+        stack.enter_context(patch.object(CausalBias, "__new__", _causal_bias, create=True))
         if not drawn:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
