@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.latent_rows import LatentRows, joined
-from attnprof.blocks.layer_rows import angles
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_attention, weighted_values
 from attnprof.costs import Number, is_plain, not_dearer
 from attnprof.errors import RequestError
-from attnprof.ops.functional import join, linear, repeat_rows, square_root, wide_positions
+from attnprof.ops.functional import join, linear, repeat_rows, square_root
 from attnprof.ops.layer import LayerSizes, flat, merge_heads
 from attnprof.workload import Workload
 
@@ -100,12 +99,10 @@ class Latent(LatentRows):
     # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """Compute a prompt."""
-        n = x.shape[1]
-        turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
-        mask = causal_mask(n, x) if causal else None
+        key, shared, latent, rotary = self._rows(layer, x)
+        mask = causal_mask(x.shape[1], x) if causal else None
         if self.form(layer.sizes.head_dim, "forward") == "absorbed":
-            rows = latent if rotary is None else join([latent, rotary], -1)
+            rows = joined(latent, rotary)
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latent, mask))
         keys, values = self._heads(layer, linear(latent, layer.up), rotary)
         rows = joined(key, shared)
@@ -147,27 +144,24 @@ class Latent(LatentRows):
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """Attend from the new tokens to every token so far."""
-        b, s, _ = x.shape
-        c, _, _ = self.widths(layer.sizes.head_dim)
-        cache = state.keys if self.impl == "expanded" else state
-        place = cache.length + 1 if s == 1 else wide_positions(x, s) + cache.length
-        turns = angles(x, place, self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
+        b, c = x.shape[0], self.widths(layer.sizes.head_dim)[0]
+        cached = state.keys if self.impl == "expanded" else state
+        key, shared, latent, rotary = self._rows(layer, x, cached)
         if self.impl == "expanded":
-            key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
-            keys, values = state.append(key_row, value_row)
+            keys, values = state.append(*self._heads(layer, linear(latent, layer.up), rotary))
             mask = self._later(x, keys)
-            return layer.o_proj(_attended(joined(key, shared), keys, values, mask)), state
-        rows = state.append(latent if rotary is None else join([latent, rotary], -1))
-        del latent, rotary
-        latents, mask = rows[..., :c], self._later(x, rows)
-        if self.form(layer.sizes.head_dim, "decode") == "absorbed":
-            return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
-        # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
-        expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
-        heads = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
-        keys, values = map(flat, heads)
-        return layer.o_proj(_attended(joined(key, shared), keys, values, mask)), state
+        else:
+            rows = state.append(joined(latent, rotary))
+            del latent, rotary
+            latents, mask = rows[..., :c], self._later(x, rows)
+            if self.form(layer.sizes.head_dim, "decode") == "absorbed":
+                return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
+            # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
+            expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+            heads = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
+            keys, values = map(flat, heads)
+        out = weighted_values(flat(joined(key, shared)), keys, values, mask)
+        return layer.o_proj(merge_heads(out.view(*key.shape[:3], -1))), state
 
     def _later(self, x: Any, cached: Any) -> Any:
         """Return a mask (s, m), True for new rows after a row's own; None for one row."""
@@ -178,13 +172,6 @@ class Latent(LatentRows):
 def _is_number(flag: Any) -> bool:
     """Return whether a flag is a number or an array of numbers, not an expression."""
     return is_plain(flag) or not hasattr(flag, "free_symbols") or flag.is_number
-
-
-def _attended(q: Any, keys: Any, values: Any, mask: Any) -> Any:
-    """Return softmax attention of a step's few rows, heads side by side: (b, n, h · value)."""
-    b, h, n, _ = q.shape
-    out = weighted_values(flat(q), keys, values, mask)
-    return merge_heads(out.view(b, h, n, -1))
 
 
 MECHANISMS = (Latent,)
