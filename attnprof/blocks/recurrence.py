@@ -16,7 +16,14 @@ from typing import Any
 
 from attnprof.costs import ceil_div, minimum
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, empty_like, solve_unit_lower_, wide, wide_zeros
+from attnprof.ops.functional import (
+    add_product,
+    as_format_of,
+    empty_like,
+    solve_unit_lower_,
+    wide,
+    wide_zeros,
+)
 from attnprof.ops.loops import in_blocks
 
 #: Added to a row's sum of squares before the root, or to their mean.
@@ -352,7 +359,8 @@ def _unit(x: Any, *, epsilon: float = EPSILON) -> tuple[Any, tuple[Any, ...]]:
 def _unit_grads(saved: tuple[Any, ...], grad: Any, **_: Any) -> tuple[Any]:
     out, factor = saved
     along = (grad * out).sum(-1, keepdim=True)
-    return ((grad - out * along).mul_(factor),)
+    # in one number format: torch widens all rows if a factor is wider
+    return ((grad - out * along).mul_(as_format_of(factor, grad)),)
 
 
 #: Rows (…, d) over their length, to the square of which ``epsilon`` is added.

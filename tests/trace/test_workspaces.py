@@ -115,6 +115,8 @@ def reductions(b, n, d):
             for op in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default):
                 yield op, (x, [dim])
             yield aten.sum.dim_IntList, (half, [dim])
+            yield aten.mean.dim, (half, [dim])
+            yield aten.mean.dim, (half, [dim]), {"dtype": torch.float32}
             yield aten.sum.dim_IntList, (half, [dim]), {"dtype": torch.float32}
             yield aten.sum.dim_IntList, (mask, [dim])
             for op in (aten.cumsum, aten.cumprod, aten.cummax, aten.logcumsumexp):

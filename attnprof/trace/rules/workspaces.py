@@ -158,6 +158,11 @@ def _partitioned_copy(_out: Any, call: Any) -> Size:
     return 0 if in_order else nbytes(a)
 
 
+def _widened(out: Any, call: Any) -> Size:
+    """Return bytes of the input in the result's number format, if it has another."""
+    return numel(call.self) * out.element_size() if call.self.dtype != out.dtype else 0
+
+
 def _except_means(_out: Any, call: Any) -> Size:
     """Return 0; raise for a mean, which takes numbers of entries and quotients."""
     if call.reduce == "mean":
@@ -281,8 +286,10 @@ workspaces(
         # magnitudes of complex numbers are complex first
         "abs angle": lambda _, c: nbytes(c.self) if c.self.is_complex() else 0,
         # the input in the result's number format
-        "sum nansum mean prod cumsum cumprod": lambda out, c: (
-            numel(c.self) * out.element_size() if c.self.dtype != out.dtype else 0
+        "sum nansum prod cumsum cumprod": _widened,
+        # in half precision the input and the sums in float32
+        "mean": lambda out, c: (
+            4 * (numel(c.self) + numel(out)) if out.dtype in _HALVES else _widened(out, c)
         ),
         # exponentials of all entries, and maxima
         "logsumexp": lambda out, c: numel(c.self) * out.element_size() + nbytes(out),
