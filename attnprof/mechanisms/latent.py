@@ -43,8 +43,7 @@ class Latent(LatentRows):
         """Raise :class:`RequestError` also where a step takes more tokens than there are."""
         super().check(workload, scope)
         n, step = workload.seq_len, self.step_tokens
-        given = isinstance(n, int) and isinstance(step, int)
-        if workload.phase == "decode" and given and n < step:
+        if workload.phase == "decode" and is_plain(n, step) and n < step:
             raise RequestError(
                 f"step_tokens={step}: a step takes at most the {n} tokens that there are after it; "
                 f"for example step_tokens={n}"
@@ -54,47 +53,45 @@ class Latent(LatentRows):
     def form(self, head_dim: Number, phase: str) -> str:
         """Return the form that runs; RequestError if symbolic sizes do not decide it.
 
-        Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
-        shared; making keys and values costs a prompt as much as absorbing does. A
-        step of many tokens makes keys and values again, a step of few absorbs.
+        A step of many tokens makes keys and values again, a step of few absorbs.
         """
         if self.impl != "auto":
             return self.impl
-        c, key, value = self.widths(head_dim)
-        sides, form = (key + value, 2 * c), "expanded"
-        if phase == "decode":
-            if self.step_tokens == 1:
-                return "absorbed"
-            form, sides = "reexpanded", self._again(c, key, value)
-        cheaper = not_dearer(*sides)
+        if phase == "decode" and self.step_tokens == 1:
+            return "absorbed"
+        other, taken, saved = self._products(head_dim, phase)
+        cheaper = not_dearer(taken, saved)
         flags = getattr(cheaper, "flat", [cheaper]) if _is_number(cheaper) else ()
         choices = set(map(int, flags))
         if len(choices) != 1:
             raise RequestError(
                 f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
             )
-        return form if 1 in choices else "absorbed"
+        return other if 1 in choices else "absorbed"
 
-    def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """Return products a head that expand a row's keys and values, and products that this saves.
+    def _products(self, head_dim: Number, phase: str) -> tuple[str, Number, Number]:
+        """Return the other form than absorbed, and products a head that it takes and saves.
 
-        The first are c·(key + value) a cached row, the second grow with the tokens of a step.
+        In a prompt they are of a pair of tokens, beside shared ones: making keys and values costs
+        as much as absorbing does. In a step they are of a cached row, and grow with its tokens.
         """
-        return c * (key + value), self.step_tokens * (2 * c - key - value)
+        c, key, value = self.widths(head_dim)
+        if phase != "decode":
+            return "expanded", key + value, 2 * c
+        return "reexpanded", c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def choice(self, workload: Workload) -> str:
         """Return a sentence on the form that ``auto`` takes; "" for another ``impl``."""
         if self.impl != "auto":
             return ""
-        c, key, value = self.widths(workload.head_dim)
-        form = self.form(workload.head_dim, workload.phase)
-        why = f"2c = {2 * c} and key + value = {key + value} products a pair, beside shared ones"
-        if workload.phase == "decode":
+        w = workload
+        _, taken, saved = self._products(w.head_dim, w.phase)
+        why = f"2c = {saved} and key + value = {taken} products a pair, beside shared ones"
+        if w.phase == "decode" and self.step_tokens == 1:
             why = "no row is expanded again, and latents alone are cached"
-            if self.step_tokens > 1:
-                again, saved = self._again(c, key, value)
-                why = f"a row's keys and values take {again} products a head, and save {saved}"
-        return f"impl=auto is {form} here: {why}"
+        elif w.phase == "decode":
+            why = f"a row's keys and values take {taken} products a head, and save {saved}"
+        return f"impl=auto is {self.form(w.head_dim, w.phase)} here: {why}"
 
     # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
