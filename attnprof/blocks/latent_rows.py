@@ -7,11 +7,11 @@ meet the latents themselves, a cache of one row a token, and the definition.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.layer_rows import define_norm, normed, turned
+from attnprof.blocks.layer_rows import angles, define_norm, normed, turned
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import join
+from attnprof.ops.functional import join, wide_positions
 from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads
 from attnprof.workload import Workload, pairs, rows
 
@@ -82,9 +82,17 @@ class LatentRows(Mechanism):
         """Return the rows that queries are projected from: x, or latents of ``q_rank``."""
         return x if self.q_rank is None else normed(layer.q_down(x), layer.q_norm)
 
-    def _rows(self, layer: Any, x: Any, source: Any, turns: Any) -> tuple[Any, ...]:
-        """Return plain and rotary queries (b, h, n, ·), latents and rotary keys (b, n, ·)."""
+    def _rows(
+        self, layer: Any, x: Any, cached: Any = None, source: Any = None
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """Return plain and rotary queries (b, h, n, ·), latents and rotary keys (b, n, ·).
+
+        They are turned by their places after the rows of ``cached``. ``source`` are the rows that
+        queries are projected from, if they are there.
+        """
         c, width, _ = self.widths(layer.sizes.head_dim)
+        turns = angles(x, _places(x, cached), self.rope_dim) if self._turns else None
+        source = self._source(layer, x) if source is None else source
         q = (layer.q_proj if self.q_rank is None else layer.q_up)(source)
         heads = q.view(*x.shape[:2], layer.sizes.num_heads, width + self.rope_dim)
         both = layer.kv_down(x)
@@ -147,6 +155,14 @@ class LatentRows(Mechanism):
         return pairs(w) if w.phase != "decode" else s * w.seq_len - s * (s - 1) // 2
 
 
+def _places(x: Any, cached: Any) -> Any:
+    """Return the places (n,), from 1, of new rows after cached ones; a number for one row."""
+    n = x.shape[1]
+    if cached is None:
+        return wide_positions(x, n)
+    return cached.length + 1 if n == 1 else wide_positions(x, n) + cached.length
+
+
 def joined(key: Any, shared: Any) -> Any:
-    """Return plain and shared entries of a row of queries side by side."""
+    """Return plain and shared entries of rows side by side, of queries or of cached latents."""
     return key if shared is None else join([key, shared], -1)

@@ -14,9 +14,16 @@ start of each.
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.costs import ceil_div
+from attnprof.costs import ceil_div, minimum
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, empty_like, solve_unit_lower_, wide, wide_zeros
+from attnprof.ops.functional import (
+    add_product,
+    as_format_of,
+    empty_like,
+    solve_unit_lower_,
+    wide,
+    wide_zeros,
+)
 from attnprof.ops.loops import in_blocks
 
 #: Added to a row's sum of squares before the root, or to their mean.
@@ -27,7 +34,8 @@ EPSILON = 1e-6
 class Chunk:
     """Tokens (batch, c, ·) of a chunk in float32 at least; ``sums`` are G, None without a gate.
 
-    ``by_channel``: each channel of the keys has a decay of its own.
+    ``by_channel``: each channel of the keys has a decay of its own. ``steady``: the factors of all
+    chunks, where tokens and samples decay alike.
     """
 
     q: Any
@@ -36,14 +44,15 @@ class Chunk:
     sums: Any
     beta: Any
     by_channel: bool
+    steady: Any
 
     def factors(self) -> Any:
         """Return exp(G_i - G_j) for j ≤ i, else 0: (batch, c, c), (batch, c, c, dk), or None."""
-        if self.sums is None:
-            return None
+        if self.sums is None or self.steady is not None:
+            return self.steady
         if self.by_channel:
             return (self.sums.unsqueeze(2) - self.sums.unsqueeze(1)).clamp_(max=0).exp_()
-        return (self.sums - self.sums.transpose(1, 2)).exp_().tril_()
+        return _pairs(self.sums)
 
     def keys_seen(self, factors: Any) -> Any:
         """Return keys as each row sees them, (batch·c, c, dk); only where channels decay apart."""
@@ -54,8 +63,7 @@ class Chunk:
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
-        weights = x.bmm(self.k.transpose(1, 2))
-        return weights if factors is None else weights.mul_(factors)
+        return _decayed(x.bmm(self.k.transpose(1, 2)), factors)
 
     def lower(self, pairs: Any) -> Any:
         """Return pairs with zeros at j > i, where the factors of token decays put none."""
@@ -78,9 +86,30 @@ class Chunk:
         return self.v if state is None else self.v - self.after_start(self.k).bmm(state)
 
 
-def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk:
+def _pairs(sums: Any) -> Any:
+    return (sums - sums.transpose(1, 2)).exp_().tril_()
+
+
+def _steady_pairs(g: Any, rows: Any, heads: Any) -> Any:
+    """Return factors (heads, c, c) that all chunks share; None unless tokens decay alike."""
+    if heads is None:
+        return None
+    return _pairs(wide(g[:heads, : minimum(g.shape[1], rows)]).cumsum(1))
+
+
+def _decayed(pairs: Any, factors: Any) -> Any:
+    """Return pairs (batch, c, c) times factors of all samples or of one, in place, if any."""
+    if factors is not None:
+        pairs.view(-1, *factors.shape).mul_(factors)
+    return pairs
+
+
+def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool, steady: Any) -> Chunk:
     q, k, v, g, beta = (None if x is None else wide(x[:, part]) for x in operands)
-    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel)
+    if steady is not None:
+        c = part.stop - part.start
+        steady = steady[:, :c, :c]
+    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel, steady)
 
 
 def _chunk_rows(c: Chunk, state: Any, *, inverse: bool) -> Any:
@@ -138,7 +167,8 @@ def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
 
 def _forward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *,
-    rows: int, form: str = "chunkwise", by_channel: bool = False, state: Any = None, keep: bool,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, steady: Any = None,
+    state: Any = None, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
     out = v.new_empty(b, n, dv)
@@ -148,13 +178,14 @@ def _forward(
     else:
         state = wide_zeros(v, b, dk, dv) if state is None else state
         states = wide(v).new_empty(b, ceil_div(n, rows), dk, dv) if keep else None
+    shared = None if form == "recurrent" else _steady_pairs(g, rows, steady)
     for part in in_blocks(q, n, rows):
         if states is not None:
             states[:, part.start // rows] = state
         if form == "recurrent":
             _token_rows(operands, part, state, out)
         else:
-            chunk = _chunk_at(operands, part, by_channel)
+            chunk = _chunk_at(operands, part, by_channel, shared)
             out[:, part] = _chunk_rows(chunk, state, inverse=form == "inverse")
             del chunk
     return out, (*operands, states)
@@ -171,7 +202,7 @@ def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) ->
 
 def _grads(
     saved: tuple[Any, ...], grad: Any, *,
-    rows: int, by_channel: bool = False, needs: tuple[bool, ...], **_: Any,
+    rows: int, by_channel: bool = False, steady: Any = None, needs: tuple[bool, ...], **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     *inputs, states = saved
     operands = tuple(inputs)
@@ -183,9 +214,10 @@ def _grads(
     ]
     later = None if states is None else wide_zeros(v, b, dk, v.shape[-1])
     rows = n if states is None else rows
+    shared = _steady_pairs(operands[3], rows, steady)
     for part in in_blocks(q, n, rows, backwards=True):
         state = None if states is None else states[:, part.start // rows]
-        chunk = _chunk_at(operands, part, by_channel)
+        chunk = _chunk_at(operands, part, by_channel, shared)
         _chunk_grads(chunk, wide(grad[:, part]), state, later, (part, into))
         del chunk
         del state
@@ -260,13 +292,10 @@ def _pair_grads(
     """
     if c.by_channel:
         return _channel_grads(c, weights, key_grad, factors, keys_seen)
-    if factors is not None:
-        weights.mul_(factors)
+    weights = _decayed(weights, factors)
     q_grad, right, left = weights.bmm(c.k), weights.transpose(1, 2).bmm(c.q), None
     if key_grad is not None:
-        if factors is not None:
-            key_grad.mul_(factors)
-        left = key_grad.bmm(c.k)
+        left = _decayed(key_grad, factors).bmm(c.k)
         add_product(right, key_grad.transpose(1, 2), c.k)
     return q_grad, left, right
 
@@ -312,9 +341,10 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
 #: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows``
-#: the tokens of a chunk, ``by_channel`` whether g has dk columns. ``state`` (batch, dk, dv) is the
-#: one before the first token, zeros unless given, and moved in place past the last. Saved are the
-#: operands and a state a chunk.
+#: the tokens of a chunk, ``by_channel`` whether g has dk columns, ``steady`` a sample's heads if
+#: tokens and samples decay alike: a chunk's decays are made once then. ``state`` (batch, dk, dv) is
+#: the one before the first token, zeros unless given, and moved in place past the last. Saved are
+#: the operands and a state a chunk.
 recurrence = Function(_forward, _grads)
 
 
@@ -329,7 +359,8 @@ def _unit(x: Any, *, epsilon: float = EPSILON) -> tuple[Any, tuple[Any, ...]]:
 def _unit_grads(saved: tuple[Any, ...], grad: Any, **_: Any) -> tuple[Any]:
     out, factor = saved
     along = (grad * out).sum(-1, keepdim=True)
-    return ((grad - out * along).mul_(factor),)
+    # in one number format: torch widens all rows if a factor is wider
+    return ((grad - out * along).mul_(as_format_of(factor, grad)),)
 
 
 #: Rows (…, d) over their length, to the square of which ``epsilon`` is added.

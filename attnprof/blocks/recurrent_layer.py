@@ -48,6 +48,7 @@ class Recurrence(Mechanism):
     delta: ClassVar[bool] = False
     #: entries that share a decay: those of a ``token``, of a ``channel`` of the keys; or ``none``
     gated_by: ClassVar[str] = "token"
+    steady: ClassVar[bool] = False  #: whether all tokens of a head decay alike
 
     # -- sizes ---------------------------------------------------------------------------
     @property
@@ -147,8 +148,9 @@ class Recurrence(Mechanism):
         """Compute all tokens by the chosen form."""
         operands = self.operands(q, k, v, weights, gates)
         out = recurrence(
-            *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel"
-        )
+            *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel",
+            steady=q.shape[1] if self.steady else None,
+        )  # fmt: skip
         return self.finished(out.view(*q.shape[:3], -1), weights, gates)
 
     def finished(self, y: Any, weights: Any, gates: Any) -> Any:

@@ -77,15 +77,16 @@ class FixedDecay(Decay):
     """A decay for each head that is the same for all tokens and not learned."""
 
     start: ClassVar[str] = ""  #: the rule that draws the heads' log decays
+    steady = True
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return the logarithm of each head's decay."""
         return {"log_decay": Weight((sizes.num_heads,), self.start, drawn=True)}
 
-    def log_decays(self, q: Any, weights: Any) -> Any:
-        """Return log decays, equal for every token, (b·h, n, 1)."""
+    def for_tokens(self, log_decay: Any, q: Any) -> Any:
+        """Return the heads' log decays, equal for every token, (b·h, n, 1)."""
         b, h, n, _ = q.shape
-        return flat(weights.log_decay.view(1, h, 1, 1).expand(b, h, n, 1))
+        return flat(log_decay.view(1, h, 1, 1).expand(b, h, 1, 1)).expand(b * h, n, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ class RetNet(FixedDecay):
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Return queries over sqrt d, keys and values as they are, and log decays."""
         queries = flat(q) * (1 / square_root(q.shape[-1]))
-        return queries, flat(k), flat(v), self.log_decays(q, weights), None
+        return queries, flat(k), flat(v), self.for_tokens(weights.log_decay, q), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ class Lightning(FixedDecay, GatedDecay):
 
     def operands(self, q: Any, k: Any, v: Any, weights: Any, gates: Any) -> tuple[Any, ...]:
         """Return the SiLU of queries, keys and values, and log decays."""
-        decays = self.log_decays(q, weights) * (1 - self.depth + 1e-5)
+        decays = self.for_tokens(weights.log_decay * (1 - self.depth + 1e-5), q)
         return silu(flat(q)), silu(flat(k)), silu(flat(v)), decays, None
 
 

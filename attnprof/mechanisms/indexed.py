@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.indexer import Indexed
-from attnprof.blocks.latent_rows import LatentRows
-from attnprof.blocks.layer_rows import angles, normed
+from attnprof.blocks.latent_rows import LatentRows, joined
+from attnprof.blocks.layer_rows import normed
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.functional import join, wide_positions
 from attnprof.ops.layer import (
     Definition,
     LayerSizes,
@@ -127,12 +126,11 @@ class IndexedLatent(Indexed, LatentRows):
 
     def operands(self, layer: Any, x: Any, source: Any, state: Any) -> tuple[Any, Any, Any]:
         """Return absorbed queries (b, h, n, c + shared); latents with shared keys; latents."""
-        place = wide_positions(x, x.shape[1]) if state is None else state.keys.length + 1
-        turns = angles(x, place, self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, source, turns)
-        rows = latent if rotary is None else join([latent, rotary], -1)
-        if state is not None:
-            rows = state.keys.append(rows)
+        cached = None if state is None else state.keys
+        key, shared, latent, rotary = self._rows(layer, x, cached, source)
+        rows = joined(latent, rotary)
+        if cached is not None:
+            rows = cached.append(rows)
             latent = rows[..., : latent.shape[-1]]
         del rotary
         return self._absorbing(layer, key, shared), rows.unsqueeze(1), latent.unsqueeze(1)

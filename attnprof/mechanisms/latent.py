@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.latent_rows import LatentRows, joined
-from attnprof.blocks.layer_rows import angles
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_attention, weighted_values
 from attnprof.costs import Number, is_plain, not_dearer
 from attnprof.errors import RequestError
-from attnprof.ops.functional import join, linear, repeat_rows, square_root, wide_positions
+from attnprof.ops.functional import join, linear, repeat_rows, square_root
 from attnprof.ops.layer import LayerSizes, flat, merge_heads
 from attnprof.workload import Workload
 
@@ -44,8 +43,7 @@ class Latent(LatentRows):
         """Raise :class:`RequestError` also where a step takes more tokens than there are."""
         super().check(workload, scope)
         n, step = workload.seq_len, self.step_tokens
-        given = isinstance(n, int) and isinstance(step, int)
-        if workload.phase == "decode" and given and n < step:
+        if workload.phase == "decode" and is_plain(n, step) and n < step:
             raise RequestError(
                 f"step_tokens={step}: a step takes at most the {n} tokens that there are after it; "
                 f"for example step_tokens={n}"
@@ -55,57 +53,53 @@ class Latent(LatentRows):
     def form(self, head_dim: Number, phase: str) -> str:
         """Return the form that runs; RequestError if symbolic sizes do not decide it.
 
-        Per pair of tokens and head, expanded takes key + value + shared products, absorbed 2c +
-        shared; making keys and values costs a prompt as much as absorbing does. A
-        step of many tokens makes keys and values again, a step of few absorbs.
+        A step of many tokens makes keys and values again, a step of few absorbs.
         """
         if self.impl != "auto":
             return self.impl
-        c, key, value = self.widths(head_dim)
-        sides, form = (key + value, 2 * c), "expanded"
-        if phase == "decode":
-            if self.step_tokens == 1:
-                return "absorbed"
-            form, sides = "reexpanded", self._again(c, key, value)
-        cheaper = not_dearer(*sides)
+        if phase == "decode" and self.step_tokens == 1:
+            return "absorbed"
+        other, taken, saved = self._products(head_dim, phase)
+        cheaper = not_dearer(taken, saved)
         flags = getattr(cheaper, "flat", [cheaper]) if _is_number(cheaper) else ()
         choices = set(map(int, flags))
         if len(choices) != 1:
             raise RequestError(
                 f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
             )
-        return form if 1 in choices else "absorbed"
+        return other if 1 in choices else "absorbed"
 
-    def _again(self, c: Number, key: Number, value: Number) -> tuple[Number, Number]:
-        """Return products a head that expand a row's keys and values, and products that this saves.
+    def _products(self, head_dim: Number, phase: str) -> tuple[str, Number, Number]:
+        """Return the other form than absorbed, and products a head that it takes and saves.
 
-        The first are c·(key + value) a cached row, the second grow with the tokens of a step.
+        In a prompt they are of a pair of tokens, beside shared ones: making keys and values costs
+        as much as absorbing does. In a step they are of a cached row, and grow with its tokens.
         """
-        return c * (key + value), self.step_tokens * (2 * c - key - value)
+        c, key, value = self.widths(head_dim)
+        if phase != "decode":
+            return "expanded", key + value, 2 * c
+        return "reexpanded", c * (key + value), self.step_tokens * (2 * c - key - value)
 
     def choice(self, workload: Workload) -> str:
         """Return a sentence on the form that ``auto`` takes; "" for another ``impl``."""
         if self.impl != "auto":
             return ""
-        c, key, value = self.widths(workload.head_dim)
-        form = self.form(workload.head_dim, workload.phase)
-        why = f"2c = {2 * c} and key + value = {key + value} products a pair, beside shared ones"
-        if workload.phase == "decode":
+        w = workload
+        _, taken, saved = self._products(w.head_dim, w.phase)
+        why = f"2c = {saved} and key + value = {taken} products a pair, beside shared ones"
+        if w.phase == "decode" and self.step_tokens == 1:
             why = "no row is expanded again, and latents alone are cached"
-            if self.step_tokens > 1:
-                again, saved = self._again(c, key, value)
-                why = f"a row's keys and values take {again} products a head, and save {saved}"
-        return f"impl=auto is {form} here: {why}"
+        elif w.phase == "decode":
+            why = f"a row's keys and values take {taken} products a head, and save {saved}"
+        return f"impl=auto is {self.form(w.head_dim, w.phase)} here: {why}"
 
     # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
         """Compute a prompt."""
-        n = x.shape[1]
-        turns = angles(x, wide_positions(x, n), self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
-        mask = causal_mask(n, x) if causal else None
+        key, shared, latent, rotary = self._rows(layer, x)
+        mask = causal_mask(x.shape[1], x) if causal else None
         if self.form(layer.sizes.head_dim, "forward") == "absorbed":
-            rows = latent if rotary is None else join([latent, rotary], -1)
+            rows = joined(latent, rotary)
             return layer.o_proj(self._absorbed(layer, key, shared, rows, latent, mask))
         keys, values = self._heads(layer, linear(latent, layer.up), rotary)
         rows = joined(key, shared)
@@ -147,27 +141,24 @@ class Latent(LatentRows):
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """Attend from the new tokens to every token so far."""
-        b, s, _ = x.shape
-        c, _, _ = self.widths(layer.sizes.head_dim)
-        cache = state.keys if self.impl == "expanded" else state
-        place = cache.length + 1 if s == 1 else wide_positions(x, s) + cache.length
-        turns = angles(x, place, self.rope_dim) if self._turns else None
-        key, shared, latent, rotary = self._rows(layer, x, self._source(layer, x), turns)
+        b, c = x.shape[0], self.widths(layer.sizes.head_dim)[0]
+        cached = state.keys if self.impl == "expanded" else state
+        key, shared, latent, rotary = self._rows(layer, x, cached)
         if self.impl == "expanded":
-            key_row, value_row = self._heads(layer, linear(latent, layer.up), rotary)
-            keys, values = state.append(key_row, value_row)
+            keys, values = state.append(*self._heads(layer, linear(latent, layer.up), rotary))
             mask = self._later(x, keys)
-            return layer.o_proj(_attended(joined(key, shared), keys, values, mask)), state
-        rows = state.append(latent if rotary is None else join([latent, rotary], -1))
-        del latent, rotary
-        latents, mask = rows[..., :c], self._later(x, rows)
-        if self.form(layer.sizes.head_dim, "decode") == "absorbed":
-            return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
-        # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
-        expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
-        heads = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
-        keys, values = map(flat, heads)
-        return layer.o_proj(_attended(joined(key, shared), keys, values, mask)), state
+        else:
+            rows = state.append(joined(latent, rotary))
+            del latent, rotary
+            latents, mask = rows[..., :c], self._later(x, rows)
+            if self.form(layer.sizes.head_dim, "decode") == "absorbed":
+                return layer.o_proj(self._absorbed(layer, key, shared, rows, latents, mask)), state
+            # a cache with room to grow is no matrix of rows, which ``linear`` would copy it to
+            expanded = latents.bmm(layer.up.t().unsqueeze(0).expand(b, -1, -1))
+            heads = self._heads(layer, expanded, rows[..., c:] if self.rope_dim else None)
+            keys, values = map(flat, heads)
+        out = weighted_values(flat(joined(key, shared)), keys, values, mask)
+        return layer.o_proj(merge_heads(out.view(*key.shape[:3], -1))), state
 
     def _later(self, x: Any, cached: Any) -> Any:
         """Return a mask (s, m), True for new rows after a row's own; None for one row."""
@@ -178,13 +169,6 @@ class Latent(LatentRows):
 def _is_number(flag: Any) -> bool:
     """Return whether a flag is a number or an array of numbers, not an expression."""
     return is_plain(flag) or not hasattr(flag, "free_symbols") or flag.is_number
-
-
-def _attended(q: Any, keys: Any, values: Any, mask: Any) -> Any:
-    """Return softmax attention of a step's few rows, heads side by side: (b, n, h · value)."""
-    b, h, n, _ = q.shape
-    out = weighted_values(flat(q), keys, values, mask)
-    return merge_heads(out.view(b, h, n, -1))
 
 
 MECHANISMS = (Latent,)

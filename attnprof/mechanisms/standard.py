@@ -61,14 +61,15 @@ class SoftmaxAttention(Mechanism):
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute scaled queries, scores, softmax, values; grouped heads share their keys."""
-        b, h, n, d = q.shape
-        group = exact_div(h, k.shape[1])
-        mask = causal_mask(n, q) if causal else None
-        if mask is not None:  # repeated, for masking a view would make autograd copy it
-            mask = repeat_rows(mask, group)
-        rows = q.reshape(b * k.shape[1], -1, d)
-        out = self.attended(rows, flat(k), flat(v), mask, weights)
-        return out.view(b, h, n, -1)
+        mask = None
+        if causal:  # repeated, for masking a view would make autograd copy it
+            mask = repeat_rows(causal_mask(q.shape[2], q), exact_div(q.shape[1], k.shape[1]))
+        return self._by_group(q, flat(k), flat(v), mask, weights)
+
+    def _by_group(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
+        """Return rows of q (b, h, n, d), the heads of a group side by side; k, v (b·g, m, ·)."""
+        rows = q.reshape(k.shape[0], -1, q.shape[-1])
+        return self.attended(rows, k, v, mask, weights).view(*q.shape[:3], -1)
 
     def attended(self, q: Any, k: Any, v: Any, mask: Any, weights: Any) -> Any:
         """Return rows (b·g, r·n, dv) of q (b·g, r·n, d), k (b·g, m, d), v (b·g, m, dv)."""
@@ -80,10 +81,7 @@ class SoftmaxAttention(Mechanism):
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to every token so far, itself included."""
-        b, h, _, d = q.shape
-        keys, values = state.append(k, v)
-        rows = q.reshape(b * k.shape[1], -1, d)
-        return self.attended(rows, keys, values, None, weights).view(b, h, 1, -1), state
+        return self._by_group(q, *state.append(k, v), None, weights), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define document 002's Eq 10 to 17: two divisions a score."""

@@ -229,7 +229,9 @@ def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: b
         return [entrywise(f"{name}: grad", OVER, full) if mean else full]
 
     cost = cost + Cost(divisions=outputs if mean else 0)
-    return x.result(name, shape, cost, [x], backward=backward)
+    # torch takes a mean of few digits from copies in float32
+    copies = 4 * (x.count + outputs) if mean and x.item_size == 2 else 0
+    return x.result(name, shape, cost, [x], backward=backward, workspace=copies)
 
 
 # -- products of matrices --------------------------------------------------------------------

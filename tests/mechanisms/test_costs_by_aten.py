@@ -52,6 +52,9 @@ HALF = [
     ("performer", (2, 519, 2, 12), {"num_features": 6, "features": "elu"}),
     ("nystromformer", (2, 9, 2, 4), {"num_landmarks": 4}),
     *((name, (2, 70, 1, 4), {"impl": impl}) for name, impl in IMPLS),
+    ("differential", (3, 1, 4, 2), {"impl": "separate"}),  # means are of copies in float32
+    ("gated-deltanet", (1, 37, 1, 3),
+     {"chunk": 3, "conv": None, "output_gate": False, "value_head_dim": 1}),
 ]  # fmt: skip
 
 

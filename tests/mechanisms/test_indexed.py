@@ -8,10 +8,8 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from attnprof.blocks.layer_rows import angles
 from attnprof.blocks.picked import block_sums, picks
 from attnprof.errors import RequestError
-from attnprof.ops.functional import wide_positions
 from tests.mechanisms.cases import built, inputs, workload
 from tests.mechanisms.checks import (
     check_forms,
@@ -275,9 +273,7 @@ def test_a_row_is_that_of_latent_attention_over_its_picks(impl, params):
 def dense_over(layer, x, places):
     """The last of these places' row of latent attention, when it sees no other place."""
     spec, t = layer.spec, places[-1]
-    turns = angles(x, wide_positions(x, len(x)), spec.rope_dim) if spec.rope_dim else None
-    rows = x.unsqueeze(0)
-    key, shared, latent, rotary = spec._rows(layer, rows, spec._source(layer, rows), turns)
+    key, shared, latent, rotary = spec._rows(layer, x.unsqueeze(0))
     keys, values = spec._heads(layer, torch.nn.functional.linear(latent, layer.up), rotary)
     q = key if shared is None else torch.cat([key, shared], -1)
     scores = (q[0, :, t : t + 1] @ keys[0][:, places].mT) / q.shape[-1] ** 0.5
