@@ -193,9 +193,10 @@ def compare(
       attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
     """
     request.some_of(kind, ("formula",), "--kind")
-    shown = list(costs.CONTESTED)
+    shown, without = list(costs.CONTESTED), list[str]()
     if quantity is not None:
         shown = request.some_of(quantity, costs.POSSIBLE, "--quantity")
+        without = costs.left_out(shown)
     if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
         raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
@@ -206,7 +207,8 @@ def compare(
         for name in one.wins.split(",") if one.wins else ():
             winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
     summary = {"winners": winners, "answer": compare_answer(records, shown)}
-    to.deliver(Report("compare", records, summary, opt.environment()), quantities=shown)
+    report = Report("compare", records, summary, opt.environment())
+    to.deliver(report, without=without, quantities=shown)
 
 
 def heads_(

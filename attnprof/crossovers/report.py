@@ -122,7 +122,8 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         metric_rows = list(group)
-        one, (less, _, noun) = metric_rows[0], words_of(metric)
+        one = metric_rows[0]
+        less, _, noun = words_of(metric, one.phase)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
         where = f"{_from_where(metric_rows)}{_limits(metric_rows)}"

@@ -207,6 +207,7 @@ def draw_heads(report: Report) -> style.Figure:
     figure = style.new_figure(2.5)
     looks = style.looks([record.mechanism for record in records], kinds)
     panels = style.split(figure, len(quantities), 3.0)
+    optimum = ""
     for axes, quantity in zip(panels, quantities, strict=True):
         counted = [record for record in records if record.quantity == quantity]
         lines = grouped(counted, lambda record: (record.mechanism, record.kind))
@@ -215,9 +216,9 @@ def draw_heads(report: Report) -> style.Figure:
             look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
             axes.plot(*zip(*points, strict=True), **look)
         axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
-        ticks.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
+        ticks.length_axis(axes, heads, ticks.with_prefix())
         if quantity == "flops":
-            _optimum(axes, report, heads)
+            optimum = _optimum(axes, report, heads)
     length = report.summary.get("seq_len")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
     title = f"FLOPs and memory over the number of heads, d_model {width}"
@@ -229,31 +230,30 @@ def draw_heads(report: Report) -> style.Figure:
         figure,
         f"sequence length {length}" if length else "",
         f"fewest FLOPs ({kinds[-1]}): {', '.join(best)}" if best else "",
+        optimum,
         style.sources_of(records),
     )
     return figure
 
 
-def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
-    """Draw the real optimum of the FLOPs: a line inside the range, else the side it lies on."""
+def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> str:
+    """Draw a line at the real optimum of the FLOPs, if it is inside; return what it is."""
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
-        return
+        return ""
     # the label of the curve whose optimum the report has
     labels = [
-        f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
+        f" ({figure_text(entry['mechanism'])}, {entry['kind']})"
         for entry in report.summary.get("optima", ())
         if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best
     ]
-    text = f"{''.join(labels[:1])}real optimum: {style.short_count(best)} heads\n"
-    text += f"of width d = {width:.6g}"
-    right = best > max(heads)
+    where = ", the dotted line"
     if min(heads) <= best <= max(heads):
         axes.axvline(best, color=style.GREY, linewidth=0.8, linestyle=":")
     else:
-        text += f",\n{'right' if right else 'left'} of every divisor"
-    side, x = ("right", 0.97) if right else ("left", 0.03)
-    style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
+        where = f", {'right' if best > max(heads) else 'left'} of every divisor"
+    size = f"{style.short_count(best)} heads of width {width:.6g}"
+    return f"real optimum{''.join(labels[:1])}: {size}{where}"
 
 
 def draw_history(report: Report) -> style.Figure:
