@@ -253,5 +253,7 @@ def heads_(
     curves = by_heads.curves_of(chosen, workload, scope, kinds, quantities)
     where = f"{scope}, {workload.phase}{', causal' * workload.causal}"
     sizes = f"batch {workload.batch_size}, seq {length:,}, d_model {width:,}"
-    report = by_heads.heads_report(curves, width, length, counts, opt.environment())
-    to.deliver(report, conditions=f"{where}, {sizes}")
+    conditions_text = f"{where}, {sizes}"
+    to.deliver(
+        by_heads.heads_report(curves, width, length, counts, opt.environment(), conditions_text)
+    )

@@ -284,7 +284,7 @@ class ToStdout:
     exact: ExactOption = False
 
     def deliver(self, report: Report, **options: Any) -> None:
-        """Write the report, to a file if one was named; ``options`` are those of deliver()."""
+        """Write the report, to a file if one was named; ``options`` is for :func:`deliver`."""
         deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **options)
 
 

@@ -1,8 +1,9 @@
 """Recommend an attention mechanism for a workload: rank all of them by predicted time.
 
 Mechanisms that fit into memory come first, then exact ones before approximations, then fast ones
-before slow. Mechanisms with very many operations at the asked length are extrapolated from shorter
-lengths. Times that read the same are equal. The summary also says which are fastest at other lengths. Entry point: :func:`recommend`.
+before slow; times that read the same are equal. Mechanisms with very many operations at the asked
+length are extrapolated from shorter lengths. The summary also says which are fastest at other
+lengths. Entry point: :func:`recommend`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +37,8 @@ CANDIDATES = 4
 
 def recommend(
     workload: Workload, settings: Mapping[str, Any], names: Sequence[str] | None = None, *,
-    device: str = "auto", threads: int | None = None, scope: str = "layer", path: Path | None = None,
-    on: str | None = None, memory: int | None = None,
+    device: str = "auto", threads: int | None = None, scope: str = "layer",
+    path: Path | None = None, on: str | None = None, memory: int | None = None,
 ) -> Report:  # fmt: skip
     """Return the report of ``recommend``: the named mechanisms, or all, the best first.
 

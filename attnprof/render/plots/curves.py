@@ -219,16 +219,16 @@ def draw_heads(report: Report) -> style.Figure:
         ticks.length_axis(axes, heads, ticks.with_prefix())
         if quantity == "flops":
             optimum = _optimum(axes, report, heads)
-    length = report.summary.get("seq_len")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
-    title = f"FLOPs and memory over the number of heads, d_model {width}"
+    nouns = ["FLOPs" if name == "flops" else "memory" for name in quantities]
+    title = f"{joined(nouns)} over the number of heads, d_model {width}"
     style.draw_legend(figure, looks, kinds, title, marked=False)
     best = [f"{one['mechanism']} with {plural(one['best_divisor'], 'head')}"
             for one in report.summary.get("optima", ())
             if (one["quantity"], one["kind"]) == ("flops", kinds[-1])]  # fmt: skip
     style.caption(
         figure,
-        f"sequence length {length}" if length else "",
+        str(report.summary.get("conditions", "")),
         f"fewest FLOPs ({kinds[-1]}): {', '.join(best)}" if best else "",
         optimum,
         style.sources_of(records),

@@ -214,9 +214,9 @@ def _latex(rows: list[kinds.CostRecord]) -> Iterator[str]:
             yield row.latex or "% no closed form"
 
 
-def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
+def heads_tables(report: Report) -> Iterator[RenderableType]:
     """Yield a table a quantity, its title with the conditions; then the optima."""
-    rows = report.of(kinds.HeadsRecord)
+    rows, conditions = report.of(kinds.HeadsRecord), report.summary["conditions"]
     for quantity in dict.fromkeys(row.quantity for row in rows):
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)
