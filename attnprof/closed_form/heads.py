@@ -160,9 +160,9 @@ def heads_report(
 ) -> Report:  # fmt: skip
     """Return the report of ``heads``: every cost by head count, and each cost's optimum.
 
-    ``conditions`` are those of the summary, for titles. The summary's optimum is that of the last mechanism's FLOPs, by its printed form if it has one.
-    Head counts that a mechanism refuses have no value, and stand in ``left_out`` with the reason;
-    :class:`RequestError` if it refuses all of them.
+    ``conditions`` are those of the summary, for titles. The summary's optimum is that of the last
+    mechanism's FLOPs, by its printed form if it has one. Head counts that a mechanism refuses have
+    no value, and stand in ``left_out`` with the reason; :class:`RequestError` if it refuses all.
     """
     records, optima, left_out = [], [], dict[str, None]()
     for curve in curves:
