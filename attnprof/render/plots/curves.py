@@ -6,6 +6,7 @@ from itertools import accumulate, groupby, product
 from textwrap import fill
 from typing import Any
 
+from attnprof.closed_form.answers import words_of
 from attnprof.record import CrossoverRecord, HistoryRecord, Report
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
@@ -19,8 +20,8 @@ _Curve = Mapping[str, Any]
 #: A panel and the strip below it.
 _Pair = tuple[style.Axes, style.Axes]
 #: Names of the crossovers in document 004: N_0 of FLOPs, N_1 of memory.
-SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
-UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
+SYMBOLS = {"flops": "N_0", "memory": "N_1"}
+UNITS = {"entries": " [entries]", "bytes": " [B]", "s": " [s]"}
 #: Rows of panels that a page holds; those with change points come first.
 ROWS = 6
 #: An axis spans at least this share of its values, so that a constant looks constant.
@@ -86,15 +87,16 @@ def draw_crossover(report: Report) -> style.Figure:
         _draw_curves(strip, ratios, {})
         _draw_curves(main, panel_curves, looks)
         _mark_crossings((main, strip), panel_curves, panel_records)
-        _write_crossings(main, panel_records, SYMBOLS[place[0]] if over == "seq" else "x")
+        _write_crossings(main, panel_records, SYMBOLS.get(place[0], "N") if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # off: a panel with the same scale has set it
             ticks.mark_values(main.yaxis, ticks.with_prefix(), above=(most + 0.5) * 0.13)
         ticks.mark_values(strip.xaxis, ticks.plain)
         ticks.mark_values(strip.yaxis, "{:g}×".format)
-    what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
-    title = f"{what} of {' and '.join(looks)} over {_axis(over)}, and where they are equal"
+    what = joined(dict.fromkeys(words_of(metric)[2] for metric, _ in units))
+    what = f"{what[0].upper()}{what[1:]} of {' and '.join(looks)}"
+    title = f"{what} over {_axis(over)}, and where they are equal"
     style.draw_legend(figure, looks, kinds, title, marked=True)
     notes = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     model = [f"model {name}" for name in [report.summary.get("model")] if name]
@@ -141,7 +143,9 @@ def _make_panels(
             axes.grid(visible=True)
             axes.tick_params(length=2, labelbottom=axes is strip, labelleft=left)
         strip.axhline(1, color="black", linewidth=0.8)
-        name = UNITS.get(unit[1], unit[1]).replace(" [", "\n[" if rows > 3 else " [")
+        noun = words_of(unit[0])[2].removeprefix("memory ")
+        name = f"{noun}{UNITS.get(unit[1], '')}"
+        name = name.replace(" [", "\n[" if rows > 3 else " [")
         main.set_ylabel(name * left)
         strip.set_ylabel("ratio" * (column == 0))
         strip.set_xlabel(label * (row == rows - 1 or not several))
@@ -215,7 +219,9 @@ def draw_heads(report: Report) -> style.Figure:
             points = sorted((record.num_heads, record.value or 0) for record in line)
             look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
             axes.plot(*zip(*points, strict=True), **look)
-        axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
+        axes.set(
+            xlabel="number of heads", ylabel="FLOPs" if quantity == "flops" else "memory [entries]"
+        )
         ticks.length_axis(axes, heads, ticks.with_prefix())
         if quantity == "flops":
             optimum = _optimum(axes, report, heads)
