@@ -104,12 +104,14 @@ def cost(
     kinds = request.some_of(kind, costs.KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
     selection = costs.CostQuery(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    sizes = {**free.sizes}
+    if kv_heads is not None:
+        sizes["num_kv_heads"] = request.parse_size(kv_heads, "--kv-heads")
+    if kv_seq is not None:
+        sizes["kv_seq_len"] = request.parse_size(kv_seq, "--kv-seq")
     mechanisms, workloads = request.closed_form_request(
-        shape, conditions, request.parse_names(shape.attention or ""),
-        num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
-        kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
-        **free.sizes,
-    )  # fmt: skip
+        shape, conditions, request.parse_names(shape.attention or ""), **sizes
+    )
     if ranks.on is not None and ranks.bandwidth is None:
         raise RequestError(
             f"--on {ranks.on} is the device whose products hide what ranks send: type a rate like "
@@ -128,7 +130,8 @@ def cost(
     shown = domain.in_domain(records) if shorter else records
     forms = [mechanism.choice(workload) for mechanism in mechanisms for workload in workloads]
     choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
-    report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
+    summary = {"convention": convention, "sizes": sizes, **choices}
+    report = Report("cost", shown, summary, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
                domain=domain.domain_text if shorter else None)  # fmt: skip
 
@@ -206,7 +209,8 @@ def compare(
     for one in records:
         for name in one.wins.split(",") if one.wins else ():
             winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
-    summary = {"winners": winners, "answer": compare_answer(records, shown)}
+    answer = compare_answer(records, shown)
+    summary = {"winners": winners, "sizes": free.sizes, "answer": answer}
     report = Report("compare", records, summary, opt.environment())
     to.deliver(report, without=without, quantities=shown)
 

@@ -62,7 +62,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
     for _, group in groupby(report.of(kinds.CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
-        yield Text(terminal.workload_text(rows[0]), style="bold")
+        yield Text(terminal.workload_text(rows[0], report.summary), style="bold")
         shown = [row for row in rows if not row.skipped]
         cells = (
             [Text(r.mechanism), *(_compared_cell(r, name, shown) for name in quantities)]
@@ -96,7 +96,8 @@ def cost_tables(
     records, convention = report.of(kinds.CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        title = f"{label(rows[0].mechanism, rows[0].params)}: {terminal.workload_text(rows[0])}"
+        conditions = terminal.workload_text(rows[0], report.summary)
+        title = f"{label(rows[0].mechanism, rows[0].params)}: {conditions}"
         plain = latex and not rows[0].skipped
         yield f"% {title}" if plain else Text(title, style="bold")
         if rows[0].skipped:
