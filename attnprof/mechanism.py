@@ -222,6 +222,10 @@ class Mechanism:
         """Return elements of the state that are in float32 at least: sums over all tokens."""
         return 0
 
+    def whole_entries(self, workload: Workload) -> Number:
+        """Return elements of the state that are whole numbers of 8 bytes: tokens counted."""
+        return 0
+
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of its state that a decoding step moves: cached rows once, sums twice.
 

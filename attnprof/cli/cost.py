@@ -104,12 +104,14 @@ def cost(
     kinds = request.some_of(kind, costs.KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
     selection = costs.CostQuery(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    sizes = {**free.sizes}
+    if kv_heads is not None:
+        sizes["num_kv_heads"] = request.parse_size(kv_heads, "--kv-heads")
+    if kv_seq is not None:
+        sizes["kv_seq_len"] = request.parse_size(kv_seq, "--kv-seq")
     mechanisms, workloads = request.closed_form_request(
-        shape, conditions, request.parse_names(shape.attention or ""),
-        num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
-        kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
-        **free.sizes,
-    )  # fmt: skip
+        shape, conditions, request.parse_names(shape.attention or ""), **sizes
+    )
     if ranks.on is not None and ranks.bandwidth is None:
         raise RequestError(
             f"--on {ranks.on} is the device whose products hide what ranks send: type a rate like "
@@ -128,7 +130,8 @@ def cost(
     shown = domain.in_domain(records) if shorter else records
     forms = [mechanism.choice(workload) for mechanism in mechanisms for workload in workloads]
     choices = {"choices": list(dict.fromkeys(filter(None, forms)))} if any(forms) else {}
-    report = Report("cost", shown, {"convention": convention, **choices}, opt.environment())
+    summary = {"convention": convention, "sizes": sizes, **choices}
+    report = Report("cost", shown, summary, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
                domain=domain.domain_text if shorter else None)  # fmt: skip
 
@@ -193,9 +196,10 @@ def compare(
       attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
     """
     request.some_of(kind, ("formula",), "--kind")
-    shown = list(costs.CONTESTED)
+    shown, without = list(costs.CONTESTED), list[str]()
     if quantity is not None:
         shown = request.some_of(quantity, costs.POSSIBLE, "--quantity")
+        without = costs.left_out(shown)
     if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
         raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
@@ -205,8 +209,10 @@ def compare(
     for one in records:
         for name in one.wins.split(",") if one.wins else ():
             winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
-    summary = {"winners": winners, "answer": compare_answer(records, shown)}
-    to.deliver(Report("compare", records, summary, opt.environment()), quantities=shown)
+    answer = compare_answer(records, shown)
+    summary = {"winners": winners, "sizes": free.sizes, "answer": answer}
+    report = Report("compare", records, summary, opt.environment())
+    to.deliver(report, without=without, quantities=shown)
 
 
 def heads_(
@@ -251,5 +257,7 @@ def heads_(
     curves = by_heads.curves_of(chosen, workload, scope, kinds, quantities)
     where = f"{scope}, {workload.phase}{', causal' * workload.causal}"
     sizes = f"batch {workload.batch_size}, seq {length:,}, d_model {width:,}"
-    report = by_heads.heads_report(curves, width, length, counts, opt.environment())
-    to.deliver(report, conditions=f"{where}, {sizes}")
+    conditions_text = f"{where}, {sizes}"
+    to.deliver(
+        by_heads.heads_report(curves, width, length, counts, opt.environment(), conditions_text)
+    )

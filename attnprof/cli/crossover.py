@@ -13,7 +13,7 @@ from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.crossovers import sides
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.report import crossover_report
+from attnprof.crossovers.report import check_request, crossover_report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
@@ -250,6 +250,7 @@ def _pair_report(
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = sides.Meeting(first, second, workload, scope, axis=axis)
     if sides.TIME in metrics:
+        check_request(axis, kinds, metrics, options["timing"].on)  # before torch is loaded
         return _report_with_times(meeting, sizes, kinds, metrics, **options)
     return crossover_report(meeting, sizes, kinds, metrics, **options)
 

@@ -284,7 +284,7 @@ class ToStdout:
     exact: ExactOption = False
 
     def deliver(self, report: Report, **options: Any) -> None:
-        """Write the report, to a file if one was named; ``options`` is for its tables."""
+        """Write the report, to a file if one was named; ``options`` is for :func:`deliver`."""
         deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **options)
 
 
@@ -348,15 +348,20 @@ def answering() -> Iterator[None]:
         give_up_answers()
 
 
-def deliver(report: Report, fmt: str, output: Path | None, **options: Any) -> None:
-    """Write a report in a format, to stdout or a file; ``options`` is for its tables."""
+def deliver(
+    report: Report, fmt: str, output: Path | None, *, without: Sequence[str] = (), **options: Any
+) -> None:  # fmt: skip
+    """Write a report in a format, to stdout or a file; ``options`` is for its tables.
+
+    ``without`` are fields that CSV and Markdown have no columns for.
+    """
     from attnprof.render.formats import notes, print_tables, render
 
     if fmt == Format.TABLE and output is None:
         with answering():
             print_tables(report, **options)
     else:
-        write(render(report, fmt, **options), output)
+        write(render(report, fmt, without=without, **options), output)
     if fmt == Format.TABLE:  # the other formats have them in the records
         for line in notes(report):
             note(line)

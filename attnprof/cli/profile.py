@@ -120,7 +120,7 @@ def recommend(
     ),
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Rank all mechanisms by predicted time and memory.
+    """Rank all mechanisms by predicted time and memory, or those of --attention.
 
     Those that compute softmax attention come first; of the others it says what they give up, and
     from which lengths on another one is fastest.
@@ -133,8 +133,6 @@ def recommend(
     if shape.seq is None:
         example = "attnprof recommend --seq 8192 --d-model 1024 --heads 16 --phase train"
         raise RequestError(f"recommend needs --seq: type {example}")
-    if shape.attention is not None:
-        raise RequestError("recommend ranks all mechanisms: leave --attention out, or type predict")
     workloads = shape.workloads(conditions)
     if len(workloads) > 1:
         raise RequestError(
@@ -143,9 +141,11 @@ def recommend(
         )
     from attnprof.device.recommendation import recommend as rank
 
+    names = None if shape.attention is None else parse_names(shape.attention)
     with opt.working("predicting"):
         report = rank(
-            workloads[0], parse_set(conditions.settings), device=conditions.device, scope=scope,
-            threads=threads, path=calibration, on=on, memory=parse_bytes(memory, "--memory"),
+            workloads[0], parse_set(conditions.settings), names, device=conditions.device,
+            scope=scope, threads=threads, path=calibration, on=on,
+            memory=parse_bytes(memory, "--memory"),
         )  # fmt: skip
     to.deliver(report)

@@ -17,10 +17,13 @@ AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
            **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 
 
-def words_of(quantity: str) -> tuple[str, str, str]:
+def words_of(quantity: str, phase: str = "forward") -> tuple[str, str, str]:
     """Return how a quantity is compared: ``("fewer", "the fewest", "FLOPs")``."""
     if quantity in AMOUNTS:
-        return "less", "the least", AMOUNTS[quantity]
+        noun = AMOUNTS[quantity]
+        if phase == "decode" and noun == "memory":
+            noun = "memory beside the state"
+        return "less", "the least", noun
     return "fewer", "the fewest", quantity_text(quantity)
 
 
@@ -50,7 +53,9 @@ def _compare_two(compared: Sequence[str], row: "CompareRecord", base: "CompareRe
 
     A quantity that the base does not need at all has no multiple and is left out.
     """
-    sides = {words_of(name)[2]: (getattr(row, name), getattr(base, name)) for name in compared}
+    sides = {
+        words_of(name, row.phase)[2]: (getattr(row, name), getattr(base, name)) for name in compared
+    }
     same = [noun for noun, (value, base_value) in sides.items() if value == base_value]
     needs = [
         f"{format_ratio(value, base_value)}× {'its' if same else 'the'} {noun}"
@@ -68,7 +73,7 @@ def _compare_several(
     """Return the mechanisms that need least of each quantity, and how much that is of the base."""
     needs_of: dict[str, list[str]] = {}
     for name in compared:
-        _, least, noun = words_of(name)
+        _, least, noun = words_of(name, base.phase)
         lowest = min(getattr(row, name) for row in rows)
         best = [row.mechanism for row in rows if getattr(row, name) == lowest]
         who = f"{joined(best)} need{'s' * (len(best) == 1)}"

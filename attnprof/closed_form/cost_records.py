@@ -305,6 +305,12 @@ def compare_records(
     return totals
 
 
+def left_out(quantities: Sequence[str]) -> list[str]:
+    """Return the fields of a :class:`CompareRecord` that are no such quantity, nor a ratio."""
+    intensity = ["arithmetic_intensity"] * (not {"flops", "bytes_moved"} <= {*quantities})
+    return [*(name for name in POSSIBLE if name not in quantities), *intensity]
+
+
 def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
     request = identity(mechanism, workload, scope)
     try:

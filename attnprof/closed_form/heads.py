@@ -156,13 +156,13 @@ def root_text(optimum: Optimum) -> str | None:
 
 def heads_report(
     curves: Sequence[Curve], d_model: int, seq_len: int, head_counts: Sequence[int],
-    environment: Mapping[str, Any],
+    environment: Mapping[str, Any], conditions: str = "",
 ) -> Report:  # fmt: skip
     """Return the report of ``heads``: every cost by head count, and each cost's optimum.
 
-    The summary's optimum is that of the last mechanism's FLOPs, by its printed form if it has one.
-    Head counts that a mechanism refuses have no value, and stand in ``left_out`` with the reason;
-    :class:`RequestError` if it refuses all of them.
+    ``conditions`` are those of the summary, for titles. The summary's optimum is that of the last
+    mechanism's FLOPs, by its printed form if it has one. Head counts that a mechanism refuses have
+    no value, and stand in ``left_out`` with the reason; :class:`RequestError` if it refuses all.
     """
     records, optima, left_out = [], [], dict[str, None]()
     for curve in curves:
@@ -179,7 +179,8 @@ def heads_report(
     last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
     keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
-    summary = {"d_model": d_model, "seq_len": seq_len, **{key: main[key] for key in keys}}
+    summary = {"d_model": d_model, "seq_len": seq_len, "conditions": conditions}
+    summary |= {key: main[key] for key in keys}
     every = len(head_counts) == len(divisors(d_model))
     answer = heads_answer(optima, d_model, seq_len, every=every) if head_counts[1:] else ""
     summary |= {"optima": optima, "left_out": list(left_out), "answer": answer}

@@ -45,8 +45,11 @@ def step_bytes(mechanism: Mechanism, workload: Workload, scope: str) -> Number:
 
 def state_bytes(mechanism: Mechanism, workload: Workload, entries: Number) -> Number:
     """Return the bytes of so many entries of a decoder's state, of which some may be wider."""
-    more = max(0, 4 - workload.item_size) if workload.item_size > 1 else 0
-    return entries * workload.item_size + more * mechanism.wide_entries(workload)
+    size = workload.item_size
+    if size == 1:
+        return entries
+    wider = max(0, 4 - size) * mechanism.wide_entries(workload)
+    return entries * size + wider + (8 - size) * mechanism.whole_entries(workload)
 
 
 @lru_cache(maxsize=1024)

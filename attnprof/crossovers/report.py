@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from attnprof.closed_form.answers import words_of
 from attnprof.crossovers import sides
-from attnprof.crossovers.axis import SIZES
+from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.sides import Contest, Meeting
 from attnprof.crossovers.solve import solved
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
@@ -122,7 +122,8 @@ def _clauses(rows: Sequence[CrossoverRecord]) -> str:
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         metric_rows = list(group)
-        one, (less, _, noun) = metric_rows[0], words_of(metric)
+        one = metric_rows[0]
+        less, _, noun = words_of(metric, one.phase)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
         where = f"{_from_where(metric_rows)}{_limits(metric_rows)}"
@@ -251,6 +252,7 @@ def crossover_report(
     ``fixed_sizes`` are head widths, or lengths over another axis than the length. ``terms`` are
     those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
     """
+    check_request(meeting.axis, kinds, metrics, terms and terms.on)
     rows: list[Any] = []
     curves: list[dict[str, Any]] = []
     summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
@@ -280,20 +282,11 @@ def crossover_report(
 def _finders(
     meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
 ) -> Iterator[Finder]:
-    """Yield finders for the rows asked for; RequestError if nothing can be compared."""
+    """Yield finders for the rows asked for."""
     counted = [metric for metric in metrics if metric != sides.TIME]
     others = [kind for kind in kinds if kind != sides.PREDICTED or sides.TIME not in metrics]
     closed = [kind for kind in others if kind != sides.MEASURED]
-    if sides.TIME in metrics:
-        _check_times(kinds, terms)
     if counted and others:
-        if not closed and "memory" not in counted:
-            raise RequestError("only memory is measured to an exact length: use --metric memory")
-        if sides.DERIVED in closed and meeting.axis.name != "seq":
-            raise RequestError(
-                f"--kind derived goes over the length: leave --over {meeting.axis.name} out, or "
-                "ask for other kinds"
-            )
         meeting.check_steps()
         if closed:
             yield FormulaFinder(meeting, sides.contests(meeting, closed, counted))
@@ -309,15 +302,41 @@ def _finders(
         yield TimeFinder(meeting, terms, timed)
 
 
-def _check_times(kinds: Sequence[str], terms: Any) -> None:
-    """Raise :class:`RequestError` for kinds that have no times, or times of a remote device."""
-    if not {sides.PREDICTED, sides.MEASURED} & set(kinds):
+def check_request(
+    axis: CrossoverAxis, kinds: Sequence[str], metrics: Sequence[str], on: str | None = None
+) -> None:  # fmt: skip
+    """Raise :class:`RequestError` for kinds that do not go with these metrics or with the axis.
+
+    ``on``: a device that is not here.
+    """
+    running = [kind for kind in kinds if kind in (sides.PREDICTED, sides.MEASURED)]
+    if axis.every != 1 and running:
         raise RequestError(
-            f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; type "
-            "--kind predicted,measured"
+            f"--every {axis.every} is of closed forms, not of what is {running[0]}: leave it out, "
+            "or type --kind formula"
         )
-    if terms.on and sides.MEASURED in kinds:
-        raise RequestError(f"--on {terms.on}: only what is here is measured; type --kind predicted")
+    if sides.DERIVED in kinds and axis.name != "seq":
+        raise RequestError(
+            f"--kind derived goes over the length: leave --over {axis.name} out, or ask for other "
+            "kinds"
+        )
+    if sides.TIME in metrics:
+        if not running:
+            raise RequestError(
+                f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; "
+                "type --kind predicted,measured"
+            )
+        if on and sides.MEASURED in kinds:
+            raise RequestError(f"--on {on}: only what is here is measured; type --kind predicted")
+    elif sides.PREDICTED in kinds:
+        raise RequestError("--kind predicted: only times are predicted: type --metric time, too")
+    elif [*kinds] == [sides.MEASURED] and "memory" not in metrics:
+        raise RequestError("only memory is measured to an exact length: use --metric memory")
+    if [*kinds] == [sides.DERIVED] and not {*metrics} & {*sides.DERIVED_METRICS}:
+        raise RequestError(
+            f"--kind derived --metric {','.join(metrics)}: code is counted for "
+            f"{', '.join(sides.DERIVED_METRICS)}: type --kind formula"
+        )
 
 
 # -- rows ------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Contest:
         if self.derived is None:
             return axis.domain
         first, second = self.at(head_dim)
-        lengths = Lengths(lambda length: first.holds(length) and second.holds(length))
+        lengths = Lengths(lambda n: first.holds(n * axis.every) and second.holds(n * axis.every))
         if not lengths.stretches:
             raise RequestError(
                 f"at head width {head_dim} there is no length at which both costs are known: "

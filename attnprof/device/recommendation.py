@@ -1,8 +1,9 @@
 """Recommend an attention mechanism for a workload: rank all of them by predicted time.
 
 Mechanisms that fit into memory come first, then exact ones before approximations, then fast ones
-before slow. Mechanisms with very many operations at the asked length are extrapolated from shorter
-lengths. The summary also says which are fastest at other lengths. Entry point: :func:`recommend`.
+before slow; times that read the same are equal. Mechanisms with very many operations at the asked
+length are extrapolated from shorter lengths. The summary also says which are fastest at other
+lengths. Entry point: :func:`recommend`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,17 +36,17 @@ CANDIDATES = 4
 
 
 def recommend(
-    workload: Workload, settings: Mapping[str, Any], *, device: str = "auto",
-    threads: int | None = None, scope: str = "layer", path: Path | None = None,
-    on: str | None = None, memory: int | None = None,
+    workload: Workload, settings: Mapping[str, Any], names: Sequence[str] | None = None, *,
+    device: str = "auto", threads: int | None = None, scope: str = "layer",
+    path: Path | None = None, on: str | None = None, memory: int | None = None,
 ) -> Report:  # fmt: skip
-    """Return the report of ``recommend``: every mechanism, the best first.
+    """Return the report of ``recommend``: the named mechanisms, or all, the best first.
 
     ``memory``: bytes that a call may need, by default those that are free here. ``on``: name of a
     device that is not here. ``path``: file of calibrations. Raises :class:`CannotRunError` without
     a calibration of the device, or if no mechanism can run the workload.
     """
-    names = registry.names()
+    names = registry.names() if names is None else names
     chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
     points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
@@ -146,8 +147,12 @@ def _extrapolate(
 
 
 def _seconds(row: RecommendRecord) -> float:
-    """Return a row's predicted seconds, infinite if it has none."""
-    return float("inf") if row.time_s is None else row.time_s
+    """Return a row's predicted seconds to three digits, as shown; infinite if it has none."""
+    return _shown_seconds(float("inf") if row.time_s is None else row.time_s)
+
+
+def _shown_seconds(seconds: float) -> float:
+    return float(f"{seconds:.3g}")
 
 
 def _stretches(
@@ -165,7 +170,8 @@ def _stretches(
             request = replace(point, seq_len=length)
             try:
                 if memory_limit is None or needed_bytes(request) <= memory_limit:
-                    times[point.mechanism] = _predict(request, predict).time_s or 0.0
+                    seconds = _predict(request, predict).time_s or 0.0
+                    times[point.mechanism] = _shown_seconds(seconds)
             except AttnprofError:
                 continue
         if not times:
@@ -196,10 +202,11 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     bound = "at least " * (first.ci_high_s is None)
     time = f"{bound}{format_time(_seconds(first))}"
     rivals = [row for row in ranked if row.exact == first.exact]
-    parts = [
-        f"at {length} take {first.mechanism}{alternative(rivals, first)}: {time}, the fastest "
-    ]
-    parts[0] += "that computes softmax attention" if exact else "; no exact attention fits"
+    what = "the fastest that computes softmax attention"
+    if exact is None:
+        asked = any(row.exact for row in rows)
+        what = f"the fastest{'; no exact one can do what is asked' * asked}"
+    parts = [f"at {length} take {first.mechanism}{alternative(rivals, first)}: {time}, {what}"]
     for kind_text in ("an approximation", "another function"):
         kind_rows = [row for row in ranked if row.gives_up.startswith(kind_text)]
         best = min(kind_rows, key=_seconds, default=first)

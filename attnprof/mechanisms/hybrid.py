@@ -76,6 +76,10 @@ class Hybrid(Mechanism):
         """Return the float32 state entries of all layers."""
         return self._sum(lambda part: part.wide_entries(workload))
 
+    def whole_entries(self, workload: Workload) -> Number:
+        """Return the whole numbers in the states of all layers."""
+        return self._sum(lambda part: part.whole_entries(workload))
+
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return the state traffic of all layers."""
         return self._sum(lambda part: part.state_traffic(workload, scope))

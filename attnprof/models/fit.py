@@ -236,18 +236,18 @@ def _cache_is_fp8(config: Mapping[str, Any]) -> bool:
 
 def _answer(summary: Mapping[str, Any], total: int) -> str:
     """Return the sentence ``fits: 41.8 GiB of 80; …``."""
-    memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
+    memory, length = format_bytes(summary["memory_bytes"]), plural(summary["seq_len"], "token")
     requests = plural(summary["largest_batch"], "request")
     if not summary["fits"]:
         most = "its weights leave no room for a cache"
         if summary["largest_batch"]:
-            most = f"at {seq:,} tokens {requests} would"
+            most = f"at {length} {requests} would"
         if longest := summary["longest_context"]:
             most = f"the longest context that does is {longest:,} tokens"
         return f"does not fit: {format_bytes(total)} of {memory}; {most}"
     return (
         f"fits: {format_bytes(total)} of {memory}; {summary['cache_tokens']:,} tokens in all; "
-        f"at {seq:,} tokens {requests}"
+        f"at {length} {requests}"
     )
 
 
@@ -313,13 +313,13 @@ def _sent_in_training(model: FitModel, options: TrainingOptions) -> int:
 
 
 def _training_answer(summary: Mapping[str, Any], total: int) -> str:
-    memory, seq = format_bytes(summary["memory_bytes"]), summary["seq_len"]
+    memory, length = format_bytes(summary["memory_bytes"]), plural(summary["seq_len"], "token")
     batch, most = summary["batch_size"], summary["largest_batch"]
     if summary["fits"]:
         return (
             f"trains: {format_bytes(total)} of {memory} with {plural(batch, 'sequence')} of "
-            f"{seq:,} tokens a rank; {most:,} fit"
+            f"{length} a rank; {most:,} fit"
         )
     longest = summary["longest_context"]
     less = f"{longest:,} tokens would fit" if longest else "its weights and optimizer alone do not"
-    return f"does not train: {format_bytes(total)} of {memory} at {seq:,} tokens; {less}"
+    return f"does not train: {format_bytes(total)} of {memory} at {length}; {less}"

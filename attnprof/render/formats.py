@@ -30,21 +30,24 @@ MODULES = {
 }  # fmt: skip
 
 
-def render(report: Report, fmt: str, *, exact: bool = False, **options: Any) -> str:
+def render(
+    report: Report, fmt: str, *, exact: bool = False, without: Sequence[str] = (), **options: Any
+) -> str:  # fmt: skip
     """Return the text of a report for a file or a pipe; ``options`` is for its command's tables.
 
-    Markdown is the records' table unless the command has a page of its own. Tables have short
+    ``without`` are fields that CSV and Markdown have no columns for. Markdown is the records' table
+    unless the command has a page of its own. Tables have short
     numbers unless ``exact``; all other formats have all digits.
     """
     if fmt in ("json", "csv"):
-        return render_csv(report) if fmt == "csv" else report.to_json()
+        return render_csv(report, without) if fmt == "csv" else report.to_json()
     from attnprof.render.terminal import digits, render_text
 
     view, shown = _prepared(report)
     with digits(exact=exact or fmt == "markdown"):
         if fmt == "markdown":
             page = view("page", None)
-            return page(shown, **options) if page else render_markdown(shown)
+            return page(shown, **options) if page else render_markdown(shown, without=without)
         drawn = _drawn(view, shown, options)
         if fmt == "html":
             from attnprof.render.html import report_page
@@ -100,12 +103,12 @@ def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     return kind.columns()
 
 
-def render_csv(report: Report) -> str:
+def render_csv(report: Report, without: Sequence[str] = ()) -> str:
     """Return RFC 4180 text; mappings and lists are compact JSON, missing values and NaN empty.
 
     A text that spreadsheets would take for a formula begins with an apostrophe.
     """
-    names = [name for name, _ in _columns(report)]
+    names = [name for name, _ in _columns(report) if name not in without]
     if isinstance(report.records, ColumnarRecords):
         return csv_text(names, report.records.rows())  # None is written as nothing
     return csv_text(names, ([_csv(getattr(r, name)) for name in names] for r in report.records))
@@ -130,13 +133,18 @@ def _csv(value: Any) -> Any:
     return csv_cell(value) if isinstance(value, str) else value
 
 
-def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
+def render_markdown(
+    report: Report, names: Sequence[str] = (), without: Sequence[str] = ()
+) -> str:  # fmt: skip
     """Return a GitHub table, numbers right-aligned, with all digits, units in the header.
 
     Columns that are empty in every record are left out. With ``names`` it is an excerpt: of these
     columns only, its fractions of six digits.
     """
-    columns = [(n, m) for n, m in _columns(report) if _used(report, n) and n in (names or (n,))]
+    columns = [
+        (n, m) for n, m in _columns(report)
+        if _used(report, n) and n in (names or (n,)) and n not in without
+    ]  # fmt: skip
     rule = ["---:" if is_numeric(meta["format"]) else "---" for _, meta in columns]
     rows = (
         [markdown_text(_markdown(getattr(record, name), meta["format"], exact=not names))

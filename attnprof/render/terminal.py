@@ -337,12 +337,18 @@ def bounded(row: Any) -> str:
     return f"{floor(row.bound)}{quantity_value(row.value, row.quantity)}"
 
 
-def workload_text(row: Any) -> str:
+#: Words for sizes that a summary has beside those of its records.
+_SIZES = {"num_kv_heads": "key heads", "kv_seq_len": "keys", "value_head_dim": "value width"}
+
+
+def workload_text(row: Any, summary: Mapping[str, Any] | None = None) -> str:
     """Return the workload of a record: scope, phase, sizes and number format."""
+    typed = (summary or {}).get("sizes", {})
+    more = [f"{_SIZES[name]} {size:,}, " for name, size in typed.items() if name in _SIZES]
     return (
         f"{row.scope}, {row.phase}{', causal' * row.causal}, batch {row.batch_size}, "
         f"seq {row.seq_len:,}, d_model {row.d_model:,}, {plural(row.num_heads, 'head')} of "
-        f"{row.head_dim}, {row.dtype}"
+        f"{row.head_dim}, {''.join(more)}{row.dtype}"
     )
 
 

@@ -1,5 +1,7 @@
 """attnprof compare: same numbers as cost, winners marked; answers of all comparisons."""
 
+import re
+
 import pytest
 
 import attnprof as package
@@ -76,6 +78,17 @@ def answer(attnprof, words):
     return ended.json["summary"]["answer"]
 
 
+@pytest.mark.parametrize("fmt", ["csv", "markdown"])
+def test_only_the_quantities_asked_for_are_columns(attnprof, fmt):
+    words = f"compare -a standard,linear --seq 64 --format {fmt} --quantity"
+    header = attnprof(words, "flops").out.splitlines()[0].casefold()
+    assert "flops" in header
+    assert not {"matmul", "operations", "bytes", "memory", "intensity"} & {
+        *re.split(r"\W|_", header)
+    }
+    assert "intensity" in attnprof(words, "bytes_moved,flops").out.splitlines()[0]
+
+
 @pytest.mark.parametrize(("words", "said"), [
     ("compare -a standard,taylorshift --seq 1024,8192",
      "At 8,192 tokens taylorshift needs 0.56× the FLOPs and 0.28× the memory of standard."),
@@ -85,6 +98,11 @@ def answer(attnprof, words):
      ("At 1,024 tokens linear needs the fewest FLOPs (0.53× those of standard) and sdpa needs the "
      "least memory (0.11× that of standard).")),
     ("compare -a standard --seq 1024", ""),
+    ("compare -a sdpa,linear --seq 4096 --phase decode",
+     "At 4,096 tokens linear needs 0.21× the FLOPs and 17× the memory beside the state of sdpa."),
+    ("crossover sdpa linear --phase decode --metric memory,state",
+     ("For head width 64, sdpa needs less memory beside the state than linear at every length, and "
+      "linear needs less decoding state than sdpa from 33 tokens on.")),
     ("compare -a taylorshift,taylor-direct --seq 100,1 --scope core",  # the longest, not the last
      "At 100 tokens taylor-direct needs the same FLOPs and memory as taylorshift."),
     ("compare -a low-rank,efficient,taylor-efficient --seq 65536 --scope core",

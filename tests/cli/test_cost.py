@@ -201,3 +201,12 @@ def test_ranks_are_rows_with_bytes_times_and_tokens_for_overlap(attnprof):
     assert heads["send_time_s"] == pytest.approx(heads["bytes_sent"] / 450e9)
     assert (refused["mechanism"], refused["bytes_sent"]) == ("linformer", None)
     assert ended.json["summary"]["device"] == "H100"
+
+
+@pytest.mark.parametrize(("typed", "named"), [
+    ("gqa --kv-heads 2", "key heads 2"), ("sdpa --kv-seq 77", "keys 77"),
+    ("gla --value-dim 32", "value width 32"),
+])  # fmt: skip
+def test_a_title_names_every_size_that_was_typed(attnprof, typed, named):
+    ended = attnprof(f"cost --quantity flops --attention {typed}")
+    assert named in " ".join(ended.out.partition("stage")[0].split())

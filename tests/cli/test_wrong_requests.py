@@ -108,6 +108,12 @@ crossover standard longformer --model config.json --over d :: leave out --over
 crossover --model config.json linear --d 32 :: leave out --d
 crossover gated-deltanet gqa --metric bytes :: add --phase decode
 crossover linear gqa --over d --every 64 --metric flops :: leave it or --over out
+crossover linear gqa --kind measured --every 64 :: not of what is measured
+crossover linear gqa --metric time --every 64 :: not of what is predicted
+crossover linear gqa --kind predicted --metric memory :: type --metric time, too
+crossover linear gqa --kind measured --metric flops :: use --metric memory
+crossover linear gqa --kind derived --metric state --phase decode :: type --kind formula
+crossover linear gqa --kind measured --on H100 --metric time :: type --kind predicted
 crossover --arg d_model=h*d :: my.py:MyAttention
 derive :: type attnprof derive my.py:MyAttention
 derive standard --phase sideways

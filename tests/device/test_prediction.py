@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -351,7 +352,7 @@ def test_exact_ones_come_first_and_the_fast_before_the_slow(ranking):
     rows = [row for row in ranking.records if row.rank is not None]
     assert [row.rank for row in rows] == list(range(1, len(rows) + 1))
     for exact in (True, False):
-        times = [row.time_s for row in rows if row.exact is exact]
+        times = [float(f"{row.time_s:.3g}") for row in rows if row.exact is exact]
         assert times == sorted(times)
     assert [row.exact for row in rows] == sorted((row.exact for row in rows), reverse=True)
     assert {row.mechanism for row in ranking.records} == set(registry.names())
@@ -366,6 +367,24 @@ def test_two_whose_intervals_overlap_are_both_named(ranking):
     assert ranking.summary["answer"].startswith(sentence)
     sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in ranking.records]
     assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
+
+
+@pytest.mark.parametrize(
+    ("names", "memory", "first", "ending"),
+    [
+        # equal but for biases, which three digits do not show
+        (["sdpa", "gqa"], None, "sdpa", " that computes softmax attention"),
+        (["linear", "mla"], None, "linear", ""),
+        (["standard", "linear"], 2**26, "linear", "; no exact one can do what is asked"),
+    ],
+)
+def test_the_best_of_named_mechanisms_is_one_sentence(names, memory, first, ending):
+    report = recommend(Workload(4096, 8, 64), {}, names, on="H100", memory=memory)
+    assert [row.mechanism for row in report.records if row.rank == 1] == [first]
+    assert {row.mechanism for row in report.records} == {*names}
+    answer = report.summary["answer"]
+    start = rf"At 4,096 tokens take {first}: at least \S+ µs, the fastest"
+    assert re.fullmatch(rf"{start}{ending}\.", answer), answer
 
 
 def test_the_fastest_at_other_lengths_may_be_one_whose_operations_are_not_all_listed():

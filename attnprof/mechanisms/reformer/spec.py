@@ -166,9 +166,13 @@ class Reformer(Mechanism):
 
     def state_entries(self, workload: Workload) -> costs.Number:
         """Return two chunks of keys and values per bucket and round, and a count, at any length."""
+        buckets = self.whole_entries(workload)
+        return buckets * (4 * self.bucket_size * workload.head_dim + 1)
+
+    def whole_entries(self, workload: Workload) -> costs.Number:
+        """Return the counts of tokens, one per bucket and round."""
         w = workload
-        buckets = w.batch_size * w.num_heads * self.num_hashes * self.buckets_for(1)
-        return buckets * (4 * self.bucket_size * w.head_dim + 1)
+        return w.batch_size * w.num_heads * self.num_hashes * self.buckets_for(1)
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> costs.Number:

@@ -6,6 +6,7 @@ from itertools import accumulate, groupby, product
 from textwrap import fill
 from typing import Any
 
+from attnprof.closed_form.answers import words_of
 from attnprof.record import CrossoverRecord, HistoryRecord, Report
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
@@ -19,8 +20,8 @@ _Curve = Mapping[str, Any]
 #: A panel and the strip below it.
 _Pair = tuple[style.Axes, style.Axes]
 #: Names of the crossovers in document 004: N_0 of FLOPs, N_1 of memory.
-SYMBOLS = {"flops": "N_0", "memory": "N_1", "state": "N", "time": "N"}
-UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
+SYMBOLS = {"flops": "N_0", "memory": "N_1"}
+UNITS = {"entries": " [entries]", "bytes": " [B]", "s": " [s]"}
 #: Rows of panels that a page holds; those with change points come first.
 ROWS = 6
 #: An axis spans at least this share of its values, so that a constant looks constant.
@@ -86,15 +87,16 @@ def draw_crossover(report: Report) -> style.Figure:
         _draw_curves(strip, ratios, {})
         _draw_curves(main, panel_curves, looks)
         _mark_crossings((main, strip), panel_curves, panel_records)
-        _write_crossings(main, panel_records, SYMBOLS[place[0]] if over == "seq" else "x")
+        _write_crossings(main, panel_records, SYMBOLS.get(place[0], "N") if over == "seq" else "x")
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # off: a panel with the same scale has set it
             ticks.mark_values(main.yaxis, ticks.with_prefix(), above=(most + 0.5) * 0.13)
         ticks.mark_values(strip.xaxis, ticks.plain)
         ticks.mark_values(strip.yaxis, "{:g}×".format)
-    what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
-    title = f"{what} of {' and '.join(looks)} over {_axis(over)}, and where they are equal"
+    what = joined(dict.fromkeys(words_of(metric)[2] for metric, _ in units))
+    what = f"{what[0].upper()}{what[1:]} of {' and '.join(looks)}"
+    title = f"{what} over {_axis(over)}, and where they are equal"
     style.draw_legend(figure, looks, kinds, title, marked=True)
     notes = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     model = [f"model {name}" for name in [report.summary.get("model")] if name]
@@ -141,7 +143,9 @@ def _make_panels(
             axes.grid(visible=True)
             axes.tick_params(length=2, labelbottom=axes is strip, labelleft=left)
         strip.axhline(1, color="black", linewidth=0.8)
-        name = UNITS.get(unit[1], unit[1]).replace(" [", "\n[" if rows > 3 else " [")
+        noun = words_of(unit[0])[2].removeprefix("memory ")
+        name = f"{noun}{UNITS.get(unit[1], '')}"
+        name = name.replace(" [", "\n[" if rows > 3 else " [")
         main.set_ylabel(name * left)
         strip.set_ylabel("ratio" * (column == 0))
         strip.set_xlabel(label * (row == rows - 1 or not several))
@@ -207,6 +211,7 @@ def draw_heads(report: Report) -> style.Figure:
     figure = style.new_figure(2.5)
     looks = style.looks([record.mechanism for record in records], kinds)
     panels = style.split(figure, len(quantities), 3.0)
+    optimum = ""
     for axes, quantity in zip(panels, quantities, strict=True):
         counted = [record for record in records if record.quantity == quantity]
         lines = grouped(counted, lambda record: (record.mechanism, record.kind))
@@ -214,46 +219,47 @@ def draw_heads(report: Report) -> style.Figure:
             points = sorted((record.num_heads, record.value or 0) for record in line)
             look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
             axes.plot(*zip(*points, strict=True), **look)
-        axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
-        ticks.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
+        axes.set(
+            xlabel="number of heads", ylabel="FLOPs" if quantity == "flops" else "memory [entries]"
+        )
+        ticks.length_axis(axes, heads, ticks.with_prefix())
         if quantity == "flops":
-            _optimum(axes, report, heads)
-    length = report.summary.get("seq_len")
+            optimum = _optimum(axes, report, heads)
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
-    title = f"FLOPs and memory over the number of heads, d_model {width}"
+    nouns = ["FLOPs" if name == "flops" else "memory" for name in quantities]
+    title = f"{joined(nouns)} over the number of heads, d_model {width}"
     style.draw_legend(figure, looks, kinds, title, marked=False)
     best = [f"{one['mechanism']} with {plural(one['best_divisor'], 'head')}"
             for one in report.summary.get("optima", ())
             if (one["quantity"], one["kind"]) == ("flops", kinds[-1])]  # fmt: skip
     style.caption(
         figure,
-        f"sequence length {length}" if length else "",
+        str(report.summary.get("conditions", "")),
         f"fewest FLOPs ({kinds[-1]}): {', '.join(best)}" if best else "",
+        optimum,
         style.sources_of(records),
     )
     return figure
 
 
-def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
-    """Draw the real optimum of the FLOPs: a line inside the range, else the side it lies on."""
+def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> str:
+    """Draw a line at the real optimum of the FLOPs, if it is inside; return what it is."""
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
-        return
+        return ""
     # the label of the curve whose optimum the report has
     labels = [
-        f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
+        f" ({figure_text(entry['mechanism'])}, {entry['kind']})"
         for entry in report.summary.get("optima", ())
         if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best
     ]
-    text = f"{''.join(labels[:1])}real optimum: {style.short_count(best)} heads\n"
-    text += f"of width d = {width:.6g}"
-    right = best > max(heads)
+    where = ", the dotted line"
     if min(heads) <= best <= max(heads):
         axes.axvline(best, color=style.GREY, linewidth=0.8, linestyle=":")
     else:
-        text += f",\n{'right' if right else 'left'} of every divisor"
-    side, x = ("right", 0.97) if right else ("left", 0.03)
-    style.write_in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)
+        where = f", {'right' if best > max(heads) else 'left'} of every divisor"
+    size = f"{style.short_count(best)} heads of width {width:.6g}"
+    return f"real optimum{''.join(labels[:1])}: {size}{where}"
 
 
 def draw_history(report: Report) -> style.Figure:

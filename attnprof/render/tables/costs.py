@@ -62,7 +62,7 @@ def compare_tables(report: Report, quantities: Sequence[str]) -> Iterator[Render
     heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
     for _, group in groupby(report.of(kinds.CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
-        yield Text(terminal.workload_text(rows[0]), style="bold")
+        yield Text(terminal.workload_text(rows[0], report.summary), style="bold")
         shown = [row for row in rows if not row.skipped]
         cells = (
             [Text(r.mechanism), *(_compared_cell(r, name, shown) for name in quantities)]
@@ -96,7 +96,8 @@ def cost_tables(
     records, convention = report.of(kinds.CostRecord), report.summary["convention"]
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        title = f"{label(rows[0].mechanism, rows[0].params)}: {terminal.workload_text(rows[0])}"
+        conditions = terminal.workload_text(rows[0], report.summary)
+        title = f"{label(rows[0].mechanism, rows[0].params)}: {conditions}"
         plain = latex and not rows[0].skipped
         yield f"% {title}" if plain else Text(title, style="bold")
         if rows[0].skipped:
@@ -214,9 +215,9 @@ def _latex(rows: list[kinds.CostRecord]) -> Iterator[str]:
             yield row.latex or "% no closed form"
 
 
-def heads_tables(report: Report, conditions: str) -> Iterator[RenderableType]:
+def heads_tables(report: Report) -> Iterator[RenderableType]:
     """Yield a table a quantity, its title with the conditions; then the optima."""
-    rows = report.of(kinds.HeadsRecord)
+    rows, conditions = report.of(kinds.HeadsRecord), report.summary["conditions"]
     for quantity in dict.fromkeys(row.quantity for row in rows):
         counted = [row for row in rows if row.quantity == quantity]
         yield _by_heads(f"{COUNTED[quantity]} by number of heads: {conditions}", counted)

@@ -203,10 +203,11 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         if loss:
             yield Hanging(f"{', '.join(row.mechanism for row in losing)}: {loss}")
     yield from (Hanging(f"{r.mechanism} left out: {r.skipped}") for r in rows if r.rank is None)
+    without = ", no exact one fits" * any(row.exact for row in rows)
     for span in report.summary["fastest"]:
         fastest, exact = span["fastest"], span["exact"]
-        rival = f"{exact} the fastest exact one" if exact else "no exact one fits"
-        more = "" if exact == fastest else f" of all, {rival}"
+        rival = f" of all, {exact} the fastest exact one" if exact else without
+        more = "" if exact == fastest else rival
         ends = dict.fromkeys((f"{span['from']:,}", f"{span['to']:,}"))
         yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
 
