@@ -224,6 +224,7 @@ def test_a_hybrids_token_and_cache_are_formulas_though_its_prompt_is_a_loop(monk
     monkeypatch.setattr(Prompts, "_sample", noted)
     report = model_report(subject, ["decode"], {"B": 2, "N": 24})
     assert len(lengths) == len(set(lengths)) >= 1
+    assert report.summary["phases"]["decode"]["method"] == "symbolic"
     forms = {row.quantity: row.expression for row in report.records if row.part == "total"}
     for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
         with torch.no_grad():
