@@ -13,9 +13,9 @@ from attnprof.render.formats import print_tables, render
 from attnprof.render.plots import plot_report
 from tests.models.tiny import SIZES
 
-_SIZES = {**SIZES, "tie_word_embeddings": False}
+_SIZES = {**SIZES, "tie_word_embeddings": False, "num_hidden_layers": 2}
 PLAIN = {"model_type": "llama", **_SIZES}
-#: Two of three layers see 8 tokens.
+#: One of two layers sees 8 tokens.
 WINDOWED = {**_SIZES, "sliding_window": 8, "full_attention_layers": 1}
 #: Bytes that a token adds to the cache of a layer, in float32: keys and values.
 _LAYER = 2 * 2 * 8 * 4
@@ -48,12 +48,12 @@ def values(report):
 def test_numbers_are_those_of_arithmetic_and_of_single_reports(compared, reports):
     """A cache grows by the layers that see all tokens; FLOPs a token are the prompt's by tokens."""
     numbers, layer = values(compared), 2 * 32 * 8 * (4 + 2) + 3 * 32 * 48 + 2 * 32
-    assert numbers["plain", "decode", "cache_bytes_per_token"] == 3 * _LAYER
+    assert numbers["plain", "decode", "cache_bytes_per_token"] == 2 * _LAYER
     assert numbers["windowed", "decode", "cache_bytes_per_token"] == _LAYER
-    assert numbers["plain", "decode", "cache_bytes"] == 2 * N * 3 * _LAYER
+    assert numbers["plain", "decode", "cache_bytes"] == 2 * N * 2 * _LAYER
     for name in ("plain", "windowed"):
         for quantity in ("parameters", "active_parameters"):
-            assert numbers[name, "", quantity] == 3 * layer + 2 * 96 * 32 + 32
+            assert numbers[name, "", quantity] == 2 * layer + 2 * 96 * 32 + 32
     for report in reports:
         whole = next(
             row for row in report.records

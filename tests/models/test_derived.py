@@ -6,21 +6,18 @@ import torch
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.algebra.values import evaluate
 from attnprof.models import ModelConfig, borders, build, forms, memory, phases, prompts
 from attnprof.models.borders import _counts_blocks
 from attnprof.models.embeddings import example_inputs, input_texts
 from attnprof.models.engine import engine_subject
-from attnprof.models.memory import cache_bytes
 from attnprof.models.parts import parts
 from attnprof.models.prompts import Prompts
 from attnprof.models.report import model_report
 from attnprof.models.sources import config_subject, hub_subject, subject_of
 from attnprof.models.whole import WholeModel, cache_in, tensors_by_layer
-from attnprof.trace.events import Call, Trace, totals, trains
+from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run import limits
-from attnprof.trace.run.limits import Shares
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve import plan
 from attnprof.trace.solve.count import count
@@ -75,7 +72,7 @@ def test_formulas_reach_the_longest_text_that_a_model_takes():
 def test_numbers_are_there_where_formulas_would_take_too_long(monkeypatch):
     """No second for formulas, or none that numbers leave: no formula is looked for."""
     config = ModelConfig(num_layers=1, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
-    asked = config_subject("ours", config), ["forward", "train"], {"B": 2, "N": 12}
+    asked = config_subject("ours", config), ["train"], {"B": 2, "N": 12}
     with_formulas = model_report(*asked, limit_s=60.0)
     assert any(row.expression for row in with_formulas.records)
     for search in ("derived_near", "run_symbolically", "derived"):
@@ -204,65 +201,40 @@ def test_exponents_name_a_length_that_is_a_number_of_blocks():
         assert written == 8 * batch - sympy.floor(100 * sympy.Integer(2) ** (-batch * length))
 
 
-_SIZES = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+#: Layers of Mamba, whose prompts go token by token, and of attention in turn.
+_HYBRID = {
+    "model_type": "jamba", "torch_dtype": "float32",
+    "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
     "intermediate_size": 24, "vocab_size": 97, "attn_layer_period": 2, "attn_layer_offset": 1,
     "expert_layer_period": 8, "expert_layer_offset": 7, "mamba_d_state": 4, "mamba_dt_rank": 2,
     "num_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
 }  # fmt: skip
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Prompts that tell of longer ones have at most 64 tokens."""
-    monkeypatch.setattr(prompts, "_SHORTEST", 64)
-
-
-def hybrid(layers=2):
-    """Layers of Mamba, whose prompts go token by token, and of attention in turn."""
-    fields = {"model_type": "jamba", "torch_dtype": "float32", **_SIZES}
-    return hub_subject({**fields, "num_hidden_layers": layers}, "hybrid")
-
-
-@pytest.mark.usefixtures("short")
-def test_a_hybrids_cache_is_a_formula_though_its_prompt_is_a_loop():
-    subject = hybrid()
-    _, forms = cache_bytes(subject, {"B": 2, "N": 20}, None, Shares(60.0, 1))
-    assert forms.missing == ""
-    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
-        assert forms.holds(sizes)
-        with torch.no_grad():
-            result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
-        layers = tensors_by_layer(cache_in(result, "hybrid")[1])
-        held = sum(x.nbytes for layer in layers for x in layer)
-        assert evaluate(forms.whole, sizes) == held
-
-
-@pytest.mark.usefixtures("short")
-def test_a_hybrids_decoded_token_is_a_formula_too():
-    target = hybrid().target("decode")
-    forms = derived(target, ("forward",), {"B": 2, "N": 20}).phases["forward"]
-    assert forms.method == "symbolic"
-    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
-        assert forms.holds(sizes)
-        real = totals(record(target, sizes, training=trains(["forward"]), real=True), "forward")
-        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes"):
-            assert evaluate(forms.formulas[quantity].expression, sizes) == real[quantity], quantity
-
-
-@pytest.mark.usefixtures("short")
-def test_prompts_of_a_few_lengths_are_run_once_for_the_token_and_the_cache(monkeypatch):
-    lengths, run = [], Prompts._sample
+def test_a_hybrids_token_and_cache_are_formulas_though_its_prompt_is_a_loop(monkeypatch):
+    """Prompts of a few lengths are run once for both."""
+    lengths, run, subject = [], Prompts._sample, hub_subject(_HYBRID, "hybrid")
 
     def noted(self, least, most):
         with torch.device("meta"):
             lengths.append(sum(1 for _ in self.subject.build().modules()))
         return run(self, least, most)
 
+    monkeypatch.setattr(prompts, "_SHORTEST", 64)
     monkeypatch.setattr(Prompts, "_sample", noted)
-    report = model_report(hybrid(4), ["decode"], {"B": 2, "N": 24})
+    report = model_report(subject, ["decode"], {"B": 2, "N": 24})
     assert len(lengths) == len(set(lengths)) >= 1
-    assert any(row.quantity == "cache_bytes" and row.expression for row in report.records)
+    assert report.summary["phases"]["decode"]["method"] == "symbolic"
+    forms = {row.quantity: row.expression for row in report.records if row.part == "total"}
+    for sizes in ({"B": 3, "N": 33}, {"B": 5, "N": 61}):
+        with torch.no_grad():
+            result = subject.build().eval()(**subject.example(sizes, "cpu"), use_cache=True)
+        layers = tensors_by_layer(cache_in(result, "hybrid")[1])
+        real = totals(record(subject.target("decode"), sizes, training=False, real=True), "decode")
+        real["cache_bytes"] = sum(x.nbytes for layer in layers for x in layer)
+        at = {name: sympy.Integer(size) for name, size in {**sizes, "L": 4}.items()}
+        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "cache_bytes"):
+            assert sympy.sympify(forms[quantity], at) == real[quantity], quantity
 
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen3_next", "mamba2"])

@@ -1,6 +1,7 @@
 """000's claims, tables and figures: errata with their right value, and ours by other means."""
 
 from collections import Counter
+from functools import cache
 from itertools import combinations, product
 
 import numpy as np
@@ -259,13 +260,18 @@ def test_table_1_cuts_off_as_printed():
     assert [cell["ours"] for cell in cells] == [cell["printed"] for cell in cells]
 
 
-DATA = {name: figure() for name, figure in FIGURES.items()}
 CONSTANTS = {"standard": 15, "optimised": 12, "super": 12, "efficient": 9}
+
+
+@cache
+def data(name):
+    """What a figure shows; it is worked out by the first test that asks."""
+    return FIGURES[name]()
 
 
 @pytest.mark.parametrize("name", ["2", "4"])
 def test_printed_counts_are_the_equation(name):
-    rows = [row for row in DATA[name]["rows"] if row["counted"] == EQ24]
+    rows = [row for row in data(name)["rows"] if row["counted"] == EQ24]
     assert rows
     for row in rows:
         for mechanism, constant in CONSTANTS.items():
@@ -274,7 +280,7 @@ def test_printed_counts_are_the_equation(name):
 
 @pytest.mark.parametrize("name", ["2", "4"])
 def test_exact_counts_are_two_operations_a_term_of_each_product(name):
-    for row in (row for row in DATA[name]["rows"] if row["counted"] == EXACT):
+    for row in (row for row in data(name)["rows"] if row["counted"] == EXACT):
         n, d = row["l"], row["d_m"]
         maps, scores, mixing = 2 * n * d * d, 2 * 2 * n * n * d, 2 * n * n * d
         forward = {
@@ -288,13 +294,13 @@ def test_exact_counts_are_two_operations_a_term_of_each_product(name):
 
 def test_figure_4_covers_every_pair_of_sizes_once_a_count():
     for count in (EQ24, EXACT):
-        cells = [(row["l"], row["d_m"]) for row in DATA["4"]["rows"] if row["counted"] == count]
+        cells = [(row["l"], row["d_m"]) for row in data("4")["rows"] if row["counted"] == count]
         assert sorted(cells) == [(n, d) for n in SIZES for d in SIZES]
 
 
 def test_figure_3_shows_the_ratio_of_the_equation_and_of_the_definitions():
-    assert len(DATA["3"]["rows"]) == 4 * 11 * 11
-    for row in DATA["3"]["rows"]:
+    assert len(data("3")["rows"]) == 4 * 11 * 11
+    for row in data("3")["rows"]:
         n, d, heads = row["l"], row["d_m"], row["h"]
         assert row["ratio"] == pytest.approx(5 * (d + heads * n) / (3 * d + 5 * heads * n))
         assert row["ratio_of_multiply_adds"] == pytest.approx((2 * d + n) / (d + n))
@@ -311,17 +317,17 @@ def test_figure_3_shows_the_ratio_of_the_equation_and_of_the_definitions():
     ],
 )  # fmt: skip
 def test_what_the_document_describes_is_what_we_see_but_for_known_slips(name, disagreeing):
-    assert [its["what"] for its in DATA[name]["described"] if not its["agrees"]] == disagreeing
+    assert [its["what"] for its in data(name)["described"] if not its["agrees"]] == disagreeing
 
 
 def test_super_is_dearer_than_standard_beyond_twice_the_width():
-    rows = [row for row in DATA["4"]["rows"] if row["counted"] == EXACT]
+    rows = [row for row in data("4")["rows"] if row["counted"] == EXACT]
     assert all((row["super"] > row["standard"]) == (row["l"] > 2 * row["d_m"]) for row in rows)
 
 
 def test_figure_1_has_the_maps_of_the_definitions():
     maps = {}
-    for row in DATA["1"]["rows"]:
+    for row in data("1")["rows"]:
         if row["map"]:
             maps.setdefault(row["mechanism"], []).append((row["block"], row["on"]))
     query, key, value, out = (("Linear", on) for on in ("Q", "K", "V", "heads"))
@@ -338,11 +344,11 @@ DRAWINGS, FIGURE_1 = drawings("000"), ["standard", "optimised", "efficient", "su
 
 
 def test_figure_2_draws_each_row_on_the_line_of_its_mechanism():
-    data = DATA["2"]
-    panels = DRAWINGS["2"](data).axes
-    for axes, panel in zip(panels, data["facts"]["panels"], strict=True):
+    shown = data("2")
+    panels = DRAWINGS["2"](shown).axes
+    for axes, panel in zip(panels, shown["facts"]["panels"], strict=True):
         rows = [
-            r for r in data["rows"] if r["counted"] == panel["counted"] and r["l"] == panel["l"]
+            r for r in shown["rows"] if r["counted"] == panel["counted"] and r["l"] == panel["l"]
         ]
         for name, line in zip(MECHANISMS, axes.get_lines(), strict=True):
             assert line.get_label() == name
@@ -350,21 +356,21 @@ def test_figure_2_draws_each_row_on_the_line_of_its_mechanism():
 
 
 def test_figure_3_has_a_panel_a_head_count_and_names_its_mean():
-    titles = [axes.get_title() for axes in DRAWINGS["3"](DATA["3"]).axes]
-    for heads, mean in DATA["3"]["facts"]["summary"]["mean_excess_percent"].items():
+    titles = [axes.get_title() for axes in DRAWINGS["3"](data("3")).axes]
+    for heads, mean in data("3")["facts"]["summary"]["mean_excess_percent"].items():
         name = "1 head," if heads == "1" else f"{heads} heads,"
         assert any(title.startswith(name) and f"{mean:+.2f} %" in title for title in titles)
 
 
 def test_figure_4_draws_four_surfaces_on_one_scale():
-    panels = DRAWINGS["4"](DATA["4"]).axes
+    panels = DRAWINGS["4"](data("4")).axes
     assert len({axes.get_zlim() for axes in panels}) == 1
     assert [axes.get_title().split(":")[0] for axes in panels] == FIGURE_1
 
 
 def test_figure_1_draws_each_block_and_joins_it():
-    for axes, name in zip(DRAWINGS["1"](DATA["1"]).axes, FIGURE_1, strict=True):
-        rows = [row for row in DATA["1"]["rows"] if row["mechanism"] == name]
+    for axes, name in zip(DRAWINGS["1"](data("1")).axes, FIGURE_1, strict=True):
+        rows = [row for row in data("1")["rows"] if row["mechanism"] == name]
         texts = [text.get_text() for text in axes.texts if text.get_text()]
         assert [t for t in texts if not t.startswith("$")] == [row["block"] for row in rows]
         arrows = [text for text in axes.texts if not text.get_text()]

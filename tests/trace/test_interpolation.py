@@ -97,9 +97,9 @@ def test_along_a_period_factors_count_numbers_of_each_kind():
 
 
 class Padded(nn.Module):
-    """Pads the tokens to whole blocks of 64, by a table of lengths."""
+    """Pads the tokens to whole blocks of 16, by a table of lengths."""
 
-    pads = tuple(-length % 64 for length in range(9000))
+    pads = tuple(-length % 16 for length in range(9000))
 
     def __init__(self, d_model):
         super().__init__()
@@ -107,7 +107,7 @@ class Padded(nn.Module):
 
     def forward(self, x):
         pad = self.pads[x.shape[1]]
-        blocks = nn.functional.pad(x, (0, 0, 0, pad)).reshape(-1, 64, x.shape[2])
+        blocks = nn.functional.pad(x, (0, 0, 0, pad)).reshape(-1, 16, x.shape[2])
         return self.proj((blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks)
 
 
@@ -128,19 +128,19 @@ def calls_within(run):
 
 
 def test_padding_gives_a_class_of_lengths_and_formulas_that_take_few_steps():
-    _, derivation = shown(Padded, *HOW)
+    _, derivation = shown(Padded, ["d_model=d"])
     forms = derivation.phases["forward"]
     assert forms.method == "interpolated"
-    assert "64 divides N" in forms.domain
-    blocks = N / 64
-    products = B * blocks * (4 * 64**2 * d * h + 2 * 64 * d**2 * h**2)
+    assert "16 divides N" in forms.domain
+    blocks = N / 16
+    products = B * blocks * (4 * 16**2 * d + 2 * 16 * d**2)
     assert sympy.expand(derivation.expression("matmul_flops") - products) == 0
     assert derivation.expression("peak_bytes") is not None
-    # 100 tokens are padded to 128: outside of the class the code is run
-    for length in (100, 128):
-        counted = derivation.at("matmul_flops", B=2, N=length, h=2, d=8)
-        assert counted == products.subs({B: 2, N: 128, h: 2, d: 8})
-    sizes, formulas = {"B": 2, "N": 64 * 12, "h": 4, "d": 16}, forms.formulas.values()
+    # 100 tokens are padded to 112: outside of the class the code is run
+    for length in (100, 112):
+        counted = derivation.at("matmul_flops", B=2, N=length, d=8)
+        assert counted == products.subs({B: 2, N: 112, d: 8})
+    sizes, formulas = {"B": 2, "N": 16 * 48, "d": 64}, forms.formulas.values()
     steps = calls_within(lambda: [evaluate(one.expression, sizes) for one in formulas])
     assert steps < 6000  # some 0.1 microseconds each
 
@@ -196,10 +196,10 @@ def repeated(x):
 
 
 def test_calls_are_operations_and_not_the_lines_they_are_on():
-    derivation = attnprof.derive(repeated, inputs={"x": "2, N"}, phases=["forward"], at={"N": 1280})
+    derivation = attnprof.derive(repeated, inputs={"x": "2, N"}, phases=["forward"], at={"N": 640})
     trace = derivation.phases["forward"].trace
     assert derivation.phases["forward"].method == "interpolated"
-    for at, adds, line in (({}, "N/64", "N/32"), ({"N": 1280}, 20, 40)):
+    for at, adds, line in (({}, "N/64", "N/32"), ({"N": 640}, 10, 20)):
         calls = {row["operation"]: row["calls"] for row in operations(trace, "forward", at)}
         assert (calls["add"], calls["mul"], calls["sort"]) == (adds, adds, 1)
         assert line in [row["calls"] for row in subtotals(trace, "forward", at)]
