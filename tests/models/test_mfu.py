@@ -139,11 +139,16 @@ EXPERTS_ELSEWHERE = {
              "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2}},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2, 2], "head_dim": 8},
     "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 8},
+    "switch_transformers": {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_heads": 4, "num_layers": 2,
+                            "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+                            "num_experts": 2},
+    "nllb-moe": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_sparse_step": 2,
+                 "decoder_sparse_step": 2, "num_experts": 4},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("model_type", EXPERTS_ELSEWHERE)
-def test_experts_that_a_token_meets_are_found_in_parts_and_lists(model_type):
+def test_experts_that_a_token_meets_are_found_in_parts_lists_and_by_type(model_type):
     weights = sizes_of(
         {**SIZES, **TOKENS, "model_type": model_type, **EXPERTS_ELSEWHERE[model_type]}
     ).weights["expert"]
