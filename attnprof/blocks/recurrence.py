@@ -27,7 +27,8 @@ EPSILON = 1e-6
 class Chunk:
     """Tokens (batch, c, ·) of a chunk in float32 at least; ``sums`` are G, None without a gate.
 
-    ``by_channel``: each channel of the keys has a decay of its own.
+    ``by_channel``: each channel of the keys has a decay of its own. ``shared`` heads in succession,
+    with a decay a token, have the same queries and keys, which are multiplied once.
     """
 
     q: Any
@@ -36,6 +37,7 @@ class Chunk:
     sums: Any
     beta: Any
     by_channel: bool
+    shared: Any = 1
 
     def factors(self) -> Any:
         """Return exp(G_i - G_j) for j ≤ i, else 0: (batch, c, c), (batch, c, c, dk), or None."""
@@ -54,6 +56,12 @@ class Chunk:
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
+        if self.shared != 1:
+            of_group, keys = (
+                y.view(-1, self.shared, *y.shape[1:]).select(1, 0) for y in (x, self.k)
+            )
+            weights = of_group.bmm(keys.transpose(1, 2)).unsqueeze(1)
+            return (weights * factors.view(-1, self.shared, *factors.shape[1:])).flatten(0, 1)
         weights = x.bmm(self.k.transpose(1, 2))
         return weights if factors is None else weights.mul_(factors)
 
@@ -78,9 +86,9 @@ class Chunk:
         return self.v if state is None else self.v - self.after_start(self.k).bmm(state)
 
 
-def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool) -> Chunk:
+def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool, shared: Any) -> Chunk:
     q, k, v, g, beta = (None if x is None else wide(x[:, part]) for x in operands)
-    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel)
+    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel, shared)
 
 
 def _chunk_rows(c: Chunk, state: Any, *, inverse: bool) -> Any:
@@ -138,7 +146,8 @@ def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
 
 def _forward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *,
-    rows: int, form: str = "chunkwise", by_channel: bool = False, state: Any = None, keep: bool,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, shared: Any = 1,
+    state: Any = None, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
     out = v.new_empty(b, n, dv)
@@ -154,7 +163,7 @@ def _forward(
         if form == "recurrent":
             _token_rows(operands, part, state, out)
         else:
-            chunk = _chunk_at(operands, part, by_channel)
+            chunk = _chunk_at(operands, part, by_channel, shared)
             out[:, part] = _chunk_rows(chunk, state, inverse=form == "inverse")
             del chunk
     return out, (*operands, states)
@@ -171,7 +180,7 @@ def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) ->
 
 def _grads(
     saved: tuple[Any, ...], grad: Any, *,
-    rows: int, by_channel: bool = False, needs: tuple[bool, ...], **_: Any,
+    rows: int, by_channel: bool = False, shared: Any = 1, needs: tuple[bool, ...], **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     *inputs, states = saved
     operands = tuple(inputs)
@@ -185,7 +194,7 @@ def _grads(
     rows = n if states is None else rows
     for part in in_blocks(q, n, rows, backwards=True):
         state = None if states is None else states[:, part.start // rows]
-        chunk = _chunk_at(operands, part, by_channel)
+        chunk = _chunk_at(operands, part, by_channel, shared)
         _chunk_grads(chunk, wide(grad[:, part]), state, later, (part, into))
         del chunk
         del state
@@ -312,9 +321,9 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
 #: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows``
-#: the tokens of a chunk, ``by_channel`` whether g has dk columns. ``state`` (batch, dk, dv) is the
-#: one before the first token, zeros unless given, and moved in place past the last. Saved are the
-#: operands and a state a chunk.
+#: the tokens of a chunk, ``by_channel`` whether g has dk columns, ``shared`` how many heads in
+#: succession have the same q and k. ``state`` (batch, dk, dv) is the one before the first token,
+#: zeros unless given, and moved in place past the last. Saved are the operands and a state a chunk.
 recurrence = Function(_forward, _grads)
 
 
