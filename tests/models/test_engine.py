@@ -129,6 +129,14 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     assert [line for line in lines if "as torch runs it" in line] == expected
 
 
+def test_a_cache_with_repeated_heads_of_keys_says_that_an_engine_has_them_once():
+    kept = {"num_kv_heads": 2, "new_decoder_architecture": True}
+    for more, said in ((kept, True), ({**kept, "new_decoder_architecture": False}, False)):
+        subject = hub_subject({**TINY, "model_type": "falcon", **more}, "tiny")
+        notes = "; ".join(engine_subject(subject).notes)
+        assert ("each of the 2 heads of keys and values 2 times" in notes) == said
+
+
 @cache
 def traced(model_type, view, phase, tokens):
     subject = small(model_type, max_position_embeddings=4096)
