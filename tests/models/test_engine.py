@@ -130,9 +130,10 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
 
 
 def test_a_cache_with_repeated_heads_of_keys_says_that_an_engine_has_them_once():
-    kept = {"num_kv_heads": 2, "new_decoder_architecture": True}
-    for more, said in ((kept, True), ({**kept, "new_decoder_architecture": False}, False)):
-        subject = hub_subject({**TINY, "model_type": "falcon", **more}, "tiny")
+    fields = {"model_type": "falcon", "hidden_size": 32, "num_hidden_layers": 2, "num_kv_heads": 2}
+    fields |= {"num_attention_heads": 4, "vocab_size": 96}
+    for said in (True, False):
+        subject = hub_subject({**fields, "new_decoder_architecture": said}, "tiny")
         notes = "; ".join(engine_subject(subject).notes)
         assert ("each of the 2 heads of keys and values 2 times" in notes) == said
 
