@@ -27,6 +27,7 @@ from attnprof.models.fit_parts import (
 )
 from attnprof.models.fit_speed import prompt_flops, rows_read, token_flops, token_scores, with_speed
 from attnprof.models.hub_config import class_of, configuration
+from tests.models.tiny import fields_of
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -556,6 +557,12 @@ READ = {
 def test_a_decoded_token_reads_what_it_sees(name):
     config, options, read = READ[name]
     assert rows_read(fit_model(config), FitOptions(memory=1, **options), 77) == read
+
+
+def test_a_decoded_token_reads_the_rows_for_several_tokens_that_its_indexer_picks():
+    """DeepSeek-V4: windows of 5, one apart in keys and values; 6 of 64 rows and 64 keys; 2 rows."""
+    entries = 5 * (8 + 8) + (5 + 6 + 64) * 8 + (5 + 2) * 8
+    assert rows_read(fit_model(fields_of("deepseek_v4")), FitOptions(memory=1), 256) == 2 * entries
 
 
 def test_a_decoded_token_updates_states_in_one_step():
