@@ -633,10 +633,11 @@ def test_latent_formats_are_of_latent_rows():
     assert attnprof.fit(DEEPSEEK, memory="1GB", cache_dtype="fp8_ds_mla").fits
 
 
-def test_a_decoder_keeps_its_encoders_rows():
-    t5 = {"model_type": "t5", "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2,
-          "d_ff": 48, "vocab_size": 50}  # fmt: skip
-    report = attnprof.fit(t5, memory="1GB", seq_len=32)
+@pytest.mark.parametrize("model_type", ["t5", "switch_transformers"])
+def test_a_decoder_keeps_its_encoders_rows(model_type):
+    fields = {"model_type": model_type, "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2,
+              "num_decoder_layers": 2, "d_ff": 48, "vocab_size": 50}  # fmt: skip
+    report = attnprof.fit(fields, memory="1GB", seq_len=32)
     assert report.cache_bytes_per_token == 2 * 2 * (2 * 4 * 8) * 2
     assert any("encoder" in note for note in report.notes)
 
