@@ -178,9 +178,9 @@ def model(
     from attnprof.models.comparison import comparison
 
     sizes = {"N": 1024, **sizes}
-    requests = [Request(name, list(COMPARED), sizes, **options) for name in (config, *others)]
+    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in (config, *others)]
     late = sorted(
-        requests, key=Request.is_short
+        requests, key=ModelRequest.is_short
     )  # what may be refused comes before what takes long
     by_name = {request.config: request.report() for request in late}
     reports = [by_name[request.config] for request in requests]
@@ -188,11 +188,11 @@ def model(
 
 
 def report_on(config: str, phases: list[str], sizes: dict[str, int], **options: Any) -> Report:
-    """Return the report on a model; ``options`` are those of :class:`Request`."""
-    return Request(config, phases, sizes, **options).report()
+    """Return the report on a model; ``options`` are those of :class:`ModelRequest`."""
+    return ModelRequest(config, phases, sizes, **options).report()
 
 
-class Request:
+class ModelRequest:
     """A model whose phases are asked for: read at once, so that it is refused before others run."""
 
     def __init__(
