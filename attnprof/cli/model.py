@@ -174,17 +174,21 @@ def model(
     if flags.phase != USUAL_PHASES or most is not None:
         flag = "--memory" if most is not None else "--phase"
         raise RequestError(f"{flag} is for one model: leave it or --compare out")
+    to.deliver(_compared((config, *others), {"N": 1024, **sizes}, options))
+
+
+def _compared(names: Sequence[str], sizes: dict[str, int], options: dict[str, Any]) -> Report:
+    """Return the report on models side by side; first run are those that may refuse their length.
+
+    All are read before one runs.
+    """
     from attnprof.models.comparison import PHASES as COMPARED
     from attnprof.models.comparison import comparison
 
-    sizes = {"N": 1024, **sizes}
-    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in (config, *others)]
-    late = sorted(
-        requests, key=ModelRequest.is_short
-    )  # what may be refused comes before what takes long
-    by_name = {request.config: request.report() for request in late}
-    reports = [by_name[request.config] for request in requests]
-    to.deliver(comparison(reports, reports[0].environment))
+    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in names]
+    by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.is_short)}
+    reports = [by_name[name] for name in names]
+    return comparison(reports, reports[0].environment)
 
 
 def report_on(config: str, phases: list[str], sizes: dict[str, int], **options: Any) -> Report:
