@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.blocks.recurrence import recurrence, unit_rows
-from attnprof.costs import ceil_div
+from attnprof.costs import ceil_div, exact_div
 from attnprof.ops.function import Function
 from attnprof.ops.functional import (
     as_format_of,
@@ -66,7 +66,8 @@ def _state_space(
     """
     values = x * as_format_of(steps, x).unsqueeze(-1)
     states = state.flatten(0, 1).transpose(1, 2)
-    out = _mixed(c, b, values, (steps * a).unsqueeze(-1), None, states, **how)
+    gates, heads = (steps * a).unsqueeze(-1), exact_div(x.shape[2], b.shape[2])
+    out = _mixed(c, b, values, gates, None, states, group_heads=heads, **how)
     return out + x * skip.view(1, 1, -1, 1)
 
 

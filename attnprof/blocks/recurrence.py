@@ -34,8 +34,9 @@ EPSILON = 1e-6
 class Chunk:
     """Tokens (batch, c, ·) of a chunk in float32 at least; ``sums`` are G, None without a gate.
 
-    ``by_channel``: each channel of the keys has a decay of its own. ``steady``: the factors of all
-    chunks, where tokens and samples decay alike.
+    ``by_channel``: each channel of the keys has a decay of its own. ``group_heads`` in succession,
+    with a decay a token, have the same queries and keys, which are multiplied once. ``steady``: the
+    factors of all chunks, where tokens and samples decay alike.
     """
 
     q: Any
@@ -44,6 +45,7 @@ class Chunk:
     sums: Any
     beta: Any
     by_channel: bool
+    group_heads: Any
     steady: Any
 
     def factors(self) -> Any:
@@ -63,7 +65,13 @@ class Chunk:
         if keys_seen is not None:
             b, c, d = x.shape
             return x.reshape(b * c, 1, d).bmm(keys_seen.transpose(1, 2)).view(b, c, c)
-        return _decayed(x.bmm(self.k.transpose(1, 2)), factors)
+        if self.group_heads == 1:
+            return _decayed(x.bmm(self.k.transpose(1, 2)), factors)
+        of_group, keys = (
+            y.view(-1, self.group_heads, *y.shape[1:]).select(1, 0) for y in (x, self.k)
+        )
+        weights = of_group.bmm(keys.transpose(1, 2)).unsqueeze(1)
+        return (weights * factors.view(-1, self.group_heads, *factors.shape[1:])).flatten(0, 1)
 
     def lower(self, pairs: Any) -> Any:
         """Return pairs with zeros at j > i, where the factors of token decays put none."""
@@ -104,12 +112,15 @@ def _decayed(pairs: Any, factors: Any) -> Any:
     return pairs
 
 
-def _chunk_at(operands: tuple[Any, ...], part: slice, by_channel: bool, steady: Any) -> Chunk:
+def _chunk_at(
+    operands: tuple[Any, ...], part: slice, by_channel: bool, group_heads: Any, steady: Any
+) -> Chunk:  # fmt: skip
     q, k, v, g, beta = (None if x is None else wide(x[:, part]) for x in operands)
     if steady is not None:
         c = part.stop - part.start
         steady = steady[:, :c, :c]
-    return Chunk(q, k, v, None if g is None else g.cumsum(1), beta, by_channel, steady)
+    sums = None if g is None else g.cumsum(1)
+    return Chunk(q, k, v, sums, beta, by_channel, group_heads, steady)
 
 
 def _chunk_rows(c: Chunk, state: Any, *, inverse: bool) -> Any:
@@ -167,8 +178,8 @@ def token_row(state: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
 
 def _forward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *,
-    rows: int, form: str = "chunkwise", by_channel: bool = False, steady: Any = None,
-    state: Any = None, keep: bool,
+    rows: int, form: str = "chunkwise", by_channel: bool = False, group_heads: Any = 1,
+    steady: Any = None, state: Any = None, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     operands, (b, n, dk), dv = (q, k, v, g, beta), q.shape, v.shape[-1]
     out = v.new_empty(b, n, dv)
@@ -178,14 +189,14 @@ def _forward(
     else:
         state = wide_zeros(v, b, dk, dv) if state is None else state
         states = wide(v).new_empty(b, ceil_div(n, rows), dk, dv) if keep else None
-    shared = None if form == "recurrent" else _steady_pairs(g, rows, steady)
+    pairs = None if form == "recurrent" else _steady_pairs(g, rows, steady)
     for part in in_blocks(q, n, rows):
         if states is not None:
             states[:, part.start // rows] = state
         if form == "recurrent":
             _token_rows(operands, part, state, out)
         else:
-            chunk = _chunk_at(operands, part, by_channel, shared)
+            chunk = _chunk_at(operands, part, by_channel, group_heads, pairs)
             out[:, part] = _chunk_rows(chunk, state, inverse=form == "inverse")
             del chunk
     return out, (*operands, states)
@@ -202,7 +213,8 @@ def _token_rows(operands: tuple[Any, ...], part: slice, state: Any, out: Any) ->
 
 def _grads(
     saved: tuple[Any, ...], grad: Any, *,
-    rows: int, by_channel: bool = False, steady: Any = None, needs: tuple[bool, ...], **_: Any,
+    rows: int, by_channel: bool = False, group_heads: Any = 1, steady: Any = None,
+    needs: tuple[bool, ...], **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     *inputs, states = saved
     operands = tuple(inputs)
@@ -214,10 +226,10 @@ def _grads(
     ]
     later = None if states is None else wide_zeros(v, b, dk, v.shape[-1])
     rows = n if states is None else rows
-    shared = _steady_pairs(operands[3], rows, steady)
+    pairs = _steady_pairs(operands[3], rows, steady)
     for part in in_blocks(q, n, rows, backwards=True):
         state = None if states is None else states[:, part.start // rows]
-        chunk = _chunk_at(operands, part, by_channel, shared)
+        chunk = _chunk_at(operands, part, by_channel, group_heads, pairs)
         _chunk_grads(chunk, wide(grad[:, part]), state, later, (part, into))
         del chunk
         del state
@@ -341,10 +353,10 @@ def _gate_grad(c: Chunk, q_grad: Any, left: Any, right: Any, end: Any) -> Any:
 #: (batch, n, 1 or dk) or None, β (batch, n, 1) for the delta rule or None.
 #:
 #: ``form`` is chunkwise (by the ``inverse`` of its systems, too), recurrent or parallel, ``rows``
-#: the tokens of a chunk, ``by_channel`` whether g has dk columns, ``steady`` a sample's heads if
-#: tokens and samples decay alike: a chunk's decays are made once then. ``state`` (batch, dk, dv) is
-#: the one before the first token, zeros unless given, and moved in place past the last. Saved are
-#: the operands and a state a chunk.
+#: the tokens of a chunk, ``by_channel`` whether g has dk columns, ``group_heads`` how many heads in
+#: succession have the same q and k, ``steady`` a sample's heads if tokens and samples decay alike:
+#: a chunk's decays are made once then. ``state`` (batch, dk, dv) is the one before the first token,
+#: zeros unless given, and moved in place past the last. Saved are the operands and a state a chunk.
 recurrence = Function(_forward, _grads)
 
 

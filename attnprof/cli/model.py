@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument
 
@@ -25,6 +25,9 @@ from attnprof.models.names import check_names, fields_of
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.workload import DTYPES, PHASES
+
+if TYPE_CHECKING:
+    from attnprof.models.whole import WholeModel
 
 USUAL_PHASES = "forward,train,decode"
 #: Flags of a model's report that change no FLOPs a token.
@@ -171,50 +174,90 @@ def model(
     if flags.phase != USUAL_PHASES or most is not None:
         flag = "--memory" if most is not None else "--phase"
         raise RequestError(f"{flag} is for one model: leave it or --compare out")
+    to.deliver(_compared((config, *others), {"N": 1024, **sizes}, options))
+
+
+def _compared(names: Sequence[str], sizes: dict[str, int], options: dict[str, Any]) -> Report:
+    """Return the report on models side by side; first run are those that may refuse their length.
+
+    All are read before one runs.
+    """
     from attnprof.models.comparison import PHASES as COMPARED
     from attnprof.models.comparison import comparison
 
-    sizes = {"N": 1024, **sizes}
-    reports = [report_on(name, list(COMPARED), sizes, **options) for name in (config, *others)]
-    to.deliver(comparison(reports, reports[0].environment))
+    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in names]
+    by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.is_short)}
+    reports = [by_name[name] for name in names]
+    return comparison(reports, reports[0].environment)
 
 
-def report_on(
-    config: str, phases: list[str], sizes: dict[str, int], *, view: str | None = None,
-    kernel: str | None = None, swaps: Sequence[Any] = (), inputs: list[str] | None = None,
-    logits: str | None = None, optimizer: str = "adamw", dtype: str | None = None,
-    limit: float = 180.0,
-) -> Report:  # fmt: skip
-    """Return the report on a model: the kept one, if the request and the code are the same."""
-    kept = KeptReport(
-        "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
-        dtype, fields_of(config),
-    )  # fmt: skip
-    if (report := kept.read()) is not None:
-        return report
-    with opt.working(f"deriving {config}: {', '.join(phases)}"):
-        import torch
+def report_on(config: str, phases: list[str], sizes: dict[str, int], **options: Any) -> Report:
+    """Return the report on a model; ``options`` are those of :class:`ModelRequest`."""
+    return ModelRequest(config, phases, sizes, **options).report()
 
+
+class ModelRequest:
+    """A model whose phases are asked for: read at once, so that it is refused before others run."""
+
+    def __init__(
+        self, config: str, phases: list[str], sizes: dict[str, int], *, view: str | None = None,
+        kernel: str | None = None, swaps: Sequence[Any] = (), inputs: list[str] | None = None,
+        logits: str | None = None, optimizer: str = "adamw", dtype: str | None = None,
+        limit: float = 180.0,
+    ) -> None:  # fmt: skip
+        self.config, self.phases, self.sizes = config, phases, sizes
+        self.optimizer, self.limit = optimizer, limit
+        self._kept = KeptReport(
+            "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
+            dtype, fields_of(config),
+        )  # fmt: skip
+        kept = self._kept.read()
+        if kept is not None:
+            self.answer: Report | WholeModel = kept
+            return
+        with opt.working(f"reading {config}"):
+            self.answer = self._subject(view, kernel, swaps, inputs or (), logits, dtype)
+
+    def _subject(
+        self, view: str | None, kernel: str | None, swaps: Sequence[Any], inputs: Sequence[str],
+        logits: str | None, dtype: str | None,
+    ) -> "WholeModel":  # fmt: skip
         from attnprof.models.engine import seen_as
-        from attnprof.models.report import model_report
         from attnprof.models.sources import subject_of
 
-        texts = inputs or ()
-        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=texts).usual_length
-        sizes = {"N": usual, **sizes}
-        subject = subject_of(config, kernel, swaps, sizes["N"], texts)
+        config, sizes = self.config, self.sizes
+        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=inputs).usual_length
+        self.sizes = sizes = {"N": usual, **sizes}
+        subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
         subject = subject.with_target_length() if "M" in sizes else subject
         if logits and not subject.last_logits:
             raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
         subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)
-        subject = seen_as(subject, view, kernel, swaps)
-        where = opt.environment(torch=torch.__version__)
-        report = model_report(
-            subject, phases, sizes, optimizer=optimizer, limit_s=limit, environment=where
-        )
-    path = Path(config)
-    kept.write(report, path / "config.json" if path.is_dir() else path if path.is_file() else None)
-    return report
+        return seen_as(subject, view, kernel, swaps)
+
+    def is_short(self) -> bool:
+        """Return whether the model is for as many tokens as are asked for; others may refuse."""
+        longest: int = getattr(self.answer, "longest", 0)
+        return not 0 < longest < self.sizes["N"]
+
+    def report(self) -> Report:
+        """Return the report: the kept one, if the request and the code are the same."""
+        if isinstance(self.answer, Report):
+            return self.answer
+        with opt.working(f"deriving {self.config}: {', '.join(self.phases)}"):
+            import torch
+
+            from attnprof.models.report import model_report
+
+            where = opt.environment(torch=torch.__version__)
+            report = model_report(
+                self.answer, self.phases, self.sizes, optimizer=self.optimizer,
+                limit_s=self.limit, environment=where,
+            )  # fmt: skip
+        path = Path(self.config)
+        file = path / "config.json" if path.is_dir() else path if path.is_file() else None
+        self._kept.write(report, file)
+        return report
 
 
 def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -> None:

@@ -81,7 +81,8 @@ class SoftmaxAttention(Mechanism):
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Attend from the new token to every token so far, itself included."""
-        return self._by_group(q, *state.append(k, v), None, weights), state
+        keys, values = state.append(k, v)
+        return self._by_group(q, keys, values, None, weights), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Define document 002's Eq 10 to 17: two divisions a score."""

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class Mask:
     """The keys that each of N queries sees.
 
-    ``token``: one, as if each token were a pair of its own; ``full``: all N; ``causal``: itself and
-    all before; ``window``: the last ``size`` of these; ``capped``: always Min(N, ``size``);
-    ``chunk``: those before it in its chunk of ``size``; ``around``: ``size`` on either side of it;
-    ``rows``: rows for whole blocks of ``size`` tokens up to it, ``most`` of them unless that is 0.
+    ``token``: one, as if each token were a pair; ``once``: one in all; ``full``: all N; ``causal``:
+    itself and all before; ``window``: the last ``size`` of these; ``capped``: always Min(N,
+    ``size``); ``chunk``: those before it in its chunk of ``size``; ``around``: ``size`` on either
+    side; ``rows``: rows for whole blocks of ``size`` tokens up to it, ``most`` if that is not 0.
     """
 
     kind: str
@@ -58,8 +58,8 @@ class Mask:
     def _keys_seen(self, n: Any, minimum: Callable[..., Any], floor: Callable[..., Any]) -> Any:
         """Return the keys that each of n queries sees on average, for numbers and symbols."""
         kind, size = self.kind, self.size
-        if kind in ("token", "full", "causal"):
-            return {"token": n / n, "full": n, "causal": (n + 1) / 2}[kind]
+        if kind in ("token", "once", "full", "causal"):
+            return {"token": n / n, "once": 1 / n, "full": n, "causal": (n + 1) / 2}[kind]
         if kind == "capped":
             return minimum(n, size)
         if kind == "chunk":
@@ -80,8 +80,8 @@ class Mask:
     def python(self) -> str:
         """Return the pairs as a Python expression in ``n`` that needs no import."""
         size, kind = self.size, self.kind
-        if kind in ("token", "full", "causal"):
-            return {"token": "n", "full": "n * n", "causal": "n * (n + 1) // 2"}[kind]
+        if kind in ("token", "once", "full", "causal"):
+            return {"token": "n", "once": "1", "full": "n * n", "causal": "n * (n + 1) // 2"}[kind]
         if kind == "capped":
             return f"n * min(n, {size})"
         if kind == "chunk":
@@ -99,7 +99,7 @@ class Mask:
         return f"(n * {keys} - {keys} * ({keys} - 1) // 2)"
 
 
-TOKEN, FULL, CAUSAL = Mask("token"), Mask("full"), Mask("causal")
+TOKEN, ONCE, FULL, CAUSAL = Mask("token"), Mask("once"), Mask("full"), Mask("causal")
 #: FLOPs by the mask whose pairs they are spent on; FLOPs of each token stand at :data:`TOKEN`.
 Count = Mapping[Mask, int]
 
@@ -144,8 +144,8 @@ def expression(count: Count) -> Any:
 MATRICES = (
     "attention", "mlp", "expert", "shared expert", "shared gate", "router", "indexer", "head",
 )  # fmt: skip
-#: Weights that are looked up or added, or scale a channel: no products of matrices.
-OTHERS = ("embedding", "norm", "latent norm", "bias", "vector")
+#: Weights in no product for every token: tables, scales, summands, heads of one row a sequence.
+OTHERS = ("embedding", "norm", "latent norm", "bias", "vector", "pooled")
 ROLES = (*MATRICES, "convolution", *OTHERS)
 #: Names of terms in answers, by role.
 NAMES = {
@@ -154,6 +154,7 @@ NAMES = {
     "router": "routers", "indexer": "indexer projections", "head": "output head",
     "convolution": "short convolutions", "embedding": "embedding tables", "norm": "norms",
     "latent norm": "norms of latents", "bias": "biases", "vector": "other vectors",
+    "pooled": "heads of one row a sequence",
     "scores": "attention over pairs", "index scores": "indexer over pairs",
     "recurrent": "recurrent state", "mtp": "multi-token prediction",
 }  # fmt: skip
@@ -262,8 +263,8 @@ class ModelSizes:
 Terms = dict[str, dict[Mask, int]]
 
 
-def _weights(sizes: ModelSizes, roles: Sequence[str], factor: int = 6) -> Terms:
-    return {role: {TOKEN: factor * sizes.active(role)} for role in roles if sizes.active(role)}
+def _weights(sizes: ModelSizes, roles: Sequence[str], factor: int = 6, mask: Mask = TOKEN) -> Terms:
+    return {role: {mask: factor * sizes.active(role)} for role in roles if sizes.active(role)}
 
 
 def _scores(sizes: ModelSizes, factor: int, mask: Callable[[Mask], Mask]) -> Terms:
@@ -273,10 +274,6 @@ def _scores(sizes: ModelSizes, factor: int, mask: Callable[[Mask], Mask]) -> Ter
 
 def _palm(sizes: ModelSizes) -> Terms:
     return _weights(sizes, ROLES) | _scores(sizes, 6, lambda _: FULL)
-
-
-def _six_n(sizes: ModelSizes) -> Terms:
-    return _weights(sizes, ROLES)
 
 
 def _torchtitan(sizes: ModelSizes) -> Terms:
@@ -310,7 +307,8 @@ def _each(name: str, flops: int) -> Terms:
 
 
 CONVENTIONS: Mapping[str, Callable[[ModelSizes], Terms]] = {
-    "palm": _palm, "megatron": _megatron, "torchtitan": _torchtitan, "verl": _verl, "6n": _six_n,
+    "palm": _palm, "megatron": _megatron, "torchtitan": _torchtitan, "verl": _verl,
+    "6n": lambda sizes: _weights(sizes, ROLES),
 }  # fmt: skip
 EXECUTED = "executed"
 NAMES_OF_CONVENTIONS = (*CONVENTIONS, EXECUTED)
@@ -327,6 +325,7 @@ def executed(sizes: ModelSizes, phase: str = "train") -> Terms:
     """
     train = phase == "train"
     by_term = _weights(sizes, [*MATRICES, "convolution"], 6 if train else 2)
+    by_term |= _weights(sizes, ["pooled"], 6 if train else 2, ONCE)
     pairs, index = [], []
     for x in sizes.attention:
         widths = 4 * x.key_dim + 3 * x.value_dim if train else x.key_dim + x.value_dim
@@ -375,8 +374,9 @@ def _difference(name: str, theirs: Count, ours: Count, sizes: ModelSizes) -> str
     if not ours:
         verb = "counted" if name in ("mtp", "recurrent") else "counted as if multiplied"
         return f"{label} {verb}: + {theirs[TOKEN]:,}"
-    apart = theirs[TOKEN] - ours[TOKEN]
-    return f"{label} by a formula of its own: {'+' if apart > 0 else '-'} {abs(apart):,}"
+    apart = theirs[TOKEN] - ours.get(TOKEN, 0)
+    how = "counted for every token" if ONCE in ours else "by a formula of its own"
+    return f"{label} {how}: {'+' if apart > 0 else '-'} {abs(apart):,}"
 
 
 def _pair_difference(theirs: Count, ours: Count, sizes: ModelSizes) -> str:

@@ -19,7 +19,14 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.models import text_run
 from attnprof.models.conventions import FULL, Mask
-from attnprof.models.engine_cache import absorb, absorbed, in_place, latent_note, saved_flops
+from attnprof.models.engine_cache import (
+    absorb,
+    absorbed,
+    in_place,
+    latent_note,
+    repeated_note,
+    saved_flops,
+)
 from attnprof.models.engine_recurrence import (
     as_kernels,
     fallbacks,
@@ -27,6 +34,7 @@ from attnprof.models.engine_recurrence import (
     recurrence_note,
     runs_kernels,
 )
+from attnprof.models.hub_config import text_config
 from attnprof.models.parts import layers_of, mixers, places
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals
@@ -71,8 +79,11 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
     parts = [x for x in model.modules() if hasattr(x, "_supports_attention_backend")]
     asks = all(x._supports_attention_backend for x in parts)  # noqa: SLF001 - transformers' flag
     if not (asks or (recurrent and not others)):
-        note = "its attention asks no registry for a kernel: it is counted as torch runs it"
-        return replace(subject, notes=(*subject.notes, note))
+        lines = (
+            "its attention asks no registry for a kernel: it is counted as torch runs it",
+            repeated_note(text_config(model.config)),
+        )
+        return replace(subject, notes=(*subject.notes, *filter(None, lines)))
     usual = getattr(model.config, "_attn_implementation", None) or ""
     more = (*subject.notes, *notes(model, recurrent, others, view))
     return replace(viewed, notes=more, usual_kernel=usual, fallbacks=tuple(recurrent))

@@ -19,6 +19,8 @@ from functools import cache, wraps
 from typing import Any
 from unittest.mock import patch
 
+from attnprof.models.hub_config import first_number
+
 _ROOM = "_attnprof_room"
 
 
@@ -100,6 +102,17 @@ def give_room(cache: Any) -> None:
                 larger.narrow(2, 0, rows.shape[2]).copy_(rows)
             layer.keys, layer.values = (x.narrow(2, 0, x.shape[2] - 1) for x in room)
             setattr(layer, _ROOM, room)
+
+
+def repeated_note(text: Any) -> str:
+    """Return a note on heads of keys that a model's code repeats before it keeps them; or ""."""
+    heads, kept = (first_number(text, (x,)) for x in ("num_attention_heads", "num_kv_heads"))
+    if not getattr(text, "new_decoder_architecture", False) or not 0 < kept < heads:
+        return ""
+    return (
+        f"transformers' code keeps each of the {kept} heads of keys and values {heads // kept} "
+        "times in the cache, an engine once: type attnprof fit for the cache of an engine"
+    )
 
 
 # -- latent attention, absorbed ------------------------------------------------------------

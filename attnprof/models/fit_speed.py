@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from attnprof.models.conventions import EXECUTED, sequence_flops, summed, terms
-from attnprof.models.fit_formats import WEIGHTS, format_named
+from attnprof.models.fit_formats import ENTRY_BYTES, WEIGHTS, format_named
 from attnprof.models.fit_layout import FitModel, FitOptions
-from attnprof.models.fit_parts import cache_bytes, row_parts, weight_bytes, weight_format
+from attnprof.models.fit_parts import HALF, cache_bytes, row_parts, weight_bytes, weight_format
 from attnprof.record import Report
 from attnprof.trace.sizes import expected_bytes
 from attnprof.workload import DTYPES
@@ -118,14 +118,18 @@ def token_scores(model: FitModel, tokens: int) -> int:
 def rows_read(model: FitModel, options: FitOptions, tokens: int) -> Fraction:
     """Return the bytes of one sequence's cache that a decoded token reads on one rank.
 
-    It reads no empty places of pages, only the window or chunk that its mask leaves, and of rows
-    that an indexer scores those that it chooses.
+    It reads no empty places of pages, no tokens that wait for their row, only the window or chunk
+    that its mask leaves, and of rows that an indexer scores those that it chooses.
     """
     exact = replace(options, block_size=1, uncapped=False)
-    n = -(-tokens // options.context_parallel)
-    unread, picks = Fraction(0), any(one.index for one in model.caches)
+    n, entry = -(-tokens // options.context_parallel), ENTRY_BYTES[options.cache_formats()[0]]
+    picks = any(one.index for one in model.caches)
+    unread = sum((x.layers * x.rest * Fraction(HALF) for x in model.caches), Fraction(0))
     for shape in model.sizes.attention:
-        mask = shape.mask
+        mask, rows = shape.mask, shape.rows
+        if rows is not None and rows.most:
+            unseen = max(Fraction(n, rows.size) - rows.most, Fraction(0))
+            unread += shape.layers * shape.kv_heads * shape.key_dim * unseen * entry
         if mask.kind not in ("window", "chunk"):
             continue
         kept, caches = n, [x for x in model.caches if picks and x.heads and not x.window]

@@ -30,6 +30,8 @@ EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_expe
 CHOSEN = (
     "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts", "moe_topk",
 )  # fmt: skip
+#: Experts that see a token in types whose code alone says it.
+_CHOSEN_BY_TYPE = {"switch_transformers": 1, "nllb-moe": 2}
 #: Fields for the format of weights; formats in which torch builds models.
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 FORMATS = ("float32", "bfloat16", "float16", "float64")
@@ -237,6 +239,12 @@ def first_number(config: Any, names: Iterable[str]) -> int:
     values = (field_of(config, name) for name in names)
     firsts = (x[0] if isinstance(x, list) and x and x == x[:1] * len(x) else x for x in values)
     return next((value for value in firsts if isinstance(value, int)), 0)
+
+
+def chosen_experts(config: Any) -> int:
+    """Return how many experts see a token, by a model's configuration; 0 if it does not say."""
+    named = first_number(config, CHOSEN)
+    return named or _CHOSEN_BY_TYPE.get(getattr(config, "model_type", ""), 0)
 
 
 def text_config(config: Any) -> Any:

@@ -20,6 +20,7 @@ from attnprof.errors import RequestError
 from attnprof.models.conventions import (
     CAUSAL,
     FULL,
+    MATRICES,
     AttentionShape,
     Mask,
     MixerShape,
@@ -110,6 +111,9 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
             left_out[outermost] += weight.numel()
             continue
         times = share if _is_expert(owner) else Fraction(1)
+        outside = not run.places[owner].layer
+        if role in MATRICES and outside and run.rows.get(owner) == Fraction(1, TOKENS):
+            role = "pooled"
         if role in ("attention", "mlp"):  # some models run the same layers several times
             rows = (run.rows.get(one, Fraction(0)) for one in {*run.holders(weight)})
             times = max(times, sum(rows, Fraction(0)))
@@ -280,7 +284,7 @@ def with_unrecorded(
     short, middle, long = (counted_products(subject, steps * TOKENS) for steps in (1, 2, 3))
     square = (long - 2 * middle + short) // (2 * TOKENS**2)  # FLOPs for each pair
     if square <= 0:
-        return recorded, ()
+        return recorded, (f"attention of {len(rest)} layers is left out: it does not say its mask",)
     mask = CAUSAL if subject.caches else FULL
     note = f"attention of {len(rest)} layers is counted as it runs: it does not say its mask"
     layers, heads = len(rest), subject.num_heads

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from attnprof.models.hub_config import CHOSEN, EXPERTS, first_number, text_config
+from attnprof.models.hub_config import (
+    CHOSEN,
+    EXPERTS,
+    chosen_experts,
+    first_number,
+    text_config,
+)
 
 PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 #: The path of a module's layer: up to the first number.
@@ -318,7 +324,7 @@ def _experts(layer: Any, text: Any) -> str:
     if experts < 2:
         return ""
     chosen = [first_number(part, _CHOSEN) for part in layer.modules()]
-    top = next(filter(None, chosen), 0) or first_number(text, _CHOSEN)
+    top = next(filter(None, chosen), 0) or chosen_experts(text)
     return f"moe {experts}/{top}" if top else f"moe {experts}"
 
 

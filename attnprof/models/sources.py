@@ -178,10 +178,8 @@ def class_subject(name: str, kind: Any, config: Any, build: Callable[[], Any]) -
     text = text_config(config)
     inputs, labels = _inputs(kind, config)
     parts = text, getattr(text, "ffn_config", None)
-    experts, chosen = (
-        next(filter(None, (first_number(part, names) for part in parts)), 0)
-        for names in (hub_config.EXPERTS, hub_config.CHOSEN)
-    )
+    experts = next(filter(None, (first_number(part, hub_config.EXPERTS) for part in parts)), 0)
+    chosen = next(filter(None, map(hub_config.chosen_experts, parts)), 0)
     if idle := first_number(text, ("zero_expert_num",)):  # some choices fall on experts of nothing
         chosen = chosen * experts // (experts + idle)
     if not (experts and chosen):  # a dense model, also of a class that can have experts

@@ -18,7 +18,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, above, places
-from attnprof.models.whole import WholeModel
+from attnprof.models.whole import WholeModel, called
 from attnprof.user_code import error_text
 
 #: The name of our kernel in transformers' registries.
@@ -253,7 +253,7 @@ def run_without_values(
                 before(model)
                 with within or nullcontext():
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
-                    result = model(**inputs, **more)
+                    result = called(model, inputs, **more)
             except RequestError as error:
                 raise RequestError(f"{subject.name}: {error}") from error
             except Exception as error:  # noqa: BLE001 - code of any model

@@ -7,6 +7,7 @@ Entry point: :class:`WholeModel`. The cache that a decoded token meets is that o
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +205,7 @@ class WholeModel:
         weight = next(model.parameters())
         device = "meta" if weight.is_meta else "cpu"
         with torch.no_grad():
-            result = model(**self.example(sizes, device), use_cache=True)
+            result = called(model, self.example(sizes, device), use_cache=True)
         cache = dict([cache_in(result, self.name)])
         return cache, getattr(result, "encoder_last_hidden_state", None)
 
@@ -238,6 +239,19 @@ class WholeModel:
             return CacheCopy(tensors_by_layer(decoder.target("decode").make(after).state))
         _, cache, _ = self._cached(sizes[self._length], sizes)
         return CacheCopy(tensors_by_layer(*cache.values()))
+
+
+def called(model: Any, inputs: Mapping[str, Any], **more: Any) -> Any:
+    """Return the result of a model's call, in which its source is encoded first if it must be.
+
+    A model that takes ``use_cache`` without naming it hands it to its encoder, which may refuse it.
+    """
+    takes = signature(model.forward).parameters
+    if "decoder_input_ids" in inputs and "use_cache" in more and "use_cache" not in takes:
+        source = {name: x for name, x in inputs.items() if name != "decoder_input_ids"}
+        rows = {"decoder_input_ids": inputs["decoder_input_ids"]}
+        return model(encoder_outputs=model.get_encoder()(**source), **rows, **more)
+    return model(**inputs, **more)
 
 
 def cache_in(result: Any, name: str) -> tuple[str, Any]:

@@ -24,6 +24,7 @@ from attnprof.models.conventions import (
     MATRICES,
     NAMES,
     NAMES_OF_CONVENTIONS,
+    OTHERS,
     PHASES,
     TOKEN,
     AttentionShape,
@@ -340,10 +341,9 @@ def _explained(
 ) -> tuple[int, Sequence[tuple[str, int]]] | None:
     """Return the factor and the parameters, added or left out, that give ``theirs``; or None."""
     usual = next(iter(_FACTORS[phase]))
-    added = ("embedding", "norm", "latent norm", "bias", "vector")
     tied = "embedding tables, beside the head that they are tied to"
     optional = {
-        **{NAMES[role]: sizes.active(role) for role in added},
+        **{NAMES[role]: sizes.active(role) for role in OTHERS},
         "experts that a token does not meet": sizes.entries("expert") - sizes.active("expert"),
         tied: sizes.active("head") if sizes.tied else 0,
         **{NAMES[role]: -sizes.active(role) for role in (*MATRICES, "convolution")},

@@ -17,6 +17,9 @@ _SIZES = {**SIZES, "tie_word_embeddings": False, "num_hidden_layers": 2}
 PLAIN = {"model_type": "llama", **_SIZES}
 #: One of two layers sees 8 tokens.
 WINDOWED = {**_SIZES, "sliding_window": 8, "full_attention_layers": 1}
+#: One that is no configuration, and one that has learned positions of 64 tokens.
+ODD = {"architectures": []}
+SHORT = {"model_type": "gpt2", "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 64}
 #: Bytes that a token adds to the cache of a layer, in float32: keys and values.
 _LAYER = 2 * 2 * 8 * 4
 N = 40
@@ -25,7 +28,7 @@ N = 40
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    for name, fields in (("plain", PLAIN), ("windowed", WINDOWED)):
+    for name, fields in {"plain": PLAIN, "windowed": WINDOWED, "odd": ODD, "short": SHORT}.items():
         (folder / f"{name}.json").write_text(json.dumps(fields), "utf-8")
     return folder
 
@@ -96,10 +99,20 @@ def test_models_without_formulas_are_compared_without_growth_and_not_drawn(files
         ("--compare lama-3.1-8b", "did you mean llama-3.1-8b"),
         ("--compare gpt2 --phase train", "--phase is for one model"),
         ("--compare gpt2 --memory 8GB", "--memory is for one model"),
+        ("--compare {}/odd.json", "odd.json is no model's configuration"),
+        ("--compare vit --logits last", "vit has no such choice"),
+        ("--compare {}/short.json --seq 200", "short takes at most 64 tokens"),
     ],
 )
-def test_wrong_requests_are_refused_before_anything_runs(files, attnprof, arguments, message):
-    ended = attnprof(f"model {files}/plain.json {arguments}")
+def test_wrong_requests_are_refused_before_anything_runs(
+    files, attnprof, monkeypatch, arguments, message
+):
+    def run(subject, *request, **options):
+        assert subject.name != "plain"
+        return model_report(subject, *request, **options)
+
+    monkeypatch.setattr("attnprof.models.report.model_report", run)
+    ended = attnprof(f"model {files}/plain.json {arguments.format(files)}")
     assert ended.code == 2
     assert message in ended.err
 

@@ -129,6 +129,15 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     assert [line for line in lines if "as torch runs it" in line] == expected
 
 
+def test_a_cache_with_repeated_heads_of_keys_says_that_an_engine_has_them_once():
+    fields = {"model_type": "falcon", "hidden_size": 32, "num_hidden_layers": 2, "num_kv_heads": 2}
+    fields |= {"num_attention_heads": 4, "vocab_size": 96}
+    for said in (True, False):
+        subject = hub_subject({**fields, "new_decoder_architecture": said}, "tiny")
+        notes = "; ".join(engine_subject(subject).notes)
+        assert ("each of the 2 heads of keys and values 2 times" in notes) == said
+
+
 @cache
 def traced(model_type, view, phase, tokens):
     subject = small(model_type, max_position_embeddings=4096)

@@ -118,6 +118,12 @@ def test_a_kernel_counts_what_its_text_dispatches(kind, form):
     assert (forward, backward) == executed(kind, form)
 
 
+def test_heads_of_a_group_multiply_their_queries_and_keys_once():
+    """As Mamba-2's kernels do: in a chunk, and of heads with the state before and after it."""
+    counts = played("mamba2", tuple(OPERANDS["mamba2"]), ROWS, "chunkwise")
+    assert counts["matmul_flops"] == 2 * B * N * (G * ROWS * D + H * (ROWS * V + 2 * D * V))
+
+
 def test_a_last_chunk_counts_as_a_whole_one():
     """As kernels compute it, padded; a scan goes token by token."""
     for kind in ("unit delta", "mamba2", "lightning", "mamba"):

@@ -27,6 +27,7 @@ from attnprof.models.fit_parts import (
 )
 from attnprof.models.fit_speed import prompt_flops, rows_read, token_flops, token_scores, with_speed
 from attnprof.models.hub_config import class_of, configuration
+from tests.models.tiny import fields_of
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -558,6 +559,12 @@ def test_a_decoded_token_reads_what_it_sees(name):
     assert rows_read(fit_model(config), FitOptions(memory=1, **options), 77) == read
 
 
+def test_a_decoded_token_reads_the_rows_for_several_tokens_that_its_indexer_picks():
+    """DeepSeek-V4: windows of 5, one apart in keys and values; 6 of 64 rows and 64 keys; 2 rows."""
+    entries = 5 * (8 + 8) + (5 + 6 + 64) * 8 + (5 + 2) * 8
+    assert rows_read(fit_model(fields_of("deepseek_v4")), FitOptions(memory=1), 256) == 2 * entries
+
+
 def test_a_decoded_token_updates_states_in_one_step():
     """Three layers of 4 heads of 8 by 8: what a key has, the update, and what a query sees."""
     model = fit_model(QWEN_NEXT)
@@ -626,10 +633,11 @@ def test_latent_formats_are_of_latent_rows():
     assert attnprof.fit(DEEPSEEK, memory="1GB", cache_dtype="fp8_ds_mla").fits
 
 
-def test_a_decoder_keeps_its_encoders_rows():
-    t5 = {"model_type": "t5", "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2,
-          "d_ff": 48, "vocab_size": 50}  # fmt: skip
-    report = attnprof.fit(t5, memory="1GB", seq_len=32)
+@pytest.mark.parametrize("model_type", ["t5", "switch_transformers"])
+def test_a_decoder_keeps_its_encoders_rows(model_type):
+    fields = {"model_type": model_type, "d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2,
+              "num_decoder_layers": 2, "d_ff": 48, "vocab_size": 50}  # fmt: skip
+    report = attnprof.fit(fields, memory="1GB", seq_len=32)
     assert report.cache_bytes_per_token == 2 * 2 * (2 * 4 * 8) * 2
     assert any("encoder" in note for note in report.notes)
 

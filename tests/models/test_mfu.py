@@ -35,6 +35,7 @@ TYPES = (
 )  # fmt: skip
 SEES = {
     "token": lambda i, j, _: i == j,
+    "once": lambda i, j, _: i == j == 0,
     "full": lambda *_: True,
     "causal": lambda i, j, _: j <= i,
     "window": lambda i, j, size: i - size < j <= i,
@@ -139,11 +140,16 @@ EXPERTS_ELSEWHERE = {
              "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 4, "moe_top_k": 2}},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": [2, 2, 2], "head_dim": 8},
     "aria_text": {"moe_num_experts": 4, "moe_topk": 2, "head_dim": 8},
+    "switch_transformers": {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_heads": 4, "num_layers": 2,
+                            "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+                            "num_experts": 2},
+    "nllb-moe": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_sparse_step": 2,
+                 "decoder_sparse_step": 2, "num_experts": 4},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("model_type", EXPERTS_ELSEWHERE)
-def test_experts_that_a_token_meets_are_found_in_parts_and_lists(model_type):
+def test_experts_that_a_token_meets_are_found_in_parts_lists_and_by_type(model_type):
     weights = sizes_of(
         {**SIZES, **TOKENS, "model_type": model_type, **EXPERTS_ELSEWHERE[model_type]}
     ).weights["expert"]
@@ -300,6 +306,18 @@ def test_executed_is_what_torch_counts_less_masked_pairs(model_type):
         assert executed == total - 2 * widths * masked  # of a key and a value
 
 
+@pytest.mark.parametrize("tokens", [4, 23])
+def test_a_head_of_one_row_a_sequence_is_counted_once(tokens):
+    fields = {**SIZES, **TOKENS, "model_type": "clip_text_model", "projection_dim": 12,
+              "architectures": ["CLIPTextModelWithProjection"]}  # fmt: skip
+    masked = 3 * 4 * tokens * (tokens - 1) // 2
+    executed = flops_of(sizes_of(fields), [tokens], "executed", "forward")
+    assert executed == torchs(fields, tokens)[0] - 2 * 16 * masked
+    assert "heads of one row a sequence counted for every token: + 2,304" in "; ".join(
+        dropped(sizes_of(fields), "palm")
+    )
+
+
 def test_mamba_2_is_its_chunked_form_where_heads_of_a_group_share_keys():
     heads, width, state, groups, chunk, tokens, kernel = 8, 8, 6, 2, 8, 24, 4
     total, _ = torchs(fields_of("mamba2"), tokens)
@@ -322,6 +340,12 @@ def test_gated_delta_layers_have_the_products_that_their_file_solves_for():
     masked = 4 * 16 * chunk * (chunk - 1)  # 4 heads of one layer, widths 8 + 8, half the pairs
     executed = flops_of(sizes_of(fields), [chunk], "executed", "forward")
     assert executed == total - masked + 2 * (solved - padding)
+
+
+def test_attention_that_sees_blocks_is_said_to_be_left_out():
+    sizes = {"d_model": 32, "d_kv": 8, "num_heads": 4, "num_layers": 2, "d_ff": 48}
+    notes = sizes_of({"model_type": "longt5", "vocab_size": 50, **sizes}).notes
+    assert "attention of 2 layers is left out: it does not say its mask" in notes
 
 
 def test_attention_with_wide_keys_recomputes_the_wide_products():

@@ -156,7 +156,7 @@ def _points(plain: Any) -> Any:
             return plain(*args, **how)
         dtype = how.get("dtype") or torch.get_default_dtype()
         how = {"dtype": dtype, "device": how.get("device")}
-        return torch.arange(steps, **how)  # type: ignore[call-overload]  # of as many bytes
+        return torch.arange(steps, **how)  # of as many bytes
 
     return points
 
@@ -172,7 +172,7 @@ def _triangle(plain: Any, parts: Callable[..., Any]) -> Any:
             return plain(row, col, offset, **how)
         entries = sum(parts(row, col, offset)[:2])
         how = {"dtype": how.get("dtype") or torch.int64, "device": how.get("device")}
-        return torch.zeros(2, entries, **how)  # type: ignore[call-overload]  # of as many bytes
+        return torch.zeros(2, entries, **how)  # of as many bytes
 
     return indices
 

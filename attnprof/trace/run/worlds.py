@@ -60,7 +60,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
 def _causal_bias(kind: type, *sizes: Any) -> Any:
     """Return a bias that no mode has made; it keeps the memory that one takes without a mode."""
     with unset_fake_temporarily():
-        bias = torch.Tensor._make_subclass(kind, torch.empty(0))
+        bias: Any = torch.Tensor._make_subclass(kind, torch.empty(0))
     bias.kept = torch.empty(sizes)
     return bias
 
