@@ -156,7 +156,7 @@ def _points(plain: Any) -> Any:
             return plain(*args, **how)
         dtype = how.get("dtype") or torch.get_default_dtype()
         how = {"dtype": dtype, "device": how.get("device")}
-        return torch.arange(steps, **how)  # of as many bytes
+        return torch.arange(steps, **how)  # type: ignore[call-overload]  # of as many bytes
 
     return points
 
