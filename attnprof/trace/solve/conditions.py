@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sympy
@@ -276,6 +276,7 @@ def is_wider(bound: Any, other: Any) -> bool:
     return bool(alike[0] is not None and alike == others and alike[1] * (near - far) > 0)
 
 
+@lru_cache(maxsize=4096)  # compared with every other condition of a domain
 def _bound(condition: Any) -> tuple[Any, int, Any]:
     """Return size, side and number of a bound: N, 1, 5 of ``N > 5`` and N, -1, 5 of ``N < 5``."""
     condition = _unrounded_bound(as_whole(condition))
