@@ -227,10 +227,7 @@ class Mechanism:
         return 0
 
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
-        """Return bytes of its state that a decoding step moves: cached rows once, sums twice.
-
-        A step reads the rows that are cached and writes the newest, or reads and writes sums.
-        """
+        """Return bytes of its state that a step moves: rows read or written, sums both."""
         return sum(kept(self, self._fitted(workload), scope).bytes)
 
     # -- hooks of subclasses -------------------------------------------------------------

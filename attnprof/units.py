@@ -115,6 +115,23 @@ def quantity_text(name: str) -> str:
     return _QUANTITIES.get(name, name.replace("_", " "))
 
 
+#: Names of quantities with "less", not "fewer".
+AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
+           **dict.fromkeys(("bytes", "step_bytes"), "memory traffic a step"),
+           **dict.fromkeys(("state_bytes", "state"), "decoding state"),
+           **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
+
+
+def words_of(quantity: str, phase: str = "forward") -> tuple[str, str, str]:
+    """Return how a quantity is compared: ``("fewer", "the fewest", "FLOPs")``."""
+    if quantity in AMOUNTS:
+        noun = AMOUNTS[quantity]
+        if phase == "decode" and noun == "memory":
+            noun = "memory beside the state"
+        return "less", "the least", noun
+    return "fewer", "the fewest", quantity_text(quantity)
+
+
 def setting_text(value: Any) -> str:
     """Return a parameter's value as ``--set`` takes it."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

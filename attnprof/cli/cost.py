@@ -109,9 +109,8 @@ def cost(
         sizes["num_kv_heads"] = request.parse_size(kv_heads, "--kv-heads")
     if kv_seq is not None:
         sizes["kv_seq_len"] = request.parse_size(kv_seq, "--kv-seq")
-    mechanisms, workloads = request.closed_form_request(
-        shape, conditions, request.parse_names(shape.attention or ""), **sizes
-    )
+    names = request.parse_names(shape.attention or "")
+    mechanisms, workloads = request.closed_form_request(shape, conditions, names, **sizes)
     if ranks.on is not None and ranks.bandwidth is None:
         raise RequestError(
             f"--on {ranks.on} is the device whose products hide what ranks send: type a rate like "

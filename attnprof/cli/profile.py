@@ -120,10 +120,10 @@ def recommend(
     ),
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Rank all mechanisms by predicted time and memory, or those of --attention.
+    """Rank all mechanisms by predicted time and memory.
 
-    Those that compute softmax attention come first; of the others it says what they give up, and
-    from which lengths on another one is fastest.
+    With --attention only the named ones. Those that compute softmax attention come first; of the
+    others it says what they give up, and from which lengths on another one is fastest.
 
     Examples:
       attnprof recommend --seq 8192 --d-model 1024 --heads 16 --phase train

@@ -3,28 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
+from attnprof.units import format_number, format_ratio, joined, plural, words_of
 
 if TYPE_CHECKING:
     from attnprof.record import CompareRecord
 
 #: The mechanism that others are compared with, if it takes part.
 BASE = "standard"
-#: Names of quantities with "less", not "fewer".
-AMOUNTS = {"bytes_moved": "memory traffic", "time": "time",
-           **dict.fromkeys(("bytes", "step_bytes"), "memory traffic a step"),
-           **dict.fromkeys(("state_bytes", "state"), "decoding state"),
-           **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
-
-
-def words_of(quantity: str, phase: str = "forward") -> tuple[str, str, str]:
-    """Return how a quantity is compared: ``("fewer", "the fewest", "FLOPs")``."""
-    if quantity in AMOUNTS:
-        noun = AMOUNTS[quantity]
-        if phase == "decode" and noun == "memory":
-            noun = "memory beside the state"
-        return "less", "the least", noun
-    return "fewer", "the fewest", quantity_text(quantity)
 
 
 def compare_answer(records: "Sequence[CompareRecord]", quantities: Sequence[str]) -> str:

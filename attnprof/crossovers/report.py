@@ -11,7 +11,6 @@ from itertools import groupby
 from math import inf
 from typing import Any, Protocol
 
-from attnprof.closed_form.answers import words_of
 from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.sides import Contest, Meeting
@@ -20,7 +19,7 @@ from attnprof.errors import AttnprofError, CannotRunError, RequestError, togethe
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
-from attnprof.units import amount, joined
+from attnprof.units import amount, joined, words_of
 
 #: Sources of a cost, nearest to a running machine first.
 BEST_KINDS_FIRST = ("measured", "predicted", "derived", "formula", "published")

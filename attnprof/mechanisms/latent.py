@@ -43,7 +43,8 @@ class Latent(LatentRows):
         """Raise :class:`RequestError` also where a step takes more tokens than there are."""
         super().check(workload, scope)
         n, step = workload.seq_len, self.step_tokens
-        if workload.phase == "decode" and is_plain(n, step) and n < step:
+        given = isinstance(n, int) and isinstance(step, int)
+        if workload.phase == "decode" and given and n < step:
             raise RequestError(
                 f"step_tokens={step}: a step takes at most the {n} tokens that there are after it; "
                 f"for example step_tokens={n}"

@@ -8,6 +8,7 @@ is printed as ``0.07*N``, and is evaluated with floats by :mod:`attnprof.algebra
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import sympy
@@ -161,9 +162,16 @@ def from_torch(expression: Any, names: Mapping[Any, Any]) -> Any:
 
 
 def _is_integer(value: Any) -> bool:
-    """Return whether a value is an integer: sizes are, though the user's symbols are only real."""
+    """Return whether a value is an integer: sizes are, though the user's symbols are only real.
+
+    A polynomial is one, as N·(N + 1)/2, if it is at 0 to its degree in each size.
+    """
     sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
-    return bool(value.xreplace(sizes).is_integer)
+    if value.xreplace(sizes).is_integer or not sizes or not value.is_polynomial(*sizes):
+        return bool(value.xreplace(sizes).is_integer)
+    polynomial = sympy.Poly(value, *sizes)
+    places = product(*(range(degree + 1) for degree in polynomial.degree_list()))
+    return all(polynomial(*place).is_integer for place in places)
 
 
 def _rounding(name: str, *ratio: Any) -> Any:

@@ -6,13 +6,12 @@ from itertools import accumulate, groupby, product
 from textwrap import fill
 from typing import Any
 
-from attnprof.closed_form.answers import words_of
 from attnprof.record import CrossoverRecord, HistoryRecord, Report
 from attnprof.record.crossovers import fixed_size_of, places_of
 from attnprof.record.escapes import figure_text
 from attnprof.record.kinds import CompareRecord, HeadsRecord, RanksRecord
 from attnprof.render.plots import series, style, ticks
-from attnprof.units import NAMES, grouped, joined, plural, quantity_text
+from attnprof.units import NAMES, grouped, joined, plural, quantity_text, words_of
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "predicted": "▽", "measured": "△"}
