@@ -186,7 +186,7 @@ def _compared(names: Sequence[str], sizes: dict[str, int], options: dict[str, An
     from attnprof.models.comparison import comparison
 
     requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in names]
-    by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.is_short)}
+    by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.takes_length)}
     reports = [by_name[name] for name in names]
     return comparison(reports, reports[0].environment)
 
@@ -235,8 +235,8 @@ class ModelRequest:
         subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)
         return seen_as(subject, view, kernel, swaps)
 
-    def is_short(self) -> bool:
-        """Return whether the model is for as many tokens as are asked for; others may refuse."""
+    def takes_length(self) -> bool:
+        """Return whether the model is for as many tokens as are asked for; else it may refuse."""
         longest: int = getattr(self.answer, "longest", 0)
         return not 0 < longest < self.sizes["N"]
 
