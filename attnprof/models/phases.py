@@ -91,9 +91,8 @@ def run_of(
     limit_s = max(limit_s, _LONGEST_S)
     try:
         with patience(limit_s):
-            run = run_by_few(subject, phase, numbers) or counted(
-                target, numbers, phase, compare_real=False
-            )
+            run = run_by_few(subject, phase, numbers, other_phase)
+            run = run or counted(target, numbers, phase, compare_real=False)
     except TooLongError as error:
         raise CannotRunError(
             f"a run of {subject.name} at {sizes_text(numbers)} takes more than {limit_s:g} s of "

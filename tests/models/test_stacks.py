@@ -1,6 +1,7 @@
 """Layers that repeat: the first few stand for all, in sums and in runs; names of their kinds."""
 
 from collections import Counter
+from math import inf
 
 import pytest
 import torch
@@ -250,8 +251,14 @@ def test_a_run_that_takes_long_is_made_of_a_few_layers(monkeypatch):
         model_report(subject, ["forward"], AT, limit_s=0.0)
 
 
-def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_differ():
-    """The fifth layer of eight does more, which neither its weights nor its settings tell."""
+@pytest.mark.parametrize("long_s", [inf, 0.0])
+def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_differ(
+    monkeypatch, long_s
+):
+    """The fifth of twelve layers does more, which neither weights nor settings tell.
+
+    However long a run takes: the other phase is asked before the first run, and after a long one.
+    """
 
     class Layer(torch.nn.Module):
         def __init__(self, number):
@@ -263,8 +270,9 @@ def test_a_phase_is_not_run_by_few_layers_where_another_phase_shows_that_they_di
 
     sizes = {"B": 2, "N": 4}
     subject = WholeModel("uneven", lambda: in_layers(map(Layer, range(12))), {"input": "B, N, 8"})
-    forward = run_of(subject, "forward", sizes)
+    forward, _ = counted(subject.target("forward"), sizes, "forward", compare_real=False)
     assert run_by_few(subject, "train", sizes) is not None
-    assert run_by_few(subject, "train", sizes, forward.trace) is None
-    train = run_of(subject, "train", sizes, other_phase=forward.trace)
+    assert run_by_few(subject, "train", sizes, forward) is None
+    monkeypatch.setattr(phases, "_LONG_S", long_s)
+    train = run_of(subject, "train", sizes, other_phase=forward)
     assert sum(call.op == "relu" for call in train.trace.calls) == 1
