@@ -95,8 +95,9 @@ FULL_TABLES_S = 0.5
 MAX_PRODUCT_S = 0.01
 #: Passes over all places, minutes apart.
 PASSES = 2
-#: When to stop repeating disturbed places, in multiples of ``--seconds`` since the first pass.
-REPEAT_LIMIT = 120
+#: In multiples of ``--seconds`` since the first pass: when to stop repeating disturbed places, and
+#: after how long the places of grids, which each pass has all of, are not timed twice.
+REPEAT_LIMIT, GRID_LIMIT = 120, 80
 #: Parts of a pass. Each has a third of the places, and all benchmarks with ``repeat_in_pass``.
 PARTS = 3
 #: Places of a table follow the processor's speed alike if their work differs by less than this.
@@ -249,17 +250,19 @@ class _Bench:
 
     def tables(self) -> tuple[dict[str, TimeTable], list[float]]:
         """Return a table per benchmark, and |log(last pass / first pass)| at each place."""
-        until = time.monotonic() + REPEAT_LIMIT * self.seconds
+        start = time.monotonic()
         repeated = [one for one in self.benchmarks if one.repeat_in_pass]
         rest = [one for one in self.benchmarks if not one.repeat_in_pass]
         passes: list[dict[tuple[str, Sizes], list[TimeReading]]] = []
         for pass_index, part in product(range(PASSES), range(PARTS)):
             tell("timing single operations", len(passes), PASSES * PARTS)
+            is_late = pass_index and time.monotonic() > start + GRID_LIMIT * self.seconds
+            timed = [one for one in rest[part::PARTS] if one.scattered or not is_late]
             passes.append({
-                (benchmark.name, place): readings for benchmark in (*repeated, *rest[part::PARTS])
-                for place, readings in self._readings_of(benchmark, pass_index).items()
+                (one.name, place): readings for one in (*repeated, *timed)
+                for place, readings in self._readings_of(one, pass_index).items()
             })  # fmt: skip
-        passes += self._repeat_disturbed(passes, until)
+        passes += self._repeat_disturbed(passes, start + REPEAT_LIMIT * self.seconds)
         values = steady(passes, kind=_kind)
         tables: dict[str, dict[Sizes, float]] = {one.name: {} for one in self.benchmarks}
         for (name, place), logs in values.items():
@@ -278,9 +281,7 @@ class _Bench:
                 references[key] += [reading.reference for reading in readings]
         while time.monotonic() < until:
             usual = usual_reference(self.references)
-            disturbed = [
-                key for key, readings in references.items() if not has_enough(readings, usual)
-            ]
+            disturbed = [key for key, logs in references.items() if not has_enough(logs, usual)]
             if not disturbed:
                 return
             tables = {}
@@ -328,12 +329,11 @@ class _Bench:
 
             samples = sample(clock, time_reference, bundle, budget)
             time_reference()
-        calls_per_sample = rounds * len(calls)
         logs = map(log, references[-len(samples) - 1 :])
         means = [fmean(both) for both in pairwise(logs)]
         self.references += means
         return [
-            TimeReading(log(max(timed.wall_s / calls_per_sample, LEAST_S)), reference)
+            TimeReading(log(max(timed.wall_s / rounds / len(calls), LEAST_S)), reference)
             for timed, reference in zip(samples, means, strict=True)
         ]
 
