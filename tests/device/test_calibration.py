@@ -70,6 +70,24 @@ def test_places_of_a_disturbed_processor_are_measured_again_for_a_while(monkeypa
     assert len(asked) - before < before
 
 
+@pytest.mark.parametrize(("limit", "passes"), [(1e9, 2), (-1, 1)])
+def test_a_slow_processor_times_grids_once_and_all_scattered_places(monkeypatch, limit, passes):
+    monkeypatch.setattr(calibration_run, "GRID_LIMIT", limit)
+    now, made = [0], []
+
+    def make(*place):
+        made.append(place)
+        return lambda: now.__setitem__(0, now[0] + 1000)
+
+    grid = Benchmark("grid", ((1, 8),), make, 8, 1)
+    scattered = Benchmark("scattered", (), make, 8, 1, scattered=((2, 3), (3, 2)))
+    clock = Clock(lambda: now[0], lambda: now[0])
+    bench = calibration_run._Bench(lambda _: clock, 0.5, [grid, scattered], None, 1e12)
+    tables, _ = bench.tables()
+    assert [made.count(place) for place in ((1,), (8,), (2, 3), (3, 2))] == [passes, passes, 1, 1]
+    assert [len(tables[name].seconds) for name in ("grid", "scattered")] == [2, 2]
+
+
 def test_products_of_a_slow_format_are_small():
     one = Benchmark("product", ((1, 8, 64),), lambda n: lambda: n, 64, flops=2)
     bench = calibration_run._Bench(lambda _: Clock(), 0.5, [one], lambda: None, 2000.0)
