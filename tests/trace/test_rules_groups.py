@@ -1,6 +1,7 @@
 """Operations over groups of entries: reductions, norms, placing, distances, losses, transforms."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -293,7 +294,7 @@ def test_gradients_of_picked_rows_are_added_to_zeros():
 class Number(float):
     """A number that counts what is done with it."""
 
-    done = {}
+    done: ClassVar[dict[str, int]] = {}
 
     def _count(self, letter, value):
         self.done[letter] = self.done.get(letter, 0) + 1
