@@ -249,74 +249,44 @@ def _batch_norm_backward(_out: Any, call: Any) -> Counts:
 
 
 # -- samples between pixels (torch's GridSamplerKernel.cpp), sums of an embedding's rows -----
-_BILINEAR, _NEAREST, _REFLECTED = 0, 1, 2
+_CUBIC, _REFLECTED, _MEAN_OF_BAG, _MAX_OF_BAG = 2, 2, 1, 2
 
 
-def _samples(call: Any) -> tuple[Counts, Size, Size] | None:
-    """Return counts of placing the samples, their number, and the entries of all their channels.
+@rule("grid_sampler_2d grid_sampler_2d_backward")
+def _samples(_out: Any, call: Any) -> Counts | None:
+    """Count samples, or their gradients; None for cubic and reflected ones.
 
-    A place is (x + 1)·size/2, from corner to corner or less a half; it is clamped at a border. Four
-    weights are products of its distances to whole numbers. None for cubic and reflected samples.
+    A place is (x + 1)·size/2, from corner to corner or less a half, and clamped at a border. Each
+    channel is the nearest pixel, or a sum of four by products of distances. Backward these pixels
+    get gradients, and each place two weighted differences, even if it needs no gradient.
     """
-    if call.interpolation_mode > _NEAREST or call.padding_mode == _REFLECTED:
+    if call.interpolation_mode == _CUBIC or call.padding_mode == _REFLECTED:
         return None
-    number = exact_div(numel(call.grid), 2)
+    number, four = exact_div(numel(call.grid), 2), call.interpolation_mode == 0
+    entries = number * size_of(call.input.shape[1])
     each = A + M + A * (not call.align_corners) + OTHER * (1 + 2 * call.padding_mode)
-    weights = (4 * A + 4 * M) * (call.interpolation_mode == _BILINEAR)
-    return (2 * each + weights) * number, number, number * size_of(call.input.shape[1])
+    places = (2 * each + (4 * A + 4 * M) * four) * number
+    if not hasattr(call, "output_mask"):
+        return places + (4 * M + 3 * A) * four * entries
+    to_pixels = (4 * M + 4 * A if four else A) * call.output_mask[0]
+    return places + to_pixels * entries + ((6 * M + 8 * A) * entries + 2 * M * number) * four
 
 
-@rule("grid_sampler_2d")
-def _sampled(_out: Any, call: Any) -> Counts | None:
-    """Count a weighted sum of four pixels for each channel; the nearest pixel is a move."""
-    if (samples := _samples(call)) is None:
-        return None
-    places, _, entries = samples
-    return places + (4 * M + 3 * A) * (call.interpolation_mode == _BILINEAR) * entries
-
-
-@rule("grid_sampler_2d_backward")
-def _sampled_backward(_out: Any, call: Any) -> Counts | None:
-    """Count gradients added to the pixels, and of each place two weighted differences of them.
-
-    The kernel computes gradients of places even if these need none.
-    """
-    if (samples := _samples(call)) is None:
-        return None
-    places, number, entries = samples
-    if call.interpolation_mode == _NEAREST:
-        return places + A * entries * call.output_mask[0]
-    to_pixels = (4 * M + 4 * A) * entries * call.output_mask[0]
-    return places + to_pixels + (6 * M + 8 * A) * entries + 2 * M * number
-
-
-_MEAN_OF_BAG, _MAX_OF_BAG = 1, 2
-
-
-@rule("_embedding_bag _embedding_bag_forward_only")
+@rule("_embedding_bag _embedding_bag_forward_only _embedding_bag_backward "
+      "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward")  # fmt: skip
 def _bags(out: Any, call: Any) -> Counts | None:
-    """Count an addition for each entry of a row, or a comparison; a mean divides its results."""
-    if call.padding_idx >= 0:  # values tell which rows are left out
-        return None
-    each = OTHER if call.mode == _MAX_OF_BAG else A + M * (call.per_sample_weights is not None)
-    entries = numel(call.indices) * size_of(call.weight.shape[1])
-    return each * entries + D * numel(out[0]) * (call.mode == _MEAN_OF_BAG)
+    """Count an addition for each entry of a row, or a comparison; a mean divides its results.
 
-
-@rule("_embedding_bag_backward _embedding_bag_dense_backward")
-def _bags_backward(_out: Any, call: Any) -> Counts | None:
-    """Count a scaled gradient added to each row; of a maximum one to each of its entries."""
-    if call.padding_idx >= 0 or getattr(call, "sparse", False):
-        return None
-    if call.mode == _MAX_OF_BAG:
-        return A * numel(call.grad)
-    rows, width = numel(call.indices), size_of(call.grad.shape[1])
-    divided = int(call.mode == _MEAN_OF_BAG) + int(call.scale_grad_by_freq)
-    return (M + A) * rows * width + D * divided * rows
-
-
-@rule("_embedding_bag_per_sample_weights_backward")
-def _bag_weights_backward(_out: Any, call: Any) -> Counts | None:
-    """Count the product of each row with its bag's gradient."""
-    entries = numel(call.indices) * size_of(call.weight.shape[1])
-    return None if call.padding_idx >= 0 else (M + A) * entries
+    Backward a scaled gradient is added to each row; of a maximum one to each of its entries.
+    """
+    rows, gradient = numel(call.indices), getattr(call, "grad", None)
+    if call.padding_idx >= 0 or (gradient is not None and getattr(call, "sparse", False)):
+        return None  # values tell which rows are left out
+    is_mean, is_most = call.mode == _MEAN_OF_BAG, call.mode == _MAX_OF_BAG
+    if gradient is None:
+        each = OTHER if is_most else A + M * (call.per_sample_weights is not None)
+        return each * rows * size_of(call.weight.shape[1]) + D * numel(out[0]) * is_mean
+    if is_most:
+        return A * numel(gradient)
+    divided = 0 if hasattr(call, "weight") else int(is_mean) + int(call.scale_grad_by_freq)
+    return (M + A) * rows * size_of(gradient.shape[1]) + D * divided * rows
