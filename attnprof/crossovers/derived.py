@@ -4,6 +4,7 @@ Two mechanisms in all layers of a model (:func:`rivals`) are compared like two m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -24,6 +25,8 @@ from attnprof.workload import Workload
 
 #: Lengths to try, to see if a formula holds anywhere at a head width.
 _LENGTHS_TO_TRY = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
+#: A formula that starts between these lengths leaves out a branch of the code for shorter ones.
+_SHORT, _LONG = 16, 4096
 #: The derived quantity of each metric.
 _QUANTITIES = {"flops": "flops", "memory": "peak_bytes", "matmul": "matmul_flops"}
 
@@ -53,12 +56,13 @@ class DerivedSide:
     """The costs of a target by length and head width; batch and heads are the workload's.
 
     It is derived once with the head width as a symbol, and again with a number where that formula
-    holds nowhere. Raises :class:`RequestError` if the target has other sizes.
+    holds nowhere; once more for lengths below those of the formula. Raises :class:`RequestError` if
+    the target has other sizes.
     """
 
     target: Target
     workload: Workload
-    _derivations: dict[int | None, Derivation] = field(default_factory=dict)
+    _derivations: dict[tuple[int | None, int], Derivation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         others = set(self.target.symbols) - {"B", "N", "h", "d"}
@@ -70,12 +74,20 @@ class DerivedSide:
 
     def at_width(self, metric: str, head_dim: int) -> CostSource:
         """Return the cost at a head width, by the formula for all widths if it holds there."""
-        quantity = _QUANTITIES[metric]
+        quantity, width, number = _QUANTITIES[metric], {"d": head_dim}, None
         general = self._derivation(None)
-        cost = self._cost(general, quantity, {"d": head_dim})
-        if "d" not in self.target.symbols or self._holds_somewhere(general, cost):
+        cost = self._cost(general, quantity, width)
+        if "d" in self.target.symbols and not self._holds_somewhere(general, cost):
+            width, number = {}, head_dim
+            cost = self._cost(self._derivation(head_dim), quantity, width)
+        first = next(filter(cost.holds, range(1, _LONG)), 0)
+        if first <= _SHORT:
             return cost
-        return self._cost(self._derivation(head_dim), quantity, {})
+        with suppress(CannotRunError, RequestError):  # it may run at whole blocks alone
+            shorter = self._derivation(number, first // 2)
+            if shorter.phases[self.workload.phase].method != "counted":
+                return _joined(self._cost(shorter, quantity, width), cost, first)
+        return cost
 
     def _cost(self, derivation: Derivation, quantity: str, width: Mapping[str, int]) -> CostSource:
         """Return a quantity by length; ``width`` is the head width, if that is a symbol."""
@@ -115,20 +127,41 @@ class DerivedSide:
         near = (shape.get("N", 0) + more for shape in shapes for more in (-1, 0, 1))
         return any(map(cost.holds, (*_LENGTHS_TO_TRY, *near)))
 
-    def _derivation(self, head_dim: int | None) -> Derivation:
-        """Return the derivation at a head width, or for all of them (None); made once."""
-        if head_dim not in self._derivations:
+    def _derivation(self, head_dim: int | None, seq_len: int = 0) -> Derivation:
+        """Return the derivation at a head width, or for all of them (None); made once.
+
+        It is of the code's branch at ``seq_len``, if one is given.
+        """
+        if (head_dim, seq_len) not in self._derivations:
             sizes = self.workload.by_symbol()
             fixed: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
             if head_dim is not None:
                 fixed["d"] = head_dim
             try:
-                derivation = derived(self.target.fixed(**fixed), [self.workload.phase])
+                derivation = derived(
+                    self.target.fixed(**fixed),
+                    [self.workload.phase],
+                    {"N": seq_len} if seq_len else {},
+                )
             except CannotRunError as error:
                 message = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
                 raise CannotRunError(message) from error
-            self._derivations[head_dim] = derivation
-        return self._derivations[head_dim]
+            self._derivations[head_dim, seq_len] = derivation
+        return self._derivations[head_dim, seq_len]
+
+
+def _joined(shorter: CostSource, longer: CostSource, first: int) -> CostSource:
+    """Return one cost of two: ``longer`` holds from ``first`` on, ``shorter`` below."""
+
+    def part(seq_len: Any) -> CostSource:
+        return longer if seq_len >= first else shorter
+
+    return replace(
+        longer,
+        cost=lambda sides, workload: part(workload.seq_len).cost(sides, workload),
+        holds=lambda seq_len: part(seq_len).holds(seq_len),
+        doubt=longer.doubt or shorter.doubt,
+    )
 
 
 #: The name of the model's own attention.

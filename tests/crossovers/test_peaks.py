@@ -1,6 +1,7 @@
 """One search over a grid; crossings of measured peaks, and of costs that are derived."""
 
 import pytest
+import torch
 
 from attnprof import registry
 from attnprof.crossovers.axis import CrossoverAxis
@@ -9,6 +10,7 @@ from attnprof.crossovers.peaks import peak_of, search_lengths, search_near, sear
 from attnprof.crossovers.report import crossover_report
 from attnprof.crossovers.sides import Meeting
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.trace.request.lookup import target_of
 from attnprof.workload import Workload
 
 
@@ -185,6 +187,23 @@ def test_derived_crossovers_are_those_of_the_closed_forms():
         pairs.setdefault(key, []).append((row.first_seq_len, row.closed_form))
     assert len(pairs) == 4
     assert all(formula == derived for formula, derived in pairs.values())
+
+
+def scores(q, k, v):
+    """The rows of more than 64 tokens are taken by halves."""
+    halves = q.chunk(2, -2) if q.shape[-2] > 64 else [q]
+    return torch.cat([half @ k.mT @ v for half in halves], -2)
+
+
+def states(q, k, v):
+    return q @ (k.mT @ v)
+
+
+def test_a_derived_crossover_in_a_branch_for_short_lengths_is_found_as_well():
+    sides = [target_of(run, inputs=[f"{x}: B, h, N, d" for x in "qkv"]) for run in (scores, states)]
+    meeting = Meeting(*sides, Workload(1, 1, 16))
+    (row,) = crossover_report(meeting, [16], ["derived"], ["flops"], environment={}).records
+    assert (row.all_crossings, row.first_seq_len) == ([16.0], 16)  # 4*N**2*d against 4*N*d**2
 
 
 def test_a_kind_may_be_asked_for_alone_and_unknown_ones_are_refused():

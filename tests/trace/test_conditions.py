@@ -183,6 +183,13 @@ def windows(x):
     return (rows @ rows.mT).softmax(-1) @ rows
 
 
+def test_a_size_with_a_larger_bound_is_not_said_to_be_at_least_two_as_well():
+    conditions = SizeConditions([H >= 4, d > 2 * h])
+    assert conditions.conditions == ("H >= 4", "d > 2*h")
+    assert conditions.least_of(["H", "d", "h"]) == ["d, h >= 2"]
+    assert conditions.least_of(["H"]) == []
+
+
 def test_images_in_windows_are_symbolic():
     _, derivation = shown(windows, inputs=["x: B, H, W, d"])
     forms = derivation.phases["forward"]

@@ -11,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 import attnprof
 from attnprof.trace.events import at_least, peak
 from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.target import hints_for
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
 from tests.oracles.memory import held
+from tests.trace.checks import check_symbols, torchs_products
 
 SIZES = {"B": 2, "N": 40}
 SCALARS = 64
@@ -291,3 +293,28 @@ def test_a_write_to_a_view_does_on_fake_tensors_what_it_does_on_others():
     assert runs[0].calls == runs[1].calls
     shown = [[(call.op, call.shape, call.born, call.died) for call in run.calls] for run in runs]
     assert shown[0] == shown[2]
+
+
+class Adapted(nn.Module):
+    """Weights are moved along the gradient of a loss of their own before they are used."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        def loss(weight, bias):
+            return (nn.functional.linear(x, weight, bias) - x).square().mean()
+
+        steps = torch.func.grad(loss, argnums=(0, 1))(self.weight, self.bias)
+        return nn.functional.linear(x, self.weight - steps[0], self.bias - steps[1])
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_gradient_inside_the_forward_pass_keeps_sizes_symbolic(phase):
+    target, training = target_of(Adapted, ["width=d"], ["x: B, N, d"]), phase == "train"
+    hints = hints_for(target.symbols, {})
+    counted = check_symbols(target, hints, {"B": 2, "N": 5, "d": 8}, phase)
+    x = torch.randn(2, 5, 8, requires_grad=training)
+    assert counted["matmul_flops"] == torchs_products(Adapted(8), x, training=training)

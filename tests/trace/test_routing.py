@@ -90,6 +90,31 @@ class Hot(Experts):
         return out
 
 
+class Buffered(Experts):
+    """Rows of all experts in one buffer, as long for each as the longest; numbers by ``len``."""
+
+    def mixed(self, x, weights, chosen):
+        order = chosen.flatten().argsort()
+        counts = torch.bincount(chosen.flatten(), minlength=4)
+        expert = torch.repeat_interleave(torch.arange(4), counts)
+        place = torch.arange(len(order)) - (counts.cumsum(0) - counts)[expert]
+        buffer = torch.zeros(4, int(counts.max()), x.shape[-1])
+        buffer[expert, place] = x[order // 2]
+        done = buffer @ torch.stack([expert.weight for expert in self.experts])
+        done = done[expert, place] * weights.flatten()[order, None]
+        return torch.zeros_like(x).index_add(0, order // 2, done)
+
+
+class Nearest(Experts):
+    """Each row to the expert whose vector is nearest, sorted and split."""
+
+    def forward(self, x):
+        nearest = torch.cdist(x, self.gate.weight).argmin(-1)
+        order = nearest.argsort()
+        parts = x[order].split(torch.bincount(nearest, minlength=4).tolist())
+        return torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+
+
 class Numpy(Experts):
     """Numbers leave torch: runs are on real tensors."""
 
@@ -145,6 +170,24 @@ def test_experts_are_derived_for_even_choices(module):
     calls = [call for call in forms.trace.calls if call.op == "addmm"]
     assert {str(call.counts["matmul_flops"]) for call in calls} == {"16*N"}
     assert [call.module for call in calls] == [f"experts.{n}" for n in range(4)]
+
+
+def test_rows_of_all_experts_in_one_buffer_are_as_many_as_the_choices():
+    derivation = derived(Buffered)
+    assert derivation.phases["forward"].method == "symbolic"
+    x = torch.randn(6, 4)
+    evenly = torch.tensor([[0, 1], [2, 3]] * 3)  # three rows an expert
+    module, weights = Buffered(4), torch.ones(6, 2)
+    products = torchs_products(module.gate, x)
+    products += torchs_products(lambda rows: module.mixed(rows, weights, evenly), x)
+    assert derivation.at("matmul_flops", N=6) == products
+
+
+def test_rows_of_the_nearest_of_four_vectors_are_spread_evenly_as_well():
+    derivation = derived(Nearest)
+    assert derivation.phases["forward"].domain[-1] == EVEN.format("N/4")
+    x = torch.randn(20, 4)  # few enough rows for distances without a product
+    assert derivation.at("matmul_flops", N=20) == torchs_products(Nearest(4), x)
 
 
 def test_the_peak_is_higher_where_one_expert_gets_every_row():

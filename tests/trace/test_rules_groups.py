@@ -1,6 +1,7 @@
 """Operations over groups of entries: reductions, norms, placing, distances, losses, transforms."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -288,3 +289,91 @@ def test_a_mask_writes_what_it_is_given():
 def test_gradients_of_picked_rows_are_added_to_zeros():
     ones, zeros, added = 4 * 28, 4 * 50 * 7, 4 * 7 * (4 + 2 * 4) + 8 * 4
     assert bytes_of(lambda x: x[INDEX], (50, 7), backward=True) == ones + zeros + added
+
+
+class Number(float):
+    """A number that counts what is done with it."""
+
+    done: ClassVar[dict[str, int]] = {}
+
+    def _count(self, letter, value):
+        self.done[letter] = self.done.get(letter, 0) + 1
+        return Number(value)
+
+    def __add__(self, other):
+        return self._count("A", float(self) + float(other))
+
+    def __sub__(self, other):
+        return self._count("A", float(self) - float(other))
+
+    def __mul__(self, other):
+        return self._count("M", float(self) * float(other))
+
+    def floor(self):
+        return self._count("O", math.floor(self))
+
+
+def sampled_by_hand(image, places, *, from_corners):
+    """``F.grid_sample`` of one image (channels, height, width), pixel by pixel."""
+    _, height, width = image.shape
+    out = torch.zeros(len(image), len(places))
+    for column, place in enumerate(places):
+        spots = []
+        for x, size in zip(place.tolist(), (width, height), strict=True):
+            spot = (Number(x) + 1) * ((size - 1) / 2 if from_corners else size / 2)
+            spots.append(spot if from_corners else spot - 0.5)
+        (left, top) = corner = [spot.floor() for spot in spots]
+        right, low = (spot - whole for spot, whole in zip(spots, corner, strict=True))
+        rest = Number(1) - right, Number(1) - low
+        weights = rest[0] * rest[1], right * rest[1], rest[0] * low, right * low
+        for channel, pixels in enumerate(image.tolist()):
+            corners = [(int(top) + y, int(left) + x) for y in (0, 1) for x in (0, 1)]
+            values = [
+                pixels[y][x] if 0 <= y < height and 0 <= x < width else 0.0 for y, x in corners
+            ]
+            parts = [weight * value for weight, value in zip(weights, values, strict=True)]
+            out[channel, column] = float(parts[0] + parts[1] + parts[2] + parts[3])
+    return out
+
+
+@pytest.mark.parametrize("from_corners", [True, False])
+def test_samples_of_an_image_count_as_a_loop_over_pixels(from_corners):
+    image, places = torch.randn(3, 5, 7), 2 * torch.rand(6, 2) - 1
+
+    def run(x, grid):
+        return F.grid_sample(x, grid, align_corners=from_corners)
+
+    Number.done = {}
+    by_hand = sampled_by_hand(image, places, from_corners=from_corners)
+    torch.testing.assert_close(run(image[None], places[None, None])[0, :, 0], by_hand)
+    assert counted(run, (1, 3, 5, 7), (1, 1, 6, 2)) == Number.done
+    assert counted_by_symbols(run, (1, 3, 5, 7), (1, 1, 6, 2)) == Number.done
+    # pixels get four gradients; a place in each direction two weighted differences
+    entries, again = 6 * 3, plus(Number.done, each("-4M -3A", 6 * 3))
+    gradients = plus(each("4M 4A", entries), each("6M 8A", entries), each("2M", 6))
+    assert counted(run, (1, 3, 5, 7), (1, 1, 6, 2), backward=True) == plus(again, gradients)
+
+
+def test_cubic_samples_are_named():
+    def run(x, grid):
+        return F.grid_sample(x, grid, mode="bicubic", align_corners=False)
+
+    assert named(run, (1, 3, 5, 7), (1, 1, 6, 2)) == {"aten.grid_sampler_2d"}
+
+
+#: mode of bags → operations an entry of a row, and a result
+BAGS = {"sum": ("A", ""), "mean": ("A", "D"), "max": ("O", "")}
+
+
+@pytest.mark.parametrize("mode", BAGS)
+def test_bags_count_an_operation_for_each_entry_that_they_hold(mode):
+    ids, starts = torch.tensor([0, 2, 2, 1, 0]), torch.tensor([0, 2, 3])
+
+    def run(weight):
+        return F.embedding_bag(ids, weight, starts, mode=mode)
+
+    entry, result = BAGS[mode]
+    assert counted(run, (4, 7)) == plus(each(entry, 5 * 7), each(result, 3 * 7))
+    added = each("A", 3 * 7) if mode == "max" else each("A M", 5 * 7)
+    scales = each("D", 5) if mode == "mean" else {}
+    assert counted(run, (4, 7), backward=True) == plus(added, scales)

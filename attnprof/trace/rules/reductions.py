@@ -246,3 +246,47 @@ def _batch_norm_backward(_out: Any, call: Any) -> Counts:
     dx = (3 * M + 3 * A if call.train else 2 * M) * n
     of_channel = (2 * D + 2 * M) * to_input if call.train else _ROOT
     return sums * n + dx * to_input + (of_channel + M * to_weight) * channels
+
+
+# -- samples between pixels (torch's GridSamplerKernel.cpp), sums of an embedding's rows -----
+_CUBIC, _REFLECTED, _MEAN_OF_BAG, _MAX_OF_BAG = 2, 2, 1, 2
+
+
+@rule("grid_sampler_2d grid_sampler_2d_backward")
+def _samples(_out: Any, call: Any) -> Counts | None:
+    """Count samples, or their gradients; None for cubic and reflected ones.
+
+    A place is (x + 1)·size/2, from corner to corner or less a half, and clamped at a border. Each
+    channel is the nearest pixel, or a sum of four by products of distances. Backward these pixels
+    get gradients, and each place two weighted differences, even if it needs no gradient.
+    """
+    if call.interpolation_mode == _CUBIC or call.padding_mode == _REFLECTED:
+        return None
+    number, four = exact_div(numel(call.grid), 2), call.interpolation_mode == 0
+    entries = number * size_of(call.input.shape[1])
+    each = A + M + A * (not call.align_corners) + OTHER * (1 + 2 * call.padding_mode)
+    places = (2 * each + (4 * A + 4 * M) * four) * number
+    if not hasattr(call, "output_mask"):
+        return places + (4 * M + 3 * A) * four * entries
+    to_pixels = (4 * M + 4 * A if four else A) * call.output_mask[0]
+    return places + to_pixels * entries + ((6 * M + 8 * A) * entries + 2 * M * number) * four
+
+
+@rule("_embedding_bag _embedding_bag_forward_only _embedding_bag_backward "
+      "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward")  # fmt: skip
+def _bags(out: Any, call: Any) -> Counts | None:
+    """Count an addition for each entry of a row, or a comparison; a mean divides its results.
+
+    Backward a scaled gradient is added to each row; of a maximum one to each of its entries.
+    """
+    rows, gradient = numel(call.indices), getattr(call, "grad", None)
+    if call.padding_idx >= 0 or (gradient is not None and getattr(call, "sparse", False)):
+        return None  # values tell which rows are left out
+    is_mean, is_most = call.mode == _MEAN_OF_BAG, call.mode == _MAX_OF_BAG
+    if gradient is None:
+        each = OTHER if is_most else A + M * (call.per_sample_weights is not None)
+        return each * rows * size_of(call.weight.shape[1]) + D * numel(out[0]) * is_mean
+    if is_most:
+        return A * numel(gradient)
+    divided = 0 if hasattr(call, "weight") else int(is_mean) + int(call.scale_grad_by_freq)
+    return (M + A) * rows * size_of(gradient.shape[1]) + D * divided * rows

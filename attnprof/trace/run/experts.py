@@ -28,7 +28,7 @@ from attnprof.trace.sizes import expected_bytes, nbytes, size_of
 #: token selects: no model has as many experts as ``MOST_EXPERTS``.
 MOST, MOST_SELECTED, MOST_EXPERTS = 2**26, 2**22, 2**12
 #: Operations whose last result is a place among real numbers.
-_CHOICES = ("topk", "argmax", "max", "sort")
+_CHOICES = ("topk", "argmax", "argmin", "max", "min", "sort")
 #: Operations that make numbers or truth values out of nothing.
 _MADE = frozenset({
     "arange", "zeros", "ones", "full", "eye", "scalar_tensor", "tril_indices", "triu_indices",
@@ -161,7 +161,7 @@ def _choice_dim(name: str, args: Any, kwargs: Any) -> int | None:
     if name not in _CHOICES or not args[0].is_floating_point() or not args[0].dim():
         return None
     place = 2 if name == "topk" else 1
-    default = None if name in ("argmax", "max") else -1
+    default = -1 if name in ("topk", "sort") else None
     dim = kwargs.get("dim", args[place] if len(args) > place else default)
     return dim % args[0].dim() if isinstance(dim, int) else None
 
@@ -169,7 +169,7 @@ def _choice_dim(name: str, args: Any, kwargs: Any) -> int | None:
 def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
     """Return the indices of a choice, its route, and values that spread it evenly; else None."""
     dim, results = _choice_dim(name, args, kwargs), tensors_in(out)
-    if dim is None or (name != "argmax" and len(results) != 2):
+    if dim is None or (not name.startswith("arg") and len(results) != 2):
         return None
     scores, indices = args[0], results[-1]
     experts, shape = scores.shape[dim], list(map(_as_number, indices.shape))
@@ -193,6 +193,8 @@ def _as_rows(number: int, route: Route | None) -> Any:
     each = rows // experts
     if number == experts:
         return route.experts
+    if number == rows:  # of all experts: no quotient that torch would compare with the rows
+        return route.rows
     if rows % experts or number <= experts or number % each:
         return number
     if route.rows % route.experts == 0:  # a condition from here on

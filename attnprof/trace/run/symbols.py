@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
@@ -134,11 +135,11 @@ def symbolic_sizes(
 
 @contextmanager
 def conversions_kept(*, integers: bool = False) -> Iterator[None]:
-    """Keep sizes symbolic in the body: patch ``math``, ``range``, ``int`` and torch's nodes."""
+    """Keep sizes symbolic in the body: patch ``math``, functions of Python and torch's nodes."""
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
-        outside = {"range": _Range} | ({"int": _Integer} if integers else {})
+        outside = {"range": _Range, "len": _length} | ({"int": _Integer} if integers else {})
         for module in foreign_modules():
             if module.__name__.startswith(_OURS):
                 continue
@@ -172,10 +173,17 @@ def _range_items(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]
     return tuple(start + index * step for index in range(count))
 
 
+def _length(items: Any) -> Any:
+    """Return ``len`` of user code: the first size of a tensor, which may be symbolic."""
+    is_rows = isinstance(items, torch.Tensor) and items.dim() > 0
+    return items.shape[0] if is_rows else len(items)
+
+
 class _IntegerType(type):
     """The type of ``int`` in user code: what calling it, ``isinstance`` and ``issubclass`` give."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
+        args = tuple(x.item() if isinstance(x, FakeTensor) else x for x in args)
         return _sym_int(args[0]) if args and _is_symbolic(args[0]) else int(*args, **named)
 
     def __instancecheck__(cls, value: Any) -> bool:
@@ -218,6 +226,7 @@ def _patches() -> Iterator[Any]:
         valid = _where_symbolic(strict.type_validator, lambda *_: None)
         yield patch.object(strict, "type_validator", valid)
     yield patch.object(torch.SymInt, "__int__", _int_of)
+    yield patch.object(FakeTensor, "__int__", lambda x: int(x.item()), create=True)
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of objects
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)

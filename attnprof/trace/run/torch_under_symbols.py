@@ -206,6 +206,21 @@ def _spectra(
 
 
 @cache
+def _affine(function: Any) -> Any:
+    """Return ``linear`` as torch.func composes it, which makes numbers of sizes."""
+
+    def affine(x: Any, weight: Any, bias: Any = None) -> Any:
+        transformed = torch._C._functorch.maybe_current_level() is not None
+        if not transformed or x.dim() != 3 or bias is None or not x.is_contiguous():
+            return function(x, weight, bias)
+        columns, (batch, tokens, width) = weight.t(), x.shape
+        out = torch.addmm(bias, x.view(batch * tokens, width), columns)
+        return out.view(batch, tokens, out.shape[1])
+
+    return affine
+
+
+@cache
 def _decided(function: Any) -> Any:
     """Return a function of torch's for which sizes decide: it takes no symbolic truth value.
 
@@ -259,6 +274,7 @@ def as_under_numbers() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch.nn.functional, "linear", _affine(torch.nn.functional.linear)),
         patch.object(torch.Tensor, "__getitem__", _indexing(torch.Tensor.__getitem__)),
         patch.object(torch.Tensor, "__setitem__", _indexing(torch.Tensor.__setitem__)),
         patch.multiple(torch, linspace=_points(torch.linspace), logspace=_points(torch.logspace)),

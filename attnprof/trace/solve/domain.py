@@ -53,6 +53,13 @@ class SizeConditions:
         narrow = as_ranges(x for x in self.essential if x not in wider)
         return tuple(map(condition_text, fewest_of_remainders(narrow)))
 
+    def least_of(self, names: Iterable[str]) -> list[str]:
+        """Return ``B, h >= 2`` for those named sizes that no condition has a larger bound of."""
+        bounds = [text.rpartition(" ") for text in self.conditions]
+        bounded = {bound for bound, _, number in bounds if number.isdigit()}
+        free = [x for x in names if bounded.isdisjoint((f"{x} >", f"{x} >=", f"{x} ="))]
+        return [f"{', '.join(free)} >= 2"] if free else []
+
     @cached_property
     def essential(self) -> list[Any]:
         """The conditions that exclude a shape which all shorter ones allow, in a large sample.

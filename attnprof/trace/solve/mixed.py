@@ -130,8 +130,8 @@ class Mixed(Solution):
     @property
     def domain(self) -> tuple[str, ...]:
         """The conditions and verified ranges in words."""
-        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
-        texts = [f"{', '.join(free)} >= 2"] if free else []
+        free = (x for x in self.plan.target.symbols if x not in self.plan.blocks)
+        texts = self.conditions.least_of(free)
         if self.blocks:
             name, block = self.blocks.name, self.blocks.block
             if self.whole_only:

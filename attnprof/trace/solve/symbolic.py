@@ -171,7 +171,7 @@ class SymbolicRun(Solution):
     def domain(self) -> tuple[str, ...]:
         """The conditions in words: ``B, N >= 2``, ``64 divides N``."""
         ends = (f"{name} <= {most}" for name, most in self.most.items())
-        return (f"{', '.join(self.names)} >= 2", *self.guards.conditions, *ends)
+        return (*self.guards.least_of(self.names), *self.guards.conditions, *ends)
 
 
 def run_symbolically(
