@@ -13,9 +13,10 @@ from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.crossovers import sides
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.report import check_request, crossover_report
+from attnprof.crossovers.report import crossover_report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.models.names import check_sources
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
@@ -195,6 +196,7 @@ def crossover(
     names = request.names_of((mechanism_a, mechanism_b), attention)
     options: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if costs.model is not None:
+        check_sources(costs.model)  # before torch is loaded
         sizes = {"--d": d, "--heads": heads, "--scope": costs.scope}
         flags = [flag for flag, value in sizes.items() if value is not None]
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
@@ -211,7 +213,11 @@ def crossover(
     if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if sides.TIME in metrics:
-        options |= {"timing": timing, "device": conditions.device}
+        seconds("--longest-call", timing.longest_call)
+        options["terms"] = sides.TimeTerms(
+            conditions.device, timing.threads, timing.calibration, timing.journal,
+            timing.longest_call, timing.on, timing.kept,
+        )  # fmt: skip
     axis.check((first, second))
     with opt.working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **options)
@@ -242,31 +248,16 @@ def _pair_report(
     foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     of_code = sides.DERIVED if axis.name == "seq" else sides.MEASURED
     kinds = [of_code] if foreign else list(sides.KINDS)
+    if kinds == [sides.MEASURED] and costs.metric is costs.quantity is None:
+        metrics = [metric for metric in metrics if metric in sides.METRICS_OF[sides.MEASURED]]
     kinds = kinds if set(metrics) - {sides.TIME} else []
     if sides.TIME in metrics:
-        kinds += [sides.PREDICTED] if options["timing"].on else [sides.PREDICTED, sides.MEASURED]
+        kinds += [sides.PREDICTED] if options["terms"].on else [sides.PREDICTED, sides.MEASURED]
     if costs.kind is not None:
         kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind")
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = sides.Meeting(first, second, workload, scope, axis=axis)
-    if sides.TIME in metrics:
-        check_request(axis, kinds, metrics, options["timing"].on)  # before torch is loaded
-        return _report_with_times(meeting, sizes, kinds, metrics, **options)
     return crossover_report(meeting, sizes, kinds, metrics, **options)
-
-
-def _report_with_times(*request: Any, timing: Timing, device: str, **options: Any) -> Report:
-    """Return the report with rows of time."""
-    from attnprof.crossovers.timed import TimeTerms
-    from attnprof.measure.clocks import threads
-
-    seconds("--longest-call", timing.longest_call)
-    with threads(timing.threads):
-        terms = TimeTerms(
-            device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
-            timing.on, timing.kept,
-        )  # fmt: skip
-        return crossover_report(*request, terms=terms, **options)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:

@@ -10,6 +10,7 @@ import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.mechanism import Mechanism
+from attnprof.models.names import check_sources
 
 
 def explore(
@@ -43,6 +44,7 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = request.parse_models(model, "--model")
     names = request.names_of(mechanisms or (), attention)
+    check_sources(*models)
     from attnprof.cli.model import report_on
     from attnprof.crossovers import explorer
     from attnprof.render.html import render_explorer

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
@@ -34,6 +35,30 @@ OTHERS = (MATMUL, STATE, BYTES)
 #: Metrics that are counted in code, too.
 DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
+#: The metrics of each kind.
+METRICS_OF = {
+    "formula": (*METRICS, *OTHERS), DERIVED: DERIVED_METRICS, PREDICTED: (TIME,),
+    MEASURED: ("memory", TIME), "published": METRICS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TimeTerms:
+    """Where and how times are predicted and measured.
+
+    Measured times are appended to ``journal``, and those in it are not measured again. No length is
+    timed of which a call should take longer than ``most_s`` seconds. ``on`` names a calibrated
+    device that is not here. With ``kept``, freed memory stays with the process, so that no call
+    pays for new pages.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    calibration: Path | None = None
+    journal: Path | None = None
+    most_s: float = 2.0
+    on: str | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import MATRICES as MATRIX_ROLES
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
-from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
+from attnprof.models.fit_layout import fit_model
+from attnprof.models.fit_options import FitOptions, TrainingOptions
 from attnprof.models.fit_parts import (
     activation_bytes,
     activation_bytes_per_token,

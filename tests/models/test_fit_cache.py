@@ -8,7 +8,8 @@ from torch.utils._pytree import tree_leaves
 
 import attnprof
 from attnprof.errors import CannotRunError
-from attnprof.models.fit_layout import FitOptions, fit_model
+from attnprof.models.fit_layout import fit_model
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import cache_bytes, entries_of_rank
 from tests.models.tiny import TINY, fields_of, real
 

@@ -159,12 +159,20 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(f"{report.summary['made_of']}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
-        names = (*keys, "time_s", "ci_low_s", "ci_high_s", "peak_bytes_predicted", "bound")
+        title, interval = _kind_of_times(done)
+        names = (*keys, "time_s", *interval, "peak_bytes_predicted", "bound")
         caption = report.summary["interval"]
-        yield record_table(done, names, keys=len(keys), title="Predicted", caption=caption)
+        yield record_table(done, names, keys=len(keys), title=title, caption=caption)
         if any(record.operations for record in done):
             yield _operations(done)
     yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
+
+
+def _kind_of_times(records: Sequence[Any]) -> tuple[str, tuple[str, ...]]:
+    """Return a table's title, and fields of intervals: none where all times are lower bounds."""
+    if all(record.ci_high_s is None for record in records):
+        return "Predicted: times are at least these", ()
+    return "Predicted", ("ci_low_s", "ci_high_s")
 
 
 def _operations(records: Sequence[kinds.PredictRecord]) -> RenderableType:
@@ -193,11 +201,13 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         f"batch {one.batch_size}, d_model {one.d_model}, "
         f"{plural(one.num_heads, 'head')}, {one.dtype}"
     )
+    kind_of_times, has_interval = _kind_of_times(ranked)
+    interval: dict[str, terminal.Cell] = {"95 %": _interval} if has_interval else {}
     columns: dict[str, terminal.Cell] = {
         "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
-        "95 %": _interval, "peak memory": "peak_bytes",
+        **interval, "peak memory": "peak_bytes",
     }  # fmt: skip
-    title, caption = f"Predicted\n{where}", report.summary["interval"]
+    title, caption = f"{kind_of_times}\n{where}", report.summary["interval"]
     yield record_table(ranked, columns, title=title, keys=2, caption=caption)
     for loss, losing in grouped(ranked, lambda row: row.gives_up).items():
         if loss:
