@@ -218,7 +218,6 @@ def crossover(
             conditions.device, timing.threads, timing.calibration, timing.journal,
             timing.longest_call, timing.on, timing.kept,
         )  # fmt: skip
-    axis.check((first, second))
     with opt.working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **options)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"

@@ -62,7 +62,7 @@ cost -a gqa --seq 64 --ranks 2 --quantity flops :: not of --ranks
 cost -a gqa --seq 64 --ranks 2 --phase decode :: not of decode
 cost --set window=256 :: 'window'
 cost --set bias :: '='
-cost --set bias=perhaps :: bias=True
+cost --set bias=perhaps :: true or false, for example bias=true
 cost --scope head :: core, layer
 cost --phase sideways :: forward
 cost --dtype float8 :: float

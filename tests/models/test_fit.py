@@ -561,8 +561,8 @@ def test_a_decoded_token_reads_what_it_sees(name):
 
 
 def test_a_decoded_token_reads_the_rows_for_several_tokens_that_its_indexer_picks():
-    """DeepSeek-V4: windows of 5, one apart in keys and values; 6 of 64 rows and 64 keys; 2 rows."""
-    entries = 5 * (8 + 8) + (5 + 6 + 64) * 8 + (5 + 2) * 8
+    """DeepSeek-V4: windows of 5, whose keys are the values; 6 of 64 rows and 64 keys; 2 rows."""
+    entries = 5 * 8 + (5 + 6 + 64) * 8 + (5 + 2) * 8
     assert rows_read(fit_model(fields_of("deepseek_v4")), FitOptions(memory=1), 256) == 2 * entries
 
 
