@@ -196,12 +196,12 @@ def crossover(
     names = request.names_of((mechanism_a, mechanism_b), attention)
     options: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if costs.model is not None:
-        check_sources(costs.model)  # before torch is loaded
         sizes = {"--d": d, "--heads": heads, "--scope": costs.scope}
         flags = [flag for flag, value in sizes.items() if value is not None]
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
         _check_model_request(costs.kind, metrics, flags)
+        check_sources(costs.model)  # before torch is loaded
         with opt.working(f"comparing in {costs.model}"):
             report = _model_report(costs.model, names, conditions, metrics, **options)
         to.deliver(report)
@@ -309,9 +309,7 @@ def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     kinds = set(sides.KINDS)
     if costs.kind is not None:
         kinds = set(request.some_of(costs.kind, sides.ALL_KINDS, "--kind"))
-    counted = [] if kinds == {sides.PREDICTED} else list(sides.METRICS)
-    if not kinds - {sides.PREDICTED, sides.MEASURED}:  # bytes are measured, operations are not
-        counted = [name for name in counted if name != sides.METRICS[0]]
+    counted = [x for x in sides.METRICS if any(x in sides.METRICS_OF[kind] for kind in kinds)]
     if phase == "decode" and costs.model is None and kinds & set(sides.KINDS):
         counted.append(sides.STATE)
     return [*counted, *[sides.TIME] * (sides.PREDICTED in kinds)]

@@ -32,10 +32,10 @@ WAIT_POLICY: Any = opt.flag(
 KEPT: Any = opt.switch("--kept", "As where freed memory stays with the process: no page faults.")
 
 
-def _calibration(path: Path | None) -> Path | None:
+def calibrated(path: Path | None) -> Path | None:
     """Return the path of a file that is there, or None; its content is read with torch loaded."""
     if path is not None and not path.exists():
-        how = f"type attnprof calibrate --calibration {path}, or leave --calibration out"
+        how = f"type attnprof calibrate --calibration {path}"
         hint = "; ".join(filter(None, (near_file(path), how)))
         raise refusal(path, "there is no such file", hint)
     return path
@@ -43,7 +43,7 @@ def _calibration(path: Path | None) -> Path | None:
 
 CALIBRATION: Any = opt.flag(
     "FILE", "What calibrate wrote (default: the cache folder's).", "--calibration",
-    callback=_calibration,
+    callback=calibrated,
 )  # fmt: skip
 ON: Any = opt.flag(
     "NAME", "A device that is not here, like H100, by its calibration; or else a lower bound from "

@@ -171,7 +171,7 @@ def model(
         raise RequestError(f"--compare {config}: that is the model itself; type another one")
     check_sources(config, *others)
     if not others:
-        report = report_on(config, phases, sizes, **options)
+        report = ModelRequest(config, phases, sizes, **options).report()
         to.deliver(report if most is None else with_memory(report, most))
         return
     if flags.phase != USUAL_PHASES or most is not None:
@@ -188,15 +188,10 @@ def _compared(names: Sequence[str], sizes: dict[str, int], options: dict[str, An
     from attnprof.models.comparison import PHASES as COMPARED
     from attnprof.models.comparison import comparison
 
-    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in names]
+    requests = [ModelRequest(name, COMPARED, sizes, **options) for name in names]
     by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.takes_length)}
     reports = [by_name[name] for name in names]
     return comparison(reports, reports[0].environment)
-
-
-def report_on(config: str, phases: list[str], sizes: dict[str, int], **options: Any) -> Report:
-    """Return the report on a model; ``options`` are those of :class:`ModelRequest`."""
-    return ModelRequest(config, phases, sizes, **options).report()
 
 
 @dataclass

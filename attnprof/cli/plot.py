@@ -9,6 +9,7 @@ from typing import Any
 from typer import Argument
 
 from attnprof.cli import options as opt
+from attnprof.cli.measurement import calibrated
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
 from attnprof.errors import RequestError, closest
@@ -39,7 +40,9 @@ def plot(
         "K=V", "Draw only results of these sizes, mechanisms or parameters, like num_heads=4,8; "
         "repeatable.",
     ),
-    ceilings: Path | None = opt.flag("FILE", "For roofline: what calibrate --calibration wrote."),
+    ceilings: Path | None = opt.flag(
+        "FILE", "For roofline: what calibrate --calibration wrote.", callback=calibrated
+    ),
     size: opt.SizeOption = "page",
     force: opt.ForceOption = False,
 ) -> None:  # fmt: skip

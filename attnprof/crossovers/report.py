@@ -321,16 +321,16 @@ def _check_request(
         )
     if on and sides.MEASURED in kinds:
         raise RequestError(f"--on {on}: only what is here is measured; type --kind predicted")
+    kinds_of = {m: [k for k, of in sides.METRICS_OF.items() if m in of] for m in metrics}
     for kind in kinds:
-        if kind != "published" and not {*metrics} & {*sides.METRICS_OF[kind]}:
-            able = [k for k, possible in sides.METRICS_OF.items() if {*metrics} & {*possible}]
+        possible = sides.METRICS_OF[kind]
+        if kind != "published" and not {*metrics} & {*possible}:
             raise RequestError(
                 f"--kind {kind} --metric {','.join(metrics)}: {kind} costs are of "
-                f"{joined(sides.METRICS_OF[kind])}: type --metric {sides.METRICS_OF[kind][0]}, or "
-                f"--kind {','.join(able)}"
+                f"{joined(possible)}: type --metric {possible[0]}, or --kind "
+                f"{','.join(kinds_of[metrics[0]])}"
             )
-    for metric in metrics:
-        able = [kind for kind, possible in sides.METRICS_OF.items() if metric in possible]
+    for metric, able in kinds_of.items():
         if not {*kinds} & {*able}:
             raise RequestError(
                 f"--kind {','.join(kinds)} --metric {metric}: its kinds are {joined(able)}: type "

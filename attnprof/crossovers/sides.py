@@ -16,7 +16,7 @@ from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form import quantities
 from attnprof.costs import Number, ceil_div
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord
 from attnprof.workload import Published, Workload
@@ -32,12 +32,10 @@ STATE, TIME = "state", "time"
 BYTES, MATMUL = "bytes", "matmul"
 #: Metrics of closed forms that have to be asked for.
 OTHERS = (MATMUL, STATE, BYTES)
-#: Metrics that are counted in code, too.
-DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
 #: The metrics of each kind.
 METRICS_OF = {
-    "formula": (*METRICS, *OTHERS), DERIVED: DERIVED_METRICS, PREDICTED: (TIME,),
+    "formula": (*METRICS, *OTHERS), DERIVED: (*METRICS, MATMUL), PREDICTED: (TIME,),
     MEASURED: ("memory", TIME), "published": METRICS,
 }  # fmt: skip
 
@@ -186,10 +184,6 @@ def contests(
 
     Raises :class:`RequestError` if there are none, as no document prints both on the same terms.
     """
-    for names, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, *OTHERS))):
-        wrong = [name for name in names if name not in possible]
-        if wrong:
-            raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if (of_steps := {STATE, BYTES} & {*metrics}) and meeting.workload.phase != "decode":
         raise RequestError(f"--metric {of_steps.pop()}: only decoding has one; add --phase decode")
     result, derived = list[Contest](), None
@@ -200,7 +194,7 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds)
-        if derived is not None and metric in DERIVED_METRICS:
+        if derived is not None and metric in METRICS_OF[DERIVED]:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result

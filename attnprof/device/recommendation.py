@@ -215,7 +215,8 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
         best = min(kind_rows, key=_seconds, default=first)
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
-            parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast")
+            by = " by these bounds" * bool(bound)
+            parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast{by}")
     elsewhere = []
     for stretch in stretches:
         if exact and stretch["exact"] not in (None, first.mechanism):

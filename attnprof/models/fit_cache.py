@@ -81,9 +81,7 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCach
     # where rows of one tensor are keys and values, layers of windows alone hold the tensor twice
     joint = {(one.heads, one.key_dim) for one in caches if one.heads and not one.value_dim}
     caches = [
-        replace(one, value_dim=0)
-        if one.value_dim == one.key_dim and (one.heads, one.key_dim) in joint
-        else one
+        replace(one, value_dim=0 if (one.heads, one.key_dim) in joint else one.value_dim)
         for one in caches
     ]
     if any(others for *_, others in layers):

@@ -201,14 +201,10 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         f"batch {one.batch_size}, d_model {one.d_model}, "
         f"{plural(one.num_heads, 'head')}, {one.dtype}"
     )
-    kind_of_times, has_interval = _kind_of_times(ranked)
-    interval: dict[str, terminal.Cell] = {"95 %": _interval} if has_interval else {}
-    columns: dict[str, terminal.Cell] = {
-        "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
-        **interval, "peak memory": "peak_bytes",
-    }  # fmt: skip
-    title, caption = f"{kind_of_times}\n{where}", report.summary["interval"]
-    yield record_table(ranked, columns, title=title, keys=2, caption=caption)
+    title, interval = _kind_of_times(ranked)
+    names = ("rank", "mechanism", "exact", "time_s", *interval, "peak_bytes")
+    title, caption = f"{title}\n{where}", report.summary["interval"]
+    yield record_table(ranked, names, title=title, keys=2, caption=caption)
     for loss, losing in grouped(ranked, lambda row: row.gives_up).items():
         if loss:
             yield Hanging(f"{', '.join(row.mechanism for row in losing)}: {loss}")
@@ -220,12 +216,6 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         more = "" if exact == fastest else rival
         ends = dict.fromkeys((f"{span['from']:,}", f"{span['to']:,}"))
         yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
-
-
-def _interval(row: kinds.RecommendRecord) -> str:
-    if row.ci_low_s is None or row.ci_high_s is None:
-        return MISSING
-    return f"{field_text(row, 'ci_low_s')} to {field_text(row, 'ci_high_s')}"
 
 
 def calibrate_tables(report: Report) -> list[RenderableType]:
