@@ -40,9 +40,7 @@ def plot(
         "K=V", "Draw only results of these sizes, mechanisms or parameters, like num_heads=4,8; "
         "repeatable.",
     ),
-    ceilings: Path | None = opt.flag(
-        "FILE", "For roofline: what calibrate --calibration wrote.", callback=calibrated
-    ),
+    ceilings: Path | None = opt.flag("FILE", "For roofline: what calibrate --calibration wrote."),
     size: opt.SizeOption = "page",
     force: opt.ForceOption = False,
 ) -> None:  # fmt: skip
@@ -70,7 +68,7 @@ def plot(
 
         facts = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
-        facts = {"ceilings": _ceilings(reports, ceilings)}
+        facts = {"ceilings": _ceilings(reports, calibrated(ceilings))}
     with opt.working(f"drawing {output}"):
         style.plot(output, partial(draw_results, **facts), reports, kind, size=size)
     opt.note(f"wrote {output}")
