@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from attnprof.arguments import at_least, choice
+from attnprof.arguments import choice
 from attnprof.errors import RequestError
 from attnprof.models.fit_formats import CACHES, WEIGHTS, format_named
 
@@ -51,7 +51,9 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         for name in (item.name for item in fields(self) if item.type is int):
-            at_least(_flag(name), getattr(self, name), 1, LONGEST)
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= LONGEST:
+                raise RequestError(f"{_flag(name)} {value}: give a whole number from 1 to 2**50")
         if not 0 < self.utilization <= 1:
             raise RequestError(f"--utilization {self.utilization}: give a share, like 0.9")
         if self.dtype is not None:

@@ -457,7 +457,7 @@ def test_a_wrong_request_is_refused(wrong):
     (["fit", "llama", "--on", "h999"], "h999"), (["fit", "llama", "--memory", "much"], "2GiB"),
     (["fit", "llama", "--memory", "1GB", "--shard", "zero1"], "--train"),
     (["fit", "no-such-model", "--memory", "1GB"], "no-such-model"),
-    (["fit", "001-lm-dot", "--memory", "1GB"], "models of transformers alone"),
+    (["fit", "001-lm-dot", "--memory", "1GB"], "only models of transformers"),
     (["fit", "llama", "--on", "h999"], "type its memory, too, like --memory 16GB"),
     (["fit", "llama-3.2-1b", "--memory", "99999999TB"], "2**50"),
 ])  # fmt: skip
