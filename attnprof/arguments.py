@@ -206,13 +206,16 @@ def parameter_value(item: Field[Any], value: Any) -> Any:
         else:
             return text
     if parsed is None:
+        words = next(words for name, words in _KINDS.items() if name in kind)
+        none = " or none" * ("None" in kind)
         raise RequestError(
-            f"{item.name}={value}: not usable; {item.name} takes {kind}, "
-            f"for example {item.name}={item.default}"
+            f"{item.name}={value}: not usable; {item.name} is {words}{none}, for example "
+            f"{item.name}={str(item.default).lower()}"
         )
     return parsed
 
 
+_KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 _FLAGS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),

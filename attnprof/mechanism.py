@@ -390,9 +390,10 @@ class Mechanism:
 _REFUSALS = {
     "causal": "is not defined for causal attention; leave --causal out",
     "decode": "has no step-by-step decoding; use --phase forward",
-    "grouped_kv": "has no grouped key and value heads; leave num_kv_heads out",
-    "value_width": "has no separate value width; leave value_head_dim out",
-    "cross": "has no cross-attention; leave kv_seq_len out",
-    "free_width": "takes columns of its input as heads: d_model is heads times head width",
-    "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
+    "grouped_kv": "has no grouped key and value heads; leave --kv-heads (num_kv_heads) out",
+    "value_width": "has no separate value width; leave --value-dim (value_head_dim) out",
+    "cross": "has no cross-attention; leave --kv-seq (kv_seq_len) out",
+    "free_width": "takes columns of its input as heads, so that d_model is heads times head "
+    "width; leave --width (width) out",
+    "attend": "has no queries, keys and values of its own; use --scope layer (attnprof.build)",
 }

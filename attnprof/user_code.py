@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dis import opname
 from hashlib import sha1
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -119,14 +120,19 @@ def line_of(error: BaseException) -> str:
 def _place_of_mistake(error: Exception) -> str:
     """Return the line of attnprof that raises by mistake, ``rules/table.py:12``; "" for others.
 
-    A line that hands arguments on, ``func(*args)``, raises what user code or torch does.
+    A call that hands arguments on, ``func(*args)``, raises what user code or torch does: Python has
+    an instruction of its own for it.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    if not isinstance(error, _MISTAKES) or "(*args" in (frames[-1].line or ""):
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not isinstance(error, _MISTAKES):
         return ""
-    file = Path(frames[-1].filename)
+    code = last.tb_frame.f_code
+    hands_on = opname[code.co_code[last.tb_lasti]] == "CALL_FUNCTION_EX"
+    file = Path(code.co_filename)
     inside = file.is_relative_to(_OURS / "trace") or file.is_relative_to(_OURS / "algebra")
-    return f"{file.relative_to(_OURS)}:{frames[-1].lineno}" if inside else ""
+    return f"{file.relative_to(_OURS)}:{last.tb_lineno}" if inside and not hands_on else ""
 
 
 def calling_line() -> str:

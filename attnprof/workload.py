@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from attnprof.algebra.polynomials import divisors
 from attnprof.arguments import choice, flag, size
 from attnprof.costs import Number, is_plain
 from attnprof.errors import RequestError
@@ -61,15 +62,17 @@ class Workload:
         if is_plain(self.num_heads, self.kv_heads) and self.num_heads % self.kv_heads:
             raise RequestError(
                 f"num_kv_heads={self.kv_heads} does not divide num_heads={self.num_heads}: "
-                "each key head serves the same number of query heads"
+                "each key head serves the same number of query heads; possible: "
+                f"{', '.join(map(str, divisors(self.num_heads)))}"
             )
         if self.kv_seq_len is not None and self.phase == "decode":
             raise RequestError(
-                "a decoding step sees all tokens so far: leave kv_seq_len out, or decode"
+                "a decoding step sees all tokens so far: leave --kv-seq (kv_seq_len) or --phase "
+                "decode out"
             )
         if self.kv_seq_len is not None and self.causal:
             raise RequestError(
-                "causal needs as many keys as queries: leave kv_seq_len out, or causal"
+                "causal needs as many keys as queries: leave --kv-seq (kv_seq_len) or --causal out"
             )
 
     def by_symbol(self) -> dict[str, Any]:

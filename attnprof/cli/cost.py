@@ -202,8 +202,13 @@ def compare(
     if conditions.phase != "decode" and (of_steps := [x for x in shown if x.startswith("step_")]):
         raise RequestError(f"--quantity {of_steps[0]}: a decoding step has it: add --phase decode")
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
-    selected = request.closed_form_request(shape, conditions, names, **free.sizes)
-    records = costs.compare_records(*selected, scope)
+    mechanisms, workloads = request.closed_form_request(shape, conditions, names, **free.sizes)
+    if to.plot is not None and len(workloads) == 1:
+        raise RequestError(
+            "--plot draws costs over several sequence lengths: type them, like --seq "
+            "1024:131072:x2, or leave --plot out"
+        )
+    records = costs.compare_records(mechanisms, workloads, scope)
     winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
     for one in records:
         for name in one.wins.split(",") if one.wins else ():

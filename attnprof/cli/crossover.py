@@ -13,9 +13,10 @@ from attnprof.cli import request
 from attnprof.cli.measurement import CALIBRATION, KEPT, THREADS, WAIT_POLICY, set_wait_policy
 from attnprof.crossovers import sides
 from attnprof.crossovers.axis import CrossoverAxis
-from attnprof.crossovers.report import check_request, crossover_report
+from attnprof.crossovers.report import crossover_report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.models.names import check_sources
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
 
@@ -200,6 +201,7 @@ def crossover(
         flags += (flag for group in (over, free, modules) for flag in opt.typed(group))
         flags += (flag for flag in ("--causal", "--dtype") if flag in opt.typed(conditions))
         _check_model_request(costs.kind, metrics, flags)
+        check_sources(costs.model)  # before torch is loaded
         with opt.working(f"comparing in {costs.model}"):
             report = _model_report(costs.model, names, conditions, metrics, **options)
         to.deliver(report)
@@ -211,8 +213,11 @@ def crossover(
     if sides.TIME not in metrics and (flags := [*opt.typed(timing)]):
         raise RequestError(f"{flags[0]} is for times: add --metric time")
     if sides.TIME in metrics:
-        options |= {"timing": timing, "device": conditions.device}
-    axis.check((first, second))
+        seconds("--longest-call", timing.longest_call)
+        options["terms"] = sides.TimeTerms(
+            conditions.device, timing.threads, timing.calibration, timing.journal,
+            timing.longest_call, timing.on, timing.kept,
+        )  # fmt: skip
     with opt.working(f"comparing {first.name} and {second.name}"):
         report = _pair_report(first, second, workload, costs, fixed, metrics, axis=axis, **options)
     in_table = to.fmt == opt.Format.TABLE and axis.name == "seq"
@@ -242,31 +247,16 @@ def _pair_report(
     foreign = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     of_code = sides.DERIVED if axis.name == "seq" else sides.MEASURED
     kinds = [of_code] if foreign else list(sides.KINDS)
+    if kinds == [sides.MEASURED] and costs.metric is costs.quantity is None:
+        metrics = [metric for metric in metrics if metric in sides.METRICS_OF[sides.MEASURED]]
     kinds = kinds if set(metrics) - {sides.TIME} else []
     if sides.TIME in metrics:
-        kinds += [sides.PREDICTED] if options["timing"].on else [sides.PREDICTED, sides.MEASURED]
+        kinds += [sides.PREDICTED] if options["terms"].on else [sides.PREDICTED, sides.MEASURED]
     if costs.kind is not None:
         kinds = request.some_of(costs.kind, sides.ALL_KINDS, "--kind")
     scope = costs.scope or ("layer" if foreign else "core")  # a module is a layer: so is its rival
     meeting = sides.Meeting(first, second, workload, scope, axis=axis)
-    if sides.TIME in metrics:
-        check_request(axis, kinds, metrics, options["timing"].on)  # before torch is loaded
-        return _report_with_times(meeting, sizes, kinds, metrics, **options)
     return crossover_report(meeting, sizes, kinds, metrics, **options)
-
-
-def _report_with_times(*request: Any, timing: Timing, device: str, **options: Any) -> Report:
-    """Return the report with rows of time."""
-    from attnprof.crossovers.timed import TimeTerms
-    from attnprof.measure.clocks import threads
-
-    seconds("--longest-call", timing.longest_call)
-    with threads(timing.threads):
-        terms = TimeTerms(
-            device, timing.threads, timing.calibration, timing.journal, timing.longest_call,
-            timing.on, timing.kept,
-        )  # fmt: skip
-        return crossover_report(*request, terms=terms, **options)
 
 
 def _check_model_request(kind: str | None, metrics: list[str], flags: list[str]) -> None:
@@ -319,9 +309,7 @@ def _metrics(costs: ComparedCosts, phase: str) -> list[str]:
     kinds = set(sides.KINDS)
     if costs.kind is not None:
         kinds = set(request.some_of(costs.kind, sides.ALL_KINDS, "--kind"))
-    counted = [] if kinds == {sides.PREDICTED} else list(sides.METRICS)
-    if not kinds - {sides.PREDICTED, sides.MEASURED}:  # bytes are measured, operations are not
-        counted = [name for name in counted if name != sides.METRICS[0]]
+    counted = [x for x in sides.METRICS if any(x in sides.METRICS_OF[kind] for kind in kinds)]
     if phase == "decode" and costs.model is None and kinds & set(sides.KINDS):
         counted.append(sides.STATE)
     return [*counted, *[sides.TIME] * (sides.PREDICTED in kinds)]

@@ -10,6 +10,7 @@ import attnprof
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.mechanism import Mechanism
+from attnprof.models.names import check_sources
 
 
 def explore(
@@ -43,7 +44,8 @@ def explore(
     opt.ensure_writable(output, force=force)
     models = request.parse_models(model, "--model")
     names = request.names_of(mechanisms or (), attention)
-    from attnprof.cli.model import report_on
+    check_sources(*models)
+    from attnprof.cli.model import ModelRequest
     from attnprof.crossovers import explorer
     from attnprof.render.html import render_explorer
 
@@ -59,7 +61,7 @@ def explore(
             if side not in registered:
                 subjects.append(_code(name, side, causal, modules, scripts))
         for name in models:
-            report = report_on(name, list(explorer.PHASES), {"B": 1})
+            report = ModelRequest(name, explorer.PHASES, {"B": 1}).report()
             subjects.append(explorer.model_subject(name, report, scripts))
         data = explorer.page_data(subjects, scripts, request.parse_set(settings), causal=causal)
         opt.write(render_explorer(data, attnprof.__version__), output)

@@ -9,10 +9,11 @@ from typer import Argument
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION
 from attnprof.cli.request import parse_bytes, parse_set, parse_size
+from attnprof.device.ceilings import THIS_MACHINE, memory_of
 from attnprof.errors import RequestError
-
-#: Devices that are here.
-HERE = ("cpu", "cuda")
+from attnprof.models.fit_options import FitOptions, TrainingOptions
+from attnprof.models.names import named
+from attnprof.models.swap import swaps_of
 
 
 def _ranks(flag: str, text: str) -> Any:
@@ -72,8 +73,6 @@ class Training:
 
 def _options(common: dict[str, Any], training: Training) -> Any:
     """Return the options of serving, or with ``--train`` of a training step."""
-    from attnprof.models.fit_layout import FitOptions, TrainingOptions
-
     if training.train:
         options = {name: x for name, x in vars(training).items() if name != "train"}
         return TrainingOptions(**common, **options)
@@ -119,23 +118,23 @@ def fit_(
         raise RequestError("fit needs a model: type attnprof fit llama-3.1-8b --memory 80GB")
     if memory is None and on is None:
         raise RequestError("fit needs one of --memory 80GB and --on h100")
-    if measure and (on not in HERE or swap):
+    if measure and (on not in THIS_MACHINE or swap):
         raise RequestError(
             "--measure runs the model as it is here: type --on cpu or --on cuda, no --swap"
         )
-    from attnprof.device.model_times import memory_of, with_speeds
-    from attnprof.models.fit import fit_report, training_report
-    from attnprof.models.fit_layout import fit_model
-    from attnprof.models.swap import swaps_of
-
     common = {
         "memory": parse_bytes(memory, "--memory") or memory_of(str(on)),
         "seq_len": parse_size(seq, "--seq"), "batch_size": parse_size(batch, "--batch"),
         **vars(formats), **vars(ranks),
     }  # fmt: skip
     options = _options(common, training)
+    swaps = swaps_of(swap or (), parse_set(settings))
+    named(config)  # before torch is loaded
     with opt.working(f"laying out {config}"):
-        swaps = swaps_of(swap or (), parse_set(settings))
+        from attnprof.device.model_times import with_speeds
+        from attnprof.models.fit import fit_report, training_report
+        from attnprof.models.fit_layout import fit_model
+
         model = fit_model(config, swaps, common["seq_len"], served=not training.train)
         report = training_report(model, options) if training.train else fit_report(model, options)
         if on is not None and not training.train and not swap:

@@ -16,7 +16,7 @@ from attnprof.cli import options as opt
 from attnprof.cli.parameters import NAMES as POSSIBLE
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
-from attnprof.record.files import read_toml
+from attnprof.record.files import near_file, read_toml, refusal
 from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
@@ -30,9 +30,21 @@ WAIT_POLICY: Any = opt.flag(
     "--wait-policy", default="default",
 )  # fmt: skip
 KEPT: Any = opt.switch("--kept", "As where freed memory stays with the process: no page faults.")
+
+
+def calibrated(path: Path | None) -> Path | None:
+    """Return the path of a file that is there, or None; its content is read with torch loaded."""
+    if path is not None and not path.exists():
+        how = f"type attnprof calibrate --calibration {path}"
+        hint = "; ".join(filter(None, (near_file(path), how)))
+        raise refusal(path, "there is no such file", hint)
+    return path
+
+
 CALIBRATION: Any = opt.flag(
-    "FILE", "What calibrate wrote (default: the cache folder's).", "--calibration"
-)
+    "FILE", "What calibrate wrote (default: the cache folder's).", "--calibration",
+    callback=calibrated,
+)  # fmt: skip
 ON: Any = opt.flag(
     "NAME", "A device that is not here, like H100, by its calibration; or else a lower bound from "
     "its maker's figures.", "--on", callback=opt.device_name,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from attnprof.cli.request import (
 )
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
-from attnprof.models.names import check_names, fields_of
+from attnprof.models.names import check_sources, fields_of, named
 from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.workload import DTYPES, PHASES
@@ -152,6 +153,8 @@ def model(
         return
     if without := [*opt.typed(utilisation)]:
         raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
+    if to.plot is not None and not flags.limit:
+        raise RequestError("--limit 0 asks for no formulas, which --plot draws: leave one out")
     phases = some_of(flags.phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(flags.memory, "--memory")
     texts = {"B": ("--batch", flags.batch), "N": ("--seq", flags.seq),
@@ -166,9 +169,9 @@ def model(
     others = parse_models(flags.compare, "--compare")
     if config in others:
         raise RequestError(f"--compare {config}: that is the model itself; type another one")
-    check_names(config, *others)
+    check_sources(config, *others)
     if not others:
-        report = report_on(config, phases, sizes, **options)
+        report = ModelRequest(config, phases, sizes, **options).report()
         to.deliver(report if most is None else with_memory(report, most))
         return
     if flags.phase != USUAL_PHASES or most is not None:
@@ -185,65 +188,63 @@ def _compared(names: Sequence[str], sizes: dict[str, int], options: dict[str, An
     from attnprof.models.comparison import PHASES as COMPARED
     from attnprof.models.comparison import comparison
 
-    requests = [ModelRequest(name, list(COMPARED), sizes, **options) for name in names]
+    requests = [ModelRequest(name, COMPARED, sizes, **options) for name in names]
     by_name = {one.config: one.report() for one in sorted(requests, key=ModelRequest.takes_length)}
     reports = [by_name[name] for name in names]
     return comparison(reports, reports[0].environment)
 
 
-def report_on(config: str, phases: list[str], sizes: dict[str, int], **options: Any) -> Report:
-    """Return the report on a model; ``options`` are those of :class:`ModelRequest`."""
-    return ModelRequest(config, phases, sizes, **options).report()
-
-
+@dataclass
 class ModelRequest:
-    """A model whose phases are asked for: read at once, so that it is refused before others run."""
+    """A request for a model's phases, answered by a kept report or by a run of the model."""
 
-    def __init__(
-        self, config: str, phases: list[str], sizes: dict[str, int], *, view: str | None = None,
-        kernel: str | None = None, swaps: Sequence[Any] = (), inputs: list[str] | None = None,
-        logits: str | None = None, optimizer: str = "adamw", dtype: str | None = None,
-        limit: float = 180.0,
-    ) -> None:  # fmt: skip
-        self.config, self.phases, self.sizes = config, phases, sizes
-        self.optimizer, self.limit = optimizer, limit
-        self._kept = KeptReport(
-            "model", config, view, phases, sizes, kernel, optimizer, swaps, limit, inputs, logits,
-            dtype, fields_of(config),
-        )  # fmt: skip
-        kept = self._kept.read()
-        if kept is not None:
-            self.answer: Report | WholeModel = kept
-            return
-        with opt.working(f"reading {config}"):
-            self.answer = self._subject(view, kernel, swaps, inputs or (), logits, dtype)
+    config: str
+    phases: Sequence[str]
+    sizes: dict[str, int]
+    view: str | None = None
+    kernel: str | None = None
+    swaps: Sequence[Any] = ()
+    inputs: Sequence[str] | None = None
+    logits: str | None = None
+    optimizer: str = "adamw"
+    dtype: str | None = None
+    limit: float = 180.0
 
-    def _subject(
-        self, view: str | None, kernel: str | None, swaps: Sequence[Any], inputs: Sequence[str],
-        logits: str | None, dtype: str | None,
-    ) -> "WholeModel":  # fmt: skip
-        from attnprof.models.engine import seen_as
-        from attnprof.models.sources import subject_of
+    def __post_init__(self) -> None:
+        self._file = KeptReport("model", *vars(self).values(), fields_of(self.config))
+        self.kept = self._file.read()
 
-        config, sizes = self.config, self.sizes
-        usual = 0 if "N" in sizes else subject_of(config, kernel, inputs=inputs).usual_length
-        self.sizes = sizes = {"N": usual, **sizes}
-        subject = subject_of(config, kernel, swaps, sizes["N"], inputs)
-        subject = subject.with_target_length() if "M" in sizes else subject
-        if logits and not subject.last_logits:
-            raise RequestError(f"--logits: {subject.name} has no such choice: leave --logits out")
-        subject = replace(subject, logits=logits or "", dtype=dtype or subject.dtype)
-        return seen_as(subject, view, kernel, swaps)
+    @cached_property
+    def subject(self) -> "WholeModel":
+        """The model, whose usual length stands for a length that is not asked for."""
+        with opt.working(f"reading {self.config}"):
+            from attnprof.models.engine import seen_as
+            from attnprof.models.sources import subject_of
+
+            config, kernel, swaps = self.config, self.kernel, self.swaps
+            inputs = self.inputs or ()
+            if "N" not in self.sizes:
+                usual = subject_of(config, kernel, inputs=inputs).usual_length
+                self.sizes = {"N": usual, **self.sizes}
+            subject = subject_of(config, kernel, swaps, self.sizes["N"], inputs)
+            subject = subject.with_target_length() if "M" in self.sizes else subject
+            if self.logits and not subject.last_logits:
+                raise RequestError(
+                    f"--logits: {subject.name} has no such choice: leave --logits out"
+                )
+            dtype = self.dtype or subject.dtype
+            subject = replace(subject, logits=self.logits or "", dtype=dtype)
+            return seen_as(subject, self.view, kernel, swaps)
 
     def takes_length(self) -> bool:
         """Return whether the model is for as many tokens as are asked for; else it may refuse."""
-        longest: int = getattr(self.answer, "longest", 0)
-        return not 0 < longest < self.sizes["N"]
+        return self.kept is not None or not 0 < self.subject.longest < self.sizes["N"]
 
     def report(self) -> Report:
         """Return the report: the kept one, if the request and the code are the same."""
-        if isinstance(self.answer, Report):
-            return self.answer
+        if self.kept is not None:
+            return self.kept
+        subject = self.subject
         with opt.working(f"deriving {self.config}: {', '.join(self.phases)}"):
             import torch
 
@@ -251,19 +252,18 @@ class ModelRequest:
 
             where = opt.environment(torch=torch.__version__)
             report = model_report(
-                self.answer, self.phases, self.sizes, optimizer=self.optimizer,
-                limit_s=self.limit, environment=where,
+                subject, self.phases, self.sizes, optimizer=self.optimizer, limit_s=self.limit,
+                environment=where,
             )  # fmt: skip
         path = Path(self.config)
         file = path / "config.json" if path.is_dir() else path if path.is_file() else None
-        self._kept.write(report, file)
+        self._file.write(report, file)
         return report
 
 
 def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -> None:
     """Write FLOPs a token of a model, and the Python file if one is asked for."""
     from attnprof.models.mfu import conventions_of, mfu_report, python_file
-    from attnprof.models.mfu_sizes import sizes_of
 
     conventions = conventions_of("all" if flags.counting is None else flags.counting)
     lengths = [] if flags.lengths is None else parse_lengths(flags.lengths, "--lengths")
@@ -271,7 +271,10 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
     lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
     opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
+    named(config)  # before torch is loaded
     with opt.working(f"counting {config}"):
+        from attnprof.models.mfu_sizes import sizes_of
+
         sizes = sizes_of(config)
         where = opt.environment()
     report = mfu_report(sizes, conventions, lengths or [sizes.usual_length], where)

@@ -9,6 +9,7 @@ from typing import Any
 from typer import Argument
 
 from attnprof.cli import options as opt
+from attnprof.cli.measurement import calibrated
 from attnprof.cli.request import parse_set
 from attnprof.device.ceilings import RATES, is_ceiling
 from attnprof.errors import RequestError, closest
@@ -67,7 +68,7 @@ def plot(
 
         facts = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
-        facts = {"ceilings": _ceilings(reports, ceilings)}
+        facts = {"ceilings": _ceilings(reports, calibrated(ceilings))}
     with opt.working(f"drawing {output}"):
         style.plot(output, partial(draw_results, **facts), reports, kind, size=size)
     opt.note(f"wrote {output}")

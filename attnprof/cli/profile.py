@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import CALIBRATION, KEPT, ON, THREADS, Measurement, set_wait_policy
 from attnprof.cli.request import Conditions, Selection, parse_bytes, parse_names, parse_set
@@ -139,13 +140,14 @@ def recommend(
             f"--seq {shape.seq}: recommend takes one length, and looks at others "
             f"itself: type --seq {workloads[0].seq_len}"
         )
-    from attnprof.device.recommendation import recommend as rank
-
-    names = None if shape.attention is None else parse_names(shape.attention)
+    names = registry.names() if shape.attention is None else parse_names(shape.attention)
+    chosen = dict(zip(names, conditions.configured(names), strict=True))
+    most = parse_bytes(memory, "--memory")
     with opt.working("predicting"):
+        from attnprof.device.recommendation import recommend as rank
+
         report = rank(
-            workloads[0], parse_set(conditions.settings), names, device=conditions.device,
-            scope=scope, threads=threads, path=calibration, on=on,
-            memory=parse_bytes(memory, "--memory"),
+            workloads[0], chosen, device=conditions.device, scope=scope, threads=threads,
+            path=calibration, on=on, memory=most,
         )  # fmt: skip
     to.deliver(report)

@@ -52,8 +52,7 @@ class WholeModelFormula:
     def answer(self, row: "Printed", phase: str | None, to: opt.Output) -> None:
         """Compare the formula with the model's FLOPs term by term, and write the differences."""
         from attnprof.models.conventions import PHASES
-        from attnprof.models.mfu_sizes import sizes_of
-        from attnprof.verify.model_formula import model_formula_report
+        from attnprof.models.names import named
 
         if self.of_model is None or not row.formula:
             raise RequestError(f"verify-formula --model needs a formula: type {OF_MODEL}")
@@ -61,7 +60,11 @@ class WholeModelFormula:
             raise RequestError("give --model or a target, not both")
         phase = opt.one_of(phase or "train", PHASES, "--phase")
         n = parse_size(self.seq or "4096", "--seq")
+        named(self.of_model)  # before torch is loaded
         with opt.working(f"counting {self.of_model}"):
+            from attnprof.models.mfu_sizes import sizes_of
+            from attnprof.verify.model_formula import model_formula_report
+
             sizes = sizes_of(self.of_model)
             report = model_formula_report(
                 sizes, row.formula, phase, n, row.where, opt.environment()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
-from attnprof.crossovers.sides import Contest, Meeting
+from attnprof.crossovers.sides import Contest, Meeting, TimeTerms
 from attnprof.crossovers.solve import solved
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.mechanism import Mechanism
@@ -243,15 +243,16 @@ def _times(number: int, form: str) -> str:
 
 def crossover_report(
     meeting: Meeting, fixed_sizes: Sequence[int], kinds: Sequence[str] = sides.KINDS,
-    metrics: Sequence[str] = sides.METRICS, *, terms: Any = None, with_curves: bool = False,
-    environment: Mapping[str, Any],
+    metrics: Sequence[str] = sides.METRICS, *, terms: TimeTerms | None = None,
+    with_curves: bool = False, environment: Mapping[str, Any],
 ) -> Report:  # fmt: skip
     """Return the report, with a figure's curves if wanted; raise if every row is refused.
 
     ``fixed_sizes`` are head widths, or lengths over another axis than the length. ``terms`` are
-    those of times (:class:`attnprof.crossovers.timed.TimeTerms`).
+    those of times.
     """
-    check_request(meeting.axis, kinds, metrics, terms and terms.on)
+    meeting.check_steps()
+    _check_request(meeting.axis, kinds, metrics, terms.on if terms else None)
     rows: list[Any] = []
     curves: list[dict[str, Any]] = []
     summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
@@ -279,14 +280,13 @@ def crossover_report(
 
 
 def _finders(
-    meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: Any
+    meeting: Meeting, kinds: Sequence[str], metrics: Sequence[str], terms: TimeTerms | None
 ) -> Iterator[Finder]:
     """Yield finders for the rows asked for."""
     counted = [metric for metric in metrics if metric != sides.TIME]
     others = [kind for kind in kinds if kind != sides.PREDICTED or sides.TIME not in metrics]
     closed = [kind for kind in others if kind != sides.MEASURED]
     if counted and others:
-        meeting.check_steps()
         if closed:
             yield FormulaFinder(meeting, sides.contests(meeting, closed, counted))
         if sides.MEASURED in others and "memory" in counted:
@@ -296,16 +296,16 @@ def _finders(
     if sides.TIME in metrics:
         from attnprof.crossovers.timed import TimeFinder
 
-        meeting.check_steps()
         timed = [kind for kind in (sides.PREDICTED, sides.MEASURED) if kind in kinds]
-        yield TimeFinder(meeting, terms, timed)
+        yield TimeFinder(meeting, terms or TimeTerms(), timed)
 
 
-def check_request(
-    axis: CrossoverAxis, kinds: Sequence[str], metrics: Sequence[str], on: str | None = None
+def _check_request(
+    axis: CrossoverAxis, kinds: Sequence[str], metrics: Sequence[str], on: str | None
 ) -> None:  # fmt: skip
     """Raise :class:`RequestError` for kinds that do not go with these metrics or with the axis.
 
+    So nothing that is asked for is left out without a word, except what no document prints.
     ``on``: a device that is not here.
     """
     running = [kind for kind in kinds if kind in (sides.PREDICTED, sides.MEASURED)]
@@ -319,23 +319,23 @@ def check_request(
             f"--kind derived goes over the length: leave --over {axis.name} out, or ask for other "
             "kinds"
         )
-    if sides.TIME in metrics:
-        if not running:
+    if on and sides.MEASURED in kinds:
+        raise RequestError(f"--on {on}: only what is here is measured; type --kind predicted")
+    kinds_of = {m: [k for k, of in sides.METRICS_OF.items() if m in of] for m in metrics}
+    for kind in kinds:
+        possible = sides.METRICS_OF[kind]
+        if kind != "published" and not {*metrics} & {*possible}:
             raise RequestError(
-                f"--metric time with --kind {','.join(kinds)}: a time is predicted or measured; "
-                "type --kind predicted,measured"
+                f"--kind {kind} --metric {','.join(metrics)}: {kind} costs are of "
+                f"{joined(possible)}: type --metric {possible[0]}, or --kind "
+                f"{','.join(kinds_of[metrics[0]])}"
             )
-        if on and sides.MEASURED in kinds:
-            raise RequestError(f"--on {on}: only what is here is measured; type --kind predicted")
-    elif sides.PREDICTED in kinds:
-        raise RequestError("--kind predicted: only times are predicted: type --metric time, too")
-    elif [*kinds] == [sides.MEASURED] and "memory" not in metrics:
-        raise RequestError("only memory is measured to an exact length: use --metric memory")
-    if [*kinds] == [sides.DERIVED] and not {*metrics} & {*sides.DERIVED_METRICS}:
-        raise RequestError(
-            f"--kind derived --metric {','.join(metrics)}: code is counted for "
-            f"{', '.join(sides.DERIVED_METRICS)}: type --kind formula"
-        )
+    for metric, able in kinds_of.items():
+        if not {*kinds} & {*able}:
+            raise RequestError(
+                f"--kind {','.join(kinds)} --metric {metric}: its kinds are {joined(able)}: type "
+                f"--kind {','.join([*kinds, able[0]])}"
+            )
 
 
 # -- rows ------------------------------------------------------------------------------

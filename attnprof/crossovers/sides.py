@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from attnprof.algebra.polynomials import Branches, PolynomialSize
 from attnprof.closed_form import quantities
 from attnprof.costs import Number, ceil_div
 from attnprof.crossovers.axis import SEQ, CrossoverAxis, Lengths
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord
 from attnprof.workload import Published, Workload
@@ -31,9 +32,31 @@ STATE, TIME = "state", "time"
 BYTES, MATMUL = "bytes", "matmul"
 #: Metrics of closed forms that have to be asked for.
 OTHERS = (MATMUL, STATE, BYTES)
-#: Metrics that are counted in code, too.
-DERIVED_METRICS = (*METRICS, MATMUL)
 ALL_METRICS = (*METRICS, *OTHERS, TIME)
+#: The metrics of each kind.
+METRICS_OF = {
+    "formula": (*METRICS, *OTHERS), DERIVED: (*METRICS, MATMUL), PREDICTED: (TIME,),
+    MEASURED: ("memory", TIME), "published": METRICS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TimeTerms:
+    """Where and how times are predicted and measured.
+
+    Measured times are appended to ``journal``, and those in it are not measured again. No length is
+    timed of which a call should take longer than ``most_s`` seconds. ``on`` names a calibrated
+    device that is not here. With ``kept``, freed memory stays with the process, so that no call
+    pays for new pages.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    calibration: Path | None = None
+    journal: Path | None = None
+    most_s: float = 2.0
+    on: str | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,10 +184,6 @@ def contests(
 
     Raises :class:`RequestError` if there are none, as no document prints both on the same terms.
     """
-    for names, possible in ((kinds, (*KINDS, DERIVED)), (metrics, (*METRICS, *OTHERS))):
-        wrong = [name for name in names if name not in possible]
-        if wrong:
-            raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     if (of_steps := {STATE, BYTES} & {*metrics}) and meeting.workload.phase != "decode":
         raise RequestError(f"--metric {of_steps.pop()}: only decoding has one; add --phase decode")
     result, derived = list[Contest](), None
@@ -175,7 +194,7 @@ def contests(
     for metric in metrics:
         if not meeting.own_modules:
             result += _closed_contests(meeting, metric, kinds)
-        if derived is not None and metric in DERIVED_METRICS:
+        if derived is not None and metric in METRICS_OF[DERIVED]:
             result.append(Contest(metric, DERIVED, derived=partial(derived, metric)))
     if result:
         return result

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from math import ceil
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,7 +19,15 @@ from attnprof.crossovers.axis import CrossoverAxis
 from attnprof.crossovers.peaks import request_of
 from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import Finding
-from attnprof.crossovers.sides import MEASURED, PREDICTED, TIME, Contest, Meeting, searched_curves
+from attnprof.crossovers.sides import (
+    MEASURED,
+    PREDICTED,
+    TIME,
+    Contest,
+    Meeting,
+    TimeTerms,
+    searched_curves,
+)
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.operations import operations_of
@@ -28,7 +35,7 @@ from attnprof.device.prediction import Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.allocator import memory_kept
 from attnprof.measure.batch import point_environment, resolve_device
-from attnprof.measure.clocks import cuda_clock, on_device, time_in_turns
+from attnprof.measure.clocks import cuda_clock, on_device, threads, time_in_turns
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.journal import Journal, read
 from attnprof.measure.point import fit
@@ -38,25 +45,6 @@ from attnprof.measure.subject import build_subject, is_out_of_memory, refusing
 from attnprof.processes.progress import tell
 from attnprof.record import CrossoverRecord
 from attnprof.units import amount
-
-
-@dataclass(frozen=True)
-class TimeTerms:
-    """Where and how times are predicted and measured.
-
-    Measured times are appended to ``journal``, and those in it are not measured again. No length is
-    timed of which a call should take longer than ``most_s`` seconds. ``on`` names a calibrated
-    device that is not here. With ``kept``, freed memory stays with the process, so that no call
-    pays for new pages.
-    """
-
-    device: str = "auto"
-    threads: int | None = None
-    calibration: Path | None = None
-    journal: Path | None = None
-    most_s: float = 2.0
-    on: str | None = None
-    kept: bool = False
 
 
 @dataclass
@@ -86,7 +74,8 @@ class TimeFinder:
                 self.meeting, fixed_size, self.options, self.environment, self.terms
             )
         pair = self._pairs[fixed_size]
-        return pair.predicted() if contest.kind == PREDICTED else pair.measured()
+        with threads(self.terms.threads):
+            return pair.predicted() if contest.kind == PREDICTED else pair.measured()
 
     def curves(self, records: Sequence[CrossoverRecord]) -> Iterator[dict[str, Any]]:
         """Yield both times at the values that were looked at."""

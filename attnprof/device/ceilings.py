@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.measure.environment import device_name
 from attnprof.record.report import fits
 
 TERA, GIGA = 10**12, 10**9
@@ -111,6 +112,23 @@ def device_named(name: str) -> Ceilings:
         possible = ", ".join(gpu.name for gpu in GPUS)
         raise RequestError(f"--on {name}: its maker's figures are not known; possible: {possible}")
     return min(matches, key=lambda gpu: len(gpu.name))
+
+
+#: Values of ``--on`` that mean a device of this machine.
+THIS_MACHINE = ("cpu", "cuda")
+
+
+def local_name(on: str) -> str:
+    """Return the driver's name of a device of this machine; other values of ``--on`` unchanged."""
+    return device_name(on) if on in THIS_MACHINE else on
+
+
+def memory_of(on: str) -> int:
+    """Return the bytes of a device's memory that its maker states; RequestError if unknown."""
+    try:
+        return int(MEMORY_GB[device_named(local_name(on)).name] * 10**9)
+    except RequestError as error:
+        raise RequestError(f"{error}; or type its memory, too, like --memory 16GB") from error
 
 
 def stated_ceilings(device_name: str) -> Ceilings | None:

@@ -19,16 +19,17 @@ import torch
 
 from attnprof.blocks.cache import tensors_within
 from attnprof.device.calibration import load, load_by_words
-from attnprof.device.ceilings import MEMORY_GB, device_named, stated_ceilings
+from attnprof.device.ceilings import THIS_MACHINE, device_named, local_name, stated_ceilings
 from attnprof.device.operations import Demand, list_operations
 from attnprof.device.prediction import Predictor, read_machine
-from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
-from attnprof.measure.environment import conditions_now, device_name
+from attnprof.measure.environment import conditions_now
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject, default_dtype
-from attnprof.models.fit_layout import FitModel, FitOptions
+from attnprof.models.fit_layout import FitModel
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import weight_format
 from attnprof.models.fit_speed import with_checks, with_speed
 from attnprof.models.names import released
@@ -221,16 +222,6 @@ def _expert_rows(rows: Any, weight: Any) -> Iterator[tuple[int, slice]]:
 
 #: Samples and seconds of timing a phase.
 BUDGET = Budget(samples=8, min_time_s=0.2, max_time_s=10.0, warmup_s=0.2)
-#: Values of ``--on`` that mean a device of this machine.
-_THIS_MACHINE = ("cpu", "cuda")
-
-
-def memory_of(on: str) -> int:
-    """Return the bytes of a device's memory that its maker states; RequestError if unknown."""
-    try:
-        return int(MEMORY_GB[device_named(_device_name(on)).name] * 10**9)
-    except RequestError as error:
-        raise RequestError(f"{error}; or type its memory, too, like --memory 16GB") from error
 
 
 def with_speeds(
@@ -243,7 +234,7 @@ def with_speeds(
     ``path`` or the cache folder, and times of this machine if ``measured``. Raises
     :class:`RequestError` for a device with neither figures nor a calibration.
     """
-    name, is_here = _device_name(on), on in _THIS_MACHINE
+    name, is_here = local_name(on), on in THIS_MACHINE
     calibration = (
         load(name, torch.get_num_threads(), path) if is_here else load_by_words(name, path)
     )
@@ -272,11 +263,6 @@ def with_speeds(
         time_of = partial(measured_time, budget=BUDGET, device=on)
         report = with_times(report, whole, options, dtype, "measured", time_of, f"{name}, here")
     return report
-
-
-def _device_name(on: str) -> str:
-    """Return the driver's name of a device of this machine; other values of ``--on`` unchanged."""
-    return device_name(on) if on in _THIS_MACHINE else on
 
 
 def with_times(

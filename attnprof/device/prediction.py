@@ -53,7 +53,10 @@ CHECKED = (
     "low and high: ends of an interval of 95 % by layers drawn at random that calibrate predicted "
     "and timed, nothing fitted to them"
 )
-LOWER = "a lower bound from stated ceilings, without overheads and caches: never a promise"
+LOWER = (
+    "lower bounds from the maker's figures, without the microseconds that starting a kernel takes, "
+    "other overheads and caches: never a promise"
+)
 
 
 def predict_points(

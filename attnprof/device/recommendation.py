@@ -9,7 +9,7 @@ lengths. Entry point: :func:`recommend`.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from math import log
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +36,29 @@ CANDIDATES = 4
 
 
 def recommend(
-    workload: Workload, settings: Mapping[str, Any], names: Sequence[str] | None = None, *,
+    workload: Workload, mechanisms: Mapping[str, Mechanism], *,
     device: str = "auto", threads: int | None = None, scope: str = "layer",
     path: Path | None = None, on: str | None = None, memory: int | None = None,
 ) -> Report:  # fmt: skip
-    """Return the report of ``recommend``: the named mechanisms, or all, the best first.
+    """Return the report of ``recommend``: the mechanisms by name, the best first.
 
     ``memory``: bytes that a call may need, by default those that are free here. ``on``: name of a
     device that is not here. ``path``: file of calibrations. Raises :class:`CannotRunError` without
     a calibration of the device, or if no mechanism can run the workload.
     """
-    names = registry.names() if names is None else names
-    chosen = dict(zip(names, registry.configured(names, dict(settings)), strict=True))
-    points = plan_points(chosen, [workload], device=device, threads=threads, scope=scope)
+    points = plan_points(mechanisms, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
     predict, made_of, interval = pricing(environment, path=path, on=on, threads=threads)
     memory_limit = memory
     if memory_limit is None and on is None:
         memory_limit = available_bytes(points[0].device)
     rows: list[RecommendRecord] = []
+    shortages = dict[str, int]()  # bytes that mechanisms need which do not fit
     for done, point in enumerate(points):
         tell(f"predicting {point.title}", done, len(points))
-        rows.append(_row(point, chosen[point.mechanism], predict, memory_limit))
+        rows.append(_row(point, mechanisms[point.mechanism], predict, memory_limit))
+        if rows[-1].fits is False:
+            shortages[point.mechanism] = needed_bytes(point)
     rows.sort(key=lambda row: (row.rank is None, not row.exact, _seconds(row)))
     ranked = [
         row if row.rank is None else replace(row, rank=rank) for rank, row in enumerate(rows, 1)
@@ -72,8 +73,10 @@ def recommend(
         "memory_bytes": memory_limit, "fastest": stretches,
     }  # fmt: skip
     if not any(row.rank for row in ranked):
-        reasons = (f"{row.mechanism}: {row.skipped}" for row in ranked[:3])
-        raise CannotRunError(f"no mechanism can do what is asked here: {'; '.join(reasons)}")
+        ranked.sort(key=lambda row: shortages.get(row.mechanism, inf))  # what needs least first
+        reasons = (f"{row.mechanism} {row.skipped}" for row in ranked[:3])
+        less = "; type a smaller --seq or --batch, or more --memory" * bool(shortages)
+        raise CannotRunError(f"no mechanism can do what is asked here: {'; '.join(reasons)}{less}")
     return Report("recommend", ranked, summary, environment)
 
 
@@ -212,7 +215,8 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
         best = min(kind_rows, key=_seconds, default=first)
         if _seconds(best) < _seconds(first):
             times = format_ratio(_seconds(first), _seconds(best))
-            parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast")
+            by = " by these bounds" * bool(bound)
+            parts.append(f"{best.mechanism}, {kind_text}, is {times} times as fast{by}")
     elsewhere = []
     for stretch in stretches:
         if exact and stretch["exact"] not in (None, first.mechanism):

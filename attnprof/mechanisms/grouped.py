@@ -57,8 +57,8 @@ class GroupedQuery(Sdpa):
         groups = workload.num_kv_heads
         if groups is not None and self.num_kv_heads not in (None, groups):
             raise RequestError(
-                f"{self.name} has num_kv_heads={self.num_kv_heads}, and the workload {groups}: "
-                "leave one of them out"
+                f"{self.name} has num_kv_heads={self.num_kv_heads}, and --kv-heads (of the "
+                f"workload) is {groups}: leave one of them out"
             )
         return super()._fitted(workload)
 

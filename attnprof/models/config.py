@@ -292,7 +292,11 @@ def load(source: str | Path) -> ModelConfig:
     """
     if not str(source).endswith(".toml"):
         return preset(str(source)).config
-    table = read_toml(source)
+    if not (table := read_toml(source)):
+        raise RequestError(
+            f"{source} is empty: write fields of a model, like num_layers = 12, or "
+            'preset = "001-lm-dot"'
+        )
     base = table.pop("preset", None)
     return ModelConfig.from_table(table) if base is None else preset(base).config.with_(**table)
 

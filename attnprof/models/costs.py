@@ -177,18 +177,21 @@ def _is_routed(name: str, weights: Any, experts: int) -> bool:
 def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
     """Return the weights of a model by the name of the module that reads them.
 
-    Tables of embeddings, of which a token reads a row, are left out, unless a head shares them.
+    Tables of embeddings, of which a token reads a row, are left out, unless a head shares them; not
+    those in layers that have a row an expert, as Doge's.
     """
     from torch.nn import Embedding
 
     counted, by_name = set[int](), dict[str, HeldWeights]()
     for name, module in model.named_modules():
-        if isinstance(module, Embedding):
+        is_table = isinstance(module, Embedding)
+        if is_table and not (unnumbered(name) != name and module.num_embeddings == experts > 1):
             continue
         sums = [0, 0]
         for parameter, weights in module.named_parameters(recurse=False):
             if id(weights) not in counted:
-                sums[_is_routed(f"{name}.{parameter}", weights, experts)] += weights.numel()
+                routed = is_table or _is_routed(f"{name}.{parameter}", weights, experts)
+                sums[routed] += weights.numel()
             counted.add(id(weights))
         if any(sums):
             by_name[name] = HeldWeights(*sums)

@@ -15,16 +15,14 @@ from typing import Any
 
 from attnprof.errors import RequestError, closest
 from attnprof.models.fit_formats import file_formats, quantization_of
-from attnprof.models.fit_layout import (
+from attnprof.models.fit_layout import FitModel, check_ranks, fit_model
+from attnprof.models.fit_options import (
     GRADIENTS,
     LONGEST,
     OPTIMIZERS,
     SHARDS,
-    FitModel,
     FitOptions,
     TrainingOptions,
-    check_ranks,
-    fit_model,
 )
 from attnprof.models.fit_parts import (
     HALF,

@@ -78,6 +78,12 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCach
         else ours[number]
         for number, layer, _ in layers
     ]
+    # where rows of one tensor are keys and values, layers of windows alone hold the tensor twice
+    joint = {(one.heads, one.key_dim) for one in caches if one.heads and not one.value_dim}
+    caches = [
+        replace(one, value_dim=0 if (one.heads, one.key_dim) in joint else one.value_dim)
+        for one in caches
+    ]
     if any(others for *_, others in layers):
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
     numbers = [number for number, *_ in layers]

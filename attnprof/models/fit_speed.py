@@ -11,7 +11,8 @@ from typing import Any
 
 from attnprof.models.conventions import EXECUTED, sequence_flops, summed, terms
 from attnprof.models.fit_formats import ENTRY_BYTES, WEIGHTS, format_named
-from attnprof.models.fit_layout import FitModel, FitOptions
+from attnprof.models.fit_layout import FitModel
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import HALF, cache_bytes, row_parts, weight_bytes, weight_format
 from attnprof.record import Report
 from attnprof.trace.sizes import expected_bytes

@@ -52,20 +52,32 @@ def read_configuration(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     fields = read_json(file, TEXT_LIMIT, _HOW, ours=False)  # some have Infinity, which is no JSON
-    check_type(fields, str(file))
+    checked_fields(fields, str(file))
     return dict(fields)
 
 
-def check_type(fields: Any, name: str) -> None:
-    """Raise :class:`RequestError` for fields that do not name their type of model."""
-    if isinstance(fields, Mapping) and is_described(fields):
-        return
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("model_type"), str):
-        note = _own_code(fields) if isinstance(fields, Mapping) else ""
+def checked_fields(fields: Any, name: str) -> Mapping[str, Any]:
+    """Return the fields of a ``config.json``, of a described model with the type that fits.
+
+    Raises :class:`RequestError` for fields that do not name their type, or hold what no model can
+    be built with, as far as that shows without transformers.
+    """
+    typed: Mapping[str, Any] = fields if isinstance(fields, Mapping) else {}
+    if is_described(typed):
+        typed, _ = as_typed(typed, name)
+    if not isinstance(typed.get("model_type"), str):
+        note = _own_code(typed)
         raise RequestError(
             f"{name} is no model's configuration: it has no model_type, by which transformers "
             f'knows its code, like "llama"{note and f"; {note}"}'
         )
+    _check_counts(typed, name)
+    for table in (typed, typed.get("text_config")):
+        if none := [x for x in LAYERS if isinstance(table, Mapping) and table.get(x) == 0]:
+            raise RequestError(f"{name}: {none[0]} is 0: write the number of layers, 1 or more")
+    _check_format(typed, name)
+    _names_of(typed.get("architectures"), name)
+    return typed
 
 
 def _own_code(fields: Mapping[str, Any]) -> str:
@@ -96,10 +108,7 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
     Raises :class:`NotFoundError` for a type of model that transformers does not have, and
     :class:`RequestError` for fields that no model can be built with.
     """
-    check_type(fields, name)
-    if is_described(fields):
-        fields, _ = as_typed(fields, name)
-    transformers = transformers_module()
+    fields, transformers = checked_fields(fields, name), transformers_module()
     types, model_type = transformers.CONFIG_MAPPING, fields["model_type"]
     if named := _type_of_class(fields, name):
         fields, model_type = {**fields, "model_type": named}, named
@@ -110,12 +119,6 @@ def configuration(fields: Mapping[str, Any], name: str) -> Any:
         raise NotFoundError(
             f"{name}: transformers {transformers.__version__} has no model_type '{model_type}'{why}"
         )
-    _check_counts(fields, name)
-    for table in (fields, fields.get("text_config")):
-        if none := [x for x in LAYERS if isinstance(table, Mapping) and table.get(x) == 0]:
-            raise RequestError(f"{name}: {none[0]} is 0: write the number of layers, 1 or more")
-    _check_format(fields, name)
-    _names_of(fields.get("architectures"), name)
     values, kind = _readable(fields), types[model_type]
     try:
         config = kind.from_dict(dict(values))

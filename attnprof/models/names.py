@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
-from attnprof.models.config import presets
-from attnprof.models.described import as_typed, is_described
-from attnprof.models.hub_config import check_type, read_configuration, transformers_module
+from attnprof.models.config import load, presets
+from attnprof.models.hub_config import (
+    checked_fields,
+    read_configuration,
+    transformers_module,
+)
 from attnprof.user_code import is_place
 
 #: A name on the Hub: an owner and a model.
@@ -75,10 +78,7 @@ def config_of(model: str | PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
     :class:`CannotRunError` if the Hub cannot be asked.
     """
     named_model = named(model)
-    fields, name = named_model.fields, named_model.name
-    if isinstance(model, Mapping):
-        check_type(model, name)
-    return as_typed(fields, name)[0] if is_described(fields) else dict(fields)
+    return dict(checked_fields(named_model.fields, named_model.name))
 
 
 def fields_of(source: str) -> Mapping[str, Any] | None:
@@ -88,18 +88,28 @@ def fields_of(source: str) -> Mapping[str, Any] | None:
     return None
 
 
-def check_names(*sources: str) -> None:
-    """Raise :class:`NotFoundError` for a name that no model has."""
+def check_sources(*sources: str) -> None:
+    """Raise :class:`RequestError` for a name that no model has, or a file that describes none.
+
+    Torch is not imported, and code not run: commands call this first.
+    """
     for source in sources:
-        if _is_name(source):
+        if source.endswith(".toml"):
+            load(source)
+        elif _is_name(source) or _is_file(source):
             named(source)
 
 
 def _is_name(source: str) -> bool:
     """Return whether a source is a name to look up, and no code, file or preset of ours."""
-    if is_place(source) or source.endswith((".toml", ".json")) or Path(source).is_dir():
+    if is_place(source) or source.endswith(".toml") or _is_file(source):
         return False
     return source.lower() in released() or source not in presets()
+
+
+def _is_file(source: str) -> bool:
+    """Return whether a source is a folder or a ``.json`` file."""
+    return Path(source).is_dir() or source.endswith(".json")
 
 
 def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
@@ -115,12 +125,12 @@ def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
     path, text, types = Path(source), str(source), list[str]()
     if not text:
         raise NotFoundError(f"no model is called '': {_suggested(text, types)}")
-    if not (_is_name(text) or path.is_dir() or path.suffix == ".json"):
+    if not (_is_name(text) or _is_file(text)):
         raise RequestError(
-            f"{text}: this is told of models of transformers alone; give a config.json, its "
-            "folder or a name (attnprof list --models)"
+            f"{text}: only models of transformers are understood here: give a config.json, its "
+            "folder or a name (attnprof list --models), or type attnprof model for its costs"
         )
-    if path.is_dir() or path.suffix == ".json":
+    if _is_file(text):
         name = (path if path.is_dir() else path.absolute().parent / path.stem).name
         return NamedModel(name, read_configuration(path))
     if model := released().get(text.lower()):

@@ -34,8 +34,7 @@ from times.predictions import (
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import Meeting
-from attnprof.crossovers.timed import TimeTerms
+from attnprof.crossovers.sides import Meeting, TimeTerms
 from attnprof.device.recommendation import recommend
 from attnprof.errors import AttnprofError
 from attnprof.measure.clocks import time_in_turns
@@ -267,7 +266,8 @@ def recommended(terms: TimeTerms, done: Sequence[Recommended]) -> Iterator[Recom
             continue
         workload = Workload(length, heads, width // heads, causal=causal, phase=phase)
         rows = recommend(
-            workload, {}, device="cpu", threads=terms.threads, path=terms.calibration
+            workload, {name: registry.get(name) for name in registry.names()}, device="cpu",
+            threads=terms.threads, path=terms.calibration,
         ).records  # fmt: skip
         names = [row.mechanism for row in rows if row.rank][:3]
         points = [PointRequest.at(name, workload, threads=terms.threads) for name in names]

@@ -29,8 +29,7 @@ from times.gpu_crossovers_tables import Curve, Fused, TimedPoint, page
 
 from attnprof import registry
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import Meeting
-from attnprof.crossovers.timed import TimeTerms
+from attnprof.crossovers.sides import Meeting, TimeTerms
 from attnprof.device import calibration
 from attnprof.device.calibration_run import calibrate
 from attnprof.device.prediction import Predictor

@@ -26,6 +26,7 @@ check --against . --junit no/such/folder.xml :: no/such
 compare --seq 1:500:+1
 compare --kind published :: possible: formula
 compare --output / :: folder
+compare --seq 4096 --plot costs.png :: like --seq 1024:131072:x2
 compare --quantity time :: possible
 cost --device tpu
 cost --attention standard --seq 8 --kv-heads 3
@@ -61,7 +62,7 @@ cost -a gqa --seq 64 --ranks 2 --quantity flops :: not of --ranks
 cost -a gqa --seq 64 --ranks 2 --phase decode :: not of decode
 cost --set window=256 :: 'window'
 cost --set bias :: '='
-cost --set bias=perhaps :: bias=True
+cost --set bias=perhaps :: true or false, for example bias=true
 cost --scope head :: core, layer
 cost --phase sideways :: forward
 cost --dtype float8 :: float
@@ -110,9 +111,12 @@ crossover gated-deltanet gqa --metric bytes :: add --phase decode
 crossover linear gqa --over d --every 64 --metric flops :: leave it or --over out
 crossover linear gqa --kind measured --every 64 :: not of what is measured
 crossover linear gqa --metric time --every 64 :: not of what is predicted
-crossover linear gqa --kind predicted --metric memory :: type --metric time, too
-crossover linear gqa --kind measured --metric flops :: use --metric memory
-crossover linear gqa --kind derived --metric state --phase decode :: type --kind formula
+crossover linear gqa --kind predicted --metric memory :: type --metric time, or --kind
+crossover linear gqa --kind measured --metric flops :: type --metric memory, or --kind formula
+crossover linear gqa --kind formula,measured --metric flops :: type --metric memory
+crossover linear gqa --kind formula,measured --metric time :: --kind predicted,measured
+crossover linear gqa --kind predicted --metric flops,time :: type --kind predicted,formula
+crossover linear gqa --kind derived --metric state --phase decode :: or --kind formula
 crossover linear gqa --kind measured --on H100 --metric time :: type --kind predicted
 crossover --arg d_model=h*d :: my.py:MyAttention
 derive :: type attnprof derive my.py:MyAttention
@@ -168,6 +172,7 @@ model --compare llama-3.1-8b qwen3-8b gemma-3-12b :: llama-3.1-8b --compare qwen
 model llama-3.1-8b --compare qwen3-8b gemma-3-12b :: --compare qwen3-8b,gemma-3-12b
 model llama-3.1-8b --compare qwen3-8b,llama-3.1-8b :: the model itself
 model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
+model 001-lm-dot --limit 0 --plot shares.png :: leave one out
 fit llama-3.1-8b --memory 24 :: --memory 24: that is 24 bytes; type 24GB
 sweep --attention standard --seq 8 --memory-limit 0.5 :: type 0.5GB
 model config.json --convention palm :: type --mfu, too

@@ -10,9 +10,9 @@ from attnprof.cli.app import main
 from attnprof.crossovers.axis import SEQ, CrossoverAxis
 from attnprof.crossovers.predicted_search import PredictedSearch
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import Meeting
+from attnprof.crossovers.sides import Meeting, TimeTerms
 from attnprof.crossovers.time_search import BUILD_S, TimeSearch, root_of_line
-from attnprof.crossovers.timed import TimedPair, TimeTerms
+from attnprof.crossovers.timed import TimedPair
 from attnprof.device import calibration, calibration_run
 from attnprof.device.calibration import Calibration
 from attnprof.device.ceilings import Ceilings

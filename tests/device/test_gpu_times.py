@@ -8,8 +8,7 @@ import torch
 from attnprof import registry
 from attnprof.crossovers import predicted_search
 from attnprof.crossovers.report import crossover_report
-from attnprof.crossovers.sides import Meeting
-from attnprof.crossovers.timed import TimeTerms
+from attnprof.crossovers.sides import Meeting, TimeTerms
 from attnprof.device import calibration
 from attnprof.device.benchmarks import CHAIN, CPU_GRIDS, GPU_GRIDS, benchmarks, grids
 from attnprof.device.calibration import Calibration

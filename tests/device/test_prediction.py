@@ -340,7 +340,8 @@ def test_what_would_take_no_time_is_refused():
 
 
 def ranked(known, workload, **how):
-    return recommend(workload, {}, device="cpu", threads=1, path=known, **how)
+    mechanisms = {name: registry.get(name) for name in registry.names()}
+    return recommend(workload, mechanisms, device="cpu", threads=1, path=known, **how)
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +380,9 @@ def test_two_whose_intervals_overlap_are_both_named(ranking):
     ],
 )
 def test_the_best_of_named_mechanisms_is_one_sentence(names, memory, first, ending):
-    report = recommend(Workload(4096, 8, 64), {}, names, on="H100", memory=memory)
+    report = recommend(
+        Workload(4096, 8, 64), {x: registry.get(x) for x in names}, on="H100", memory=memory
+    )
     assert [row.mechanism for row in report.records if row.rank == 1] == [first]
     assert {row.mechanism for row in report.records} == {*names}
     answer = report.summary["answer"]
@@ -420,7 +423,8 @@ def test_what_does_not_fit_or_cannot_has_no_rank_but_a_reason(known, monkeypatch
 
 def test_where_nothing_fits_that_is_said(known, monkeypatch):
     monkeypatch.setattr(registry, "names", lambda: ["standard", "linear"])
-    with pytest.raises(CannotRunError, match="no mechanism can do what is asked here"):
+    said = r"can do what is asked here: linear needs .+; standard needs .+; type .+ more --memory"
+    with pytest.raises(CannotRunError, match=said):
         ranked(known, Workload(256, 2, 16), memory=1000)
 
 

@@ -9,8 +9,8 @@ import torch
 
 from attnprof import registry
 from attnprof.crossovers import timed
-from attnprof.crossovers.sides import Meeting
-from attnprof.crossovers.timed import TimedPair, TimeTerms
+from attnprof.crossovers.sides import Meeting, TimeTerms
+from attnprof.crossovers.timed import TimedPair
 from attnprof.errors import RequestError
 from attnprof.measure import point
 from attnprof.measure.clocks import (

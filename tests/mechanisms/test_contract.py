@@ -229,7 +229,7 @@ def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
 
 
 def test_a_decoding_step_has_no_key_length_of_its_own():
-    with pytest.raises(RequestError, match="leave kv_seq_len out"):
+    with pytest.raises(RequestError, match=r"leave --kv-seq \(kv_seq_len\) or --phase decode out"):
         Workload(10, 8, 64, kv_seq_len=100, phase="decode")
 
 

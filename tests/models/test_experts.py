@@ -14,7 +14,7 @@ from attnprof.models.phases import run_of
 from attnprof.models.report import model_report
 from attnprof.models.sources import hub_subject
 from attnprof.trace.events import totals
-from tests.models.tiny import FIELDS, SIZES, counted, small
+from tests.models.tiny import FIELDS, SIZES, counted, fields_of, small
 
 #: Widths as released, of two layers of which the last is a mixture.
 _FEW = {"num_hidden_layers": 2, "dtype": "bfloat16", "tie_word_embeddings": False}
@@ -132,6 +132,15 @@ def test_experts_in_a_loop_are_read_as_often_as_rows_meet_them(batch):
     weights, rows = 8 * 4 * 32 * 96, 2 * batch * 4 * (32 + 96)
     assert sum(moved) == pytest.approx(_expected(weights, batch) + rows, abs=8)
     assert any("8*(1 - (1 - 2/8)**rows)" in note for note in run.trace.notes)
+
+
+def test_experts_that_are_rows_of_two_tables_rest_but_for_those_picked():
+    """Doge: a token picks 4 of a layer's 16 experts, each a row of 32 in both tables."""
+    picked = {"is_moe": True, "num_experts": 16, "num_experts_per_tok": 4}
+    report = model_report(small("doge", **picked), ["forward"], {"B": 1, "N": 8}, limit_s=0)
+    layers, width = (fields_of("doge")[name] for name in ("num_hidden_layers", "hidden_size"))
+    resting = layers * 2 * (16 - 4) * width
+    assert report.summary["active_parameters"] == report.summary["parameters"] - resting
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa", "axk2"])

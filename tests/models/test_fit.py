@@ -16,7 +16,8 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import MATRICES as MATRIX_ROLES
 from attnprof.models.fit import fit_report
 from attnprof.models.fit_formats import finer_layers
-from attnprof.models.fit_layout import FitOptions, TrainingOptions, fit_model
+from attnprof.models.fit_layout import fit_model
+from attnprof.models.fit_options import FitOptions, TrainingOptions
 from attnprof.models.fit_parts import (
     activation_bytes,
     activation_bytes_per_token,
@@ -456,7 +457,7 @@ def test_a_wrong_request_is_refused(wrong):
     (["fit", "llama", "--on", "h999"], "h999"), (["fit", "llama", "--memory", "much"], "2GiB"),
     (["fit", "llama", "--memory", "1GB", "--shard", "zero1"], "--train"),
     (["fit", "no-such-model", "--memory", "1GB"], "no-such-model"),
-    (["fit", "001-lm-dot", "--memory", "1GB"], "models of transformers alone"),
+    (["fit", "001-lm-dot", "--memory", "1GB"], "only models of transformers"),
     (["fit", "llama", "--on", "h999"], "type its memory, too, like --memory 16GB"),
     (["fit", "llama-3.2-1b", "--memory", "99999999TB"], "2**50"),
 ])  # fmt: skip
@@ -560,8 +561,8 @@ def test_a_decoded_token_reads_what_it_sees(name):
 
 
 def test_a_decoded_token_reads_the_rows_for_several_tokens_that_its_indexer_picks():
-    """DeepSeek-V4: windows of 5, one apart in keys and values; 6 of 64 rows and 64 keys; 2 rows."""
-    entries = 5 * (8 + 8) + (5 + 6 + 64) * 8 + (5 + 2) * 8
+    """DeepSeek-V4: windows of 5, whose keys are the values; 6 of 64 rows and 64 keys; 2 rows."""
+    entries = 5 * 8 + (5 + 6 + 64) * 8 + (5 + 2) * 8
     assert rows_read(fit_model(fields_of("deepseek_v4")), FitOptions(memory=1), 256) == 2 * entries
 
 

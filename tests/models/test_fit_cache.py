@@ -8,7 +8,8 @@ from torch.utils._pytree import tree_leaves
 
 import attnprof
 from attnprof.errors import CannotRunError
-from attnprof.models.fit_layout import FitOptions, fit_model
+from attnprof.models.fit_layout import fit_model
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import cache_bytes, entries_of_rank
 from tests.models.tiny import TINY, fields_of, real
 
@@ -29,8 +30,12 @@ def kept(cache):
     """
     held, seen = Fraction(0), set()
     for layer in [vars(x) for x in cache.layers] + [vars(cache)]:
+        keys, values = layer.get("keys"), layer.get("values")
+        is_one = values is not None and values.shape == keys.shape and torch.equal(keys, values)
         for name, value in layer.items():
-            for x in tree_leaves(value) if name != "layers" else []:
+            if name == "layers" or (name == "values" and is_one):  # DeepSeek-V4's are the keys
+                continue
+            for x in tree_leaves(value):
                 if not torch.is_tensor(x) or not x.is_floating_point() or x.data_ptr() in seen:
                     continue
                 seen |= {x.data_ptr()} if x.numel() else set()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from hashlib import sha1
@@ -12,7 +13,7 @@ import pytest
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import names
-from attnprof.models.names import config_of, named, released
+from attnprof.models.names import check_sources, config_of, named, released
 from attnprof.models.sources import subject_of
 
 TINY = {
@@ -211,3 +212,24 @@ def test_a_format_that_is_asked_for_is_the_configuration_s_own(tmp_path, attnpro
         rows.append({row["quantity"]: row["value"] for row in records if row["part"] == "total"})
     assert rows[0] == rows[1]
     assert rows[2]["cache_bytes"] == 2 * rows[0]["cache_bytes"]
+
+
+BROKEN = {
+    "begun.json": ("{", "begun.json is no whole JSON file"),
+    "nothing.json": ("", "nothing.json is no whole JSON file"),
+    "list.json": ("[]", "it has no model_type"),
+    "untyped.json": ('{"hidden_size": 8}', "it has no model_type"),
+    "flat.json": ('{"model_type": "llama", "num_hidden_layers": 0}', "num_hidden_layers is 0"),
+    "eighth.json": ('{"model_type": "llama", "dtype": "fp7"}', "dtype is fp7"),
+    "empty.toml": ("# a model", 'write fields of a model, like num_layers = 12, or preset = "001'),
+    "other.toml": ("[grid]", "a model has no 'grid'"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_without_a_model_is_refused_before_transformers_is_read(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    text, said = BROKEN[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match=re.escape(said)):
+        check_sources(str(tmp_path / name))

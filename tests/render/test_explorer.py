@@ -11,7 +11,7 @@ import pytest
 from attnprof import registry
 from attnprof.api import crossover
 from attnprof.cli.app import main
-from attnprof.cli.model import report_on
+from attnprof.cli.model import ModelRequest
 from attnprof.closed_form.cost_records import compare_records, symbolic
 from attnprof.crossovers import explorer
 from attnprof.crossovers.explorer import Scripts, mechanism_subject, model_subject, page_data
@@ -242,7 +242,7 @@ DRAWN = """["first-contentful-paint", "drawn"].map(
 
 @needs_browser
 def test_the_page_of_five_models_is_small_and_drawn_within_a_second(scripts, tmp_path):
-    report = report_on("001-lm-dot", list(explorer.PHASES), {"B": 1})
+    report = ModelRequest("001-lm-dot", explorer.PHASES, {"B": 1}).report()
     models = []
     for layers in DEPTHS:  # one derivation serves five models
         at = {**report.summary["at"], "L": layers}

@@ -159,12 +159,20 @@ def predict_tables(report: Report) -> Iterator[RenderableType]:
     yield Text(f"{report.summary['made_of']}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
-        names = (*keys, "time_s", "ci_low_s", "ci_high_s", "peak_bytes_predicted", "bound")
+        title, interval = _kind_of_times(done)
+        names = (*keys, "time_s", *interval, "peak_bytes_predicted", "bound")
         caption = report.summary["interval"]
-        yield record_table(done, names, keys=len(keys), title="Predicted", caption=caption)
+        yield record_table(done, names, keys=len(keys), title=title, caption=caption)
         if any(record.operations for record in done):
             yield _operations(done)
     yield from (Hanging(f"not predicted: {r.skipped}") for r in records if r.skipped)
+
+
+def _kind_of_times(records: Sequence[Any]) -> tuple[str, tuple[str, ...]]:
+    """Return a table's title, and fields of intervals: none where all times are lower bounds."""
+    if all(record.ci_high_s is None for record in records):
+        return "Predicted: times are at least these", ()
+    return "Predicted", ("ci_low_s", "ci_high_s")
 
 
 def _operations(records: Sequence[kinds.PredictRecord]) -> RenderableType:
@@ -193,12 +201,10 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         f"batch {one.batch_size}, d_model {one.d_model}, "
         f"{plural(one.num_heads, 'head')}, {one.dtype}"
     )
-    columns: dict[str, terminal.Cell] = {
-        "rank": "rank", "mechanism": "mechanism", "exact": "exact", "time": "time_s",
-        "95 %": _interval, "peak memory": "peak_bytes",
-    }  # fmt: skip
-    title, caption = f"Predicted\n{where}", report.summary["interval"]
-    yield record_table(ranked, columns, title=title, keys=2, caption=caption)
+    title, interval = _kind_of_times(ranked)
+    names = ("rank", "mechanism", "exact", "time_s", *interval, "peak_bytes")
+    title, caption = f"{title}\n{where}", report.summary["interval"]
+    yield record_table(ranked, names, title=title, keys=2, caption=caption)
     for loss, losing in grouped(ranked, lambda row: row.gives_up).items():
         if loss:
             yield Hanging(f"{', '.join(row.mechanism for row in losing)}: {loss}")
@@ -210,12 +216,6 @@ def recommend_tables(report: Report) -> Iterator[RenderableType]:
         more = "" if exact == fastest else rival
         ends = dict.fromkeys((f"{span['from']:,}", f"{span['to']:,}"))
         yield Hanging(f"{' to '.join(ends)} tokens: {fastest} is the fastest{more}")
-
-
-def _interval(row: kinds.RecommendRecord) -> str:
-    if row.ci_low_s is None or row.ci_high_s is None:
-        return MISSING
-    return f"{field_text(row, 'ci_low_s')} to {field_text(row, 'ci_high_s')}"
 
 
 def calibrate_tables(report: Report) -> list[RenderableType]:
