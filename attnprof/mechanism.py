@@ -278,7 +278,12 @@ class Mechanism:
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return input and output width of the layer's linear maps, by name."""
-        return {} if self.has_own_layer() else sizes.maps(self.projections)
+        own_layer = self.has_own_layer()
+        return {} if own_layer else sizes.maps(self.projections, self.more_maps(sizes))
+
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return those of a layer's linear maps that are not projections, by name."""
+        return {}
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """Compute the layer for one token; return its output and the new state."""
