@@ -14,9 +14,6 @@ from attnprof.errors import RequestError, closest
 from attnprof.ops.layer import Definition, LayerSizes, Weight, build, counted, kept, merge_heads
 from attnprof.workload import SCOPES, Published, Workload
 
-#: Arguments of a core that are not queries, keys or values.
-_BY_NAME = ("self", "causal", "weights", "gates")
-
 
 @dataclass(frozen=True)
 class Abilities:
@@ -278,7 +275,11 @@ class Mechanism:
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return input and output width of the layer's linear maps, by name."""
-        return {} if self.has_own_layer() else sizes.maps(self.projections)
+        return {} if self.has_own_layer() else sizes.maps(self.projections, self.more_maps(sizes))
+
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return those of a layer's linear maps that are not projections, by name."""
+        return {}
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """Compute the layer for one token; return its output and the new state."""
@@ -314,8 +315,9 @@ class Mechanism:
     @classmethod
     def is_text(cls) -> bool:
         """Return whether its core of three tensors, or its layer, is written."""
+        others = ("self", "causal", "weights", "gates")
         required = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
-        return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in required) == 3
+        return cls.has_own_layer() or sum(p.name not in others for p in required) == 3
 
     def projected_heads(self, letter: str) -> Number | None:
         """Return the heads of q, k or v that are projected and then repeated; None: all are."""

@@ -21,6 +21,16 @@ class FullCache:
         self.rows = like.new_empty(batch, room, width)
         self.length = 0
 
+    def make_room(self, rows: int, kept: int = 0) -> None:
+        """Double the room until it is that of so many rows: the ``kept`` first ones, then zeros."""
+        batch, room, width = self.rows.shape
+        while room < rows:
+            room *= 2
+        if room > self.rows.shape[1]:
+            bigger = self.rows.new_zeros(batch, room, width)
+            bigger[:, :kept] = self.rows[:, :kept]
+            self.rows = bigger
+
     def advance(self, tokens: int) -> None:
         """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.rows.normal_()
@@ -42,22 +52,13 @@ class TokenCache(FullCache):
     def append(self, row: Tensor) -> Tensor:
         """Add (batch, 1 or more, width), return all (batch, tokens, width) so far, as a view."""
         first, self.length = self.length, self.length + row.shape[1]
-        while self.length > self.rows.shape[1]:
-            bigger = self.rows.new_empty(
-                self.rows.shape[0], 2 * self.rows.shape[1], self.rows.shape[2]
-            )
-            bigger[:, :first] = self.rows[:, :first]
-            self.rows = bigger
+        self.make_room(self.length, first)
         self.rows[:, first : self.length] = row
         return self.filled
 
     def advance(self, tokens: int) -> None:
         """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
-        batch, room, width = self.rows.shape
-        if room < tokens + 1:
-            while room < tokens + 1:  # the growth that appending would have done
-                room *= 2
-            self.rows = self.rows.new_empty(batch, room, width)
+        self.make_room(tokens + 1)
         super().advance(tokens)
 
     @property
@@ -77,7 +78,7 @@ class BlockSums(FullCache):
     def append(self, row: Tensor) -> Tensor:
         """Add (batch, 1, width) to the last sum, or begin one; all sums, as a view."""
         place = self.tokens // self.block
-        self._make_room(place + 1)
+        self.make_room(place + 1, place)
         self.rows[:, place : place + 1].add_(row)
         self.tokens, self.length = self.tokens + 1, place + 1
         return self.filled
@@ -85,14 +86,8 @@ class BlockSums(FullCache):
     def advance(self, tokens: int) -> None:
         """Fill the cache with random rows, as ``tokens`` steps from an empty one would."""
         self.tokens, self.length = tokens, -(-tokens // self.block)
-        self._make_room(tokens // self.block + 1)
+        self.make_room(tokens // self.block + 1)
         self.filled.normal_()
-
-    def _make_room(self, blocks: int) -> None:
-        batch, room, width = self.rows.shape
-        if blocks > room:
-            more = self.rows.new_zeros(batch, max(blocks, 2 * room) - room, width)
-            self.rows = torch.cat([self.rows, more], 1)
 
 
 class WindowCache(FullCache):
@@ -163,12 +158,9 @@ class Caches:
 
 
 def positioned(
-    module: nn.Module,
-    state: Any,
-    tokens: int,
-    rows: Callable[[], Sequence[Tensor]],
+    module: nn.Module, state: Any, tokens: int, rows: Callable[[], Sequence[Tensor]],
     after_each: Callable[[int], None] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
     A state that has ``advance(tokens)``, or consists of caches, is filled at once with

@@ -103,12 +103,8 @@ def slope_decays(heads: int, _generator: torch.Generator | None) -> Tensor:
     return -(2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)))
 
 
-_DRAWN: dict[str, Callable[..., Tensor]] = {
-    "orthogonal_features": orthogonal_features,
-    "gaussian_features": gaussian_features,
-    "retention_decays": retention_decays,
-    "slope_decays": slope_decays,
-}
+_RULES = (orthogonal_features, gaussian_features, retention_decays, slope_decays)
+_DRAWN: dict[str, Callable[..., Tensor]] = {rule.__name__: rule for rule in _RULES}
 
 
 class AttentionLayer(LayerText, nn.Module):
@@ -217,14 +213,10 @@ def _stepped(step: Callable[..., Any], x_t: Tensor, state: Any) -> tuple[Tensor,
 
 
 def checked_sizes(
-    spec: Mechanism,
-    d_model: int,
-    num_heads: int,
-    seq_len: int | None,
-    num_kv_heads: int | None = None,
-    value_head_dim: int | None = None,
+    spec: Mechanism, d_model: int, num_heads: int, seq_len: int | None,
+    num_kv_heads: int | None = None, value_head_dim: int | None = None,
     head_dim: int | None = None,
-) -> LayerSizes:
+) -> LayerSizes:  # fmt: skip
     """Return the sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
     seq_len, num_kv_heads, value_head_dim, head_dim = (

@@ -152,11 +152,6 @@ class Indexed(PickedForms):
             return cache(1, self.index_dim)
         return cache.block_sums(1, self.index_dim, self.index_block)
 
-    def index_entries(self, w: Workload) -> Number:
-        """Return entries of the indexer's cache."""
-        cached = 0 if self.continues else ceil_div(w.seq_len, self.index_block)
-        return w.batch_size * cached * self.index_dim
-
     def row_width(self, w: Workload) -> Number:
         """Return cached entries a token, without its key of the indexer."""
         raise NotImplementedError
@@ -164,8 +159,9 @@ class Indexed(PickedForms):
     def state_traffic(self, workload: Workload, scope: str = "layer") -> Number:
         """Return bytes of a step: the rows that it picks, and the whole cache of the indexer."""
         w = workload
-        pairs = self.index_pairs(w.with_(phase="decode"))
-        return w.item_size * (w.batch_size * pairs * self.row_width(w) + self.index_entries(w))
+        indexed = 0 if self.continues else ceil_div(w.seq_len, self.index_block) * self.index_dim
+        rows = self.index_pairs(w.with_(phase="decode")) * self.row_width(w)
+        return w.item_size * w.batch_size * (rows + indexed)
 
     def lent_bytes(self, w: Workload) -> Number:
         """Return bytes of the places that later layers reuse; 0 unless ``index=lent``."""

@@ -71,7 +71,8 @@ class LatentRows(Mechanism):
         if self.q_rank is not None:
             maps = {"q_down": (width, self.q_rank), "q_up": (self.q_rank, queries)}
         out = sizes.num_heads * value, width
-        return {**maps, "kv_down": (width, c + self.rope_dim), "o_proj": out}
+        down = width, c + self.rope_dim
+        return {**maps, "kv_down": down, **self.more_maps(sizes), "o_proj": out}
 
     # -- text --------------------------------------------------------------------------------
     @property
@@ -142,11 +143,8 @@ class LatentRows(Mechanism):
         if self._turns:
             entries = tokens * (w.num_heads + 1) * self.rope_dim
             writer.stage("turns", Cost(multiplications=2, additions=1) * entries, entries)
-        heads = w.batch_size * w.num_heads
-        scores, outputs = heads * self._pairs(w), heads * new * value
-        writer.dots("scores", scores, scores * (key + self.rope_dim))
-        writer.softmax(scores, heads * new)
-        writer.dots("weighted values", outputs, scores * value)
+        expanded = w.with_(head_dim=key + self.rope_dim, value_head_dim=value)
+        writer.softmax_attention(expanded, self._pairs(w), new)
         writer.dots("output", tokens * last[1], tokens * last[0] * last[1], tokens, last[1])
 
     def _pairs(self, w: Workload) -> Number:

@@ -227,16 +227,9 @@ def _rows(top: int) -> int:
 
 
 def _attended(
-    q: Any,
-    k: Any,
-    v: Any,
-    indices: Any,
-    *,
-    top: int,
-    share: Any = 1,
-    values: Any = None,
-    **how: Any,
-) -> tuple[Any, tuple[Any, ...]]:
+    q: Any, k: Any, v: Any, indices: Any, *,
+    top: int, share: Any = 1, values: Any = None, **how: Any,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
     (b, h, n, _), g, how = q.shape, k.shape[1], {"values": values, **how}
     out = q.new_empty(b, h, n, values if v is None else v.shape[-1])
     for sample in each(q, 0, b):

@@ -16,7 +16,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, wide
-from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, kept
+from attnprof.ops.layer import Definition, LayerSizes, Weight, kept
 from attnprof.workload import Workload, rows
 
 SOLVE_RULE = (
@@ -75,9 +75,8 @@ class Recurrence(Mechanism):
         return None
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return maps of queries, keys, values; of each gate, or its two factors; of the output."""
-        maps, key_heads = sizes.maps(self.projections), self.projected_heads("q")
-        gates = dict[str, tuple[Number, Number]]()
+        """Return the base's maps, with those of fewer heads of queries and keys, if any."""
+        maps, key_heads = super().layer_maps(sizes), self.projected_heads("q")
         if key_heads is not None:
             if is_plain(sizes.num_heads) and sizes.num_heads % key_heads:
                 raise RequestError(
@@ -86,12 +85,17 @@ class Recurrence(Mechanism):
                 )
             width = key_heads * sizes.head_dim
             maps |= dict.fromkeys(("q_proj", "k_proj"), (sizes.d_model, width))
+        return maps
+
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return the map of each gate, or its two factors."""
+        gates = dict[str, tuple[Number, Number]]()
         for name in self.gate_maps:
             inner, rank = sizes.d_model, self.gate_rank(name, sizes.head_dim)
             if rank is not None:
                 gates[f"{name}_down_proj"], inner = (inner, rank), rank
             gates[f"{name}_proj"] = inner, sizes.num_heads * self.gate_width(name, sizes)
-        return before_output(maps, gates)
+        return gates
 
     def convolved(self, sizes: LayerSizes) -> dict[str, Number]:
         """Return channels of each convolution, by letter (q, k, v); {} without convolutions."""
@@ -151,10 +155,10 @@ class Recurrence(Mechanism):
             *operands, rows=self.chunk, form=self.form, by_channel=self.gated_by == "channel",
             steady=q.shape[1] if self.steady else None,
         )  # fmt: skip
-        return self.finished(out.view(*q.shape[:3], -1), weights, gates)
+        return self.finished(out.view(*q.shape[:3], -1), v, weights, gates)
 
-    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
-        """Return the heads' outputs (b, h, n, dv), in subclasses normed and gated."""
+    def finished(self, y: Any, v: Any, weights: Any, gates: Any) -> Any:
+        """Return the heads' outputs (b, h, n, dv), in subclasses normed and gated, or with v."""
         return y
 
     # -- decoding ------------------------------------------------------------------------
@@ -179,7 +183,7 @@ class Recurrence(Mechanism):
         operands = self.operands(q, k, v, weights, gates)
         row = token_row(state.sums, *(None if x is None else wide(x) for x in operands))
         row = as_format_of(row, q).view(*q.shape[:3], -1)
-        return self.finished(row, weights, gates), state
+        return self.finished(row, v, weights, gates), state
 
     wide_entries = Mechanism.state_entries
 

@@ -45,14 +45,9 @@ def score_products(q: Any, k: Any) -> Any:
 
 
 def weighted_values(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
-    products: Callable[[Any, Any], Any] = score_products,
-    sink: Any = None,
-    width: Any = None,
-) -> Any:
+    q: Any, k: Any, v: Any, mask: Any = None,
+    products: Callable[[Any, Any], Any] = score_products, sink: Any = None, width: Any = None,
+) -> Any:  # fmt: skip
     """Return rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
     ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d

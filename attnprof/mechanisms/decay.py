@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.kernel_attention import State
 from attnprof.blocks.layer_rows import define_norm, normed
 from attnprof.blocks.recurrent_layer import Recurrence
 from attnprof.costs import Cost, Number
 from attnprof.mechanism import Variant
 from attnprof.ops.arithmetic import SIGMOID
 from attnprof.ops.functional import as_format_of, silu, softplus, square_root, wide
-from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
 
@@ -41,12 +40,10 @@ class GatedDecay(Decay):
 
     before: ClassVar[bool] = False
 
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return the base's maps and that of the output gate."""
-        maps = super().layer_maps(sizes)
-        if not self.output_gate:
-            return maps
-        return before_output(maps, {"gate_proj": (sizes.d_model, maps["o_proj"][0])})
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return the base's maps, and that of the output gate."""
+        gate = {"gate_proj": (sizes.d_model, sizes.num_heads * sizes.value_head_dim)}
+        return {**super().more_maps(sizes), **(gate if self.output_gate else {})}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return the base's weights, and one per output for the norm."""
@@ -217,17 +214,9 @@ class Mamba2(GatedDecay):
         g = flat((steps * -rate.exp()).expand(b, h, n, 1))
         return flat(q), flat(k), flat(v * as_format_of(steps, v)), g, None
 
-    def core(self, q: Any, k: Any, v: Any, weights: Any, gates: Any = None) -> Any:
-        """Compute all tokens by the chosen form, and add D x."""
-        y = super().core(q, k, v, weights, gates)
+    def finished(self, y: Any, v: Any, weights: Any, gates: Any) -> Any:
+        """Return outputs plus D x."""
         return y + v * weights.skip.view(1, -1, 1, 1)
-
-    def step(
-        self, q: Any, k: Any, v: Any, state: State, weights: Any, gates: Any = None
-    ) -> tuple[Any, State]:
-        """Compute a step of the base, and add D x."""
-        y, state = super().step(q, k, v, state, weights, gates)
-        return y + v * weights.skip.view(1, -1, 1, 1), state
 
     # -- the definition ----------------------------------------------------------------------
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:

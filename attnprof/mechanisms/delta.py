@@ -56,7 +56,7 @@ class DeltaRule(Recurrence):
         """Return an output gate's factors, from its logits."""
         return silu(gate)
 
-    def finished(self, y: Any, weights: Any, gates: Any) -> Any:
+    def finished(self, y: Any, v: Any, weights: Any, gates: Any) -> Any:
         """Return outputs over the root of their mean square, weighted and gated."""
         if gates is None or not self.output_gate:
             return y

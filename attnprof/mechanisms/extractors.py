@@ -72,11 +72,6 @@ INFERENCE: dict[str, tuple[str, _Form, _Form]] = {
 }
 
 
-def published_counts(name: str) -> tuple[Published, ...]:
-    """Return every printed form of one Extractor, training and inference."""
-    return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
-
-
 def _counts(phase: str, source: str, mult: _Form, add: _Form, *more: _Form) -> list[Published]:
     forms = (mult, add, _nothing, _nothing, *more)
     return [
@@ -221,7 +216,10 @@ class Extractor(Mechanism):
     def published(self) -> tuple[Published, ...]:
         """Return the forms of document 002's Tables 3 to 6: a whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
-        return published_counts(self.name) if whole else ()
+        if not whole:
+            return ()
+        name = self.name
+        return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
 
 
 def _mapped(layer: Any, name: str, x: Any) -> Any:

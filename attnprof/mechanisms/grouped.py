@@ -8,7 +8,7 @@ from attnprof.costs import Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Variant
 from attnprof.mechanisms.standard import Sdpa
-from attnprof.ops.layer import Definition, LayerSizes, Weight, before_output
+from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.workload import Published, Workload, rows
 
 
@@ -67,13 +67,11 @@ class GroupedQuery(Sdpa):
         return heads * width if self.gate == "elementwise" else heads
 
     # -- text --------------------------------------------------------------------------------
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return maps of queries, keys, values, gate and output."""
-        maps = super().layer_maps(sizes)
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return the map of the gate."""
         if self.gate == "none":
-            return maps
-        factors = self._gates(sizes.num_heads, sizes.value_head_dim)
-        return before_output(maps, {"gate_proj": (sizes.d_model, factors)})
+            return {}
+        return {"gate_proj": (sizes.d_model, self._gates(sizes.num_heads, sizes.value_head_dim))}
 
     def layer_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return a weight per entry of a head's queries, and of its keys."""

@@ -9,14 +9,7 @@ from attnprof.blocks.layer_rows import normed
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.layer import (
-    Definition,
-    LayerSizes,
-    Weight,
-    before_output,
-    merge_heads,
-    split_heads,
-)
+from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads, split_heads
 from attnprof.workload import Workload, rows
 
 
@@ -46,7 +39,7 @@ class TopK(Indexed, Mechanism):
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Return maps of queries, keys, values, of the indexer and of the output."""
-        return before_output(sizes.maps("qkvo"), self.index_maps(sizes, sizes.d_model))
+        return sizes.maps("qkvo", self.index_maps(sizes, sizes.d_model))
 
     # -- text --------------------------------------------------------------------------------
     def _source(self, layer: Any, x: Any) -> Any:
@@ -112,10 +105,9 @@ class IndexedLatent(Indexed, LatentRows):
         more = {name: Weight((self.index_dim,), start) for name, start in norm.items()}
         return {**super().core_weights(sizes), **more}
 
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return the maps of the base and of the indexer."""
-        source = sizes.d_model if self.q_rank is None else self.q_rank
-        return before_output(super().layer_maps(sizes), self.index_maps(sizes, source))
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return the maps of the indexer."""
+        return self.index_maps(sizes, sizes.d_model if self.q_rank is None else self.q_rank)
 
     # -- text --------------------------------------------------------------------------------
     def index_keys(self, layer: Any, x: Any) -> Any:

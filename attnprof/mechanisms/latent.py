@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.latent_rows import LatentRows, joined
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_attention, weighted_values
-from attnprof.costs import Number, is_plain, not_dearer
+from attnprof.costs import Number, not_dearer
 from attnprof.errors import RequestError
 from attnprof.ops.functional import join, linear, repeat_rows, square_root
 from attnprof.ops.layer import LayerSizes, flat, merge_heads
@@ -21,8 +21,8 @@ class Latent(LatentRows):
 
     ``impl=expanded`` makes keys and values, and caches them; ``absorbed`` takes W_uk to the queries
     and W_uv to the outputs; ``reexpanded`` makes them again every step. Both cache c and k_r alone.
-    ``auto`` is for a prompt the cheaper of expanded and absorbed, and absorbed for a step. A step
-    takes ``step_tokens``: more than one of a draft, or of a piece of a prompt.
+    ``auto`` is the cheaper: of expanded and absorbed for a prompt; of absorbed and re-expanded for
+    a step, which takes ``step_tokens``: more than one of a draft, or of a piece of a prompt.
     """
 
     impl: str = "auto"
@@ -52,47 +52,40 @@ class Latent(LatentRows):
 
     # -- forms ---------------------------------------------------------------------------
     def form(self, head_dim: Number, phase: str) -> str:
-        """Return the form that runs; RequestError if symbolic sizes do not decide it.
-
-        A step of many tokens makes keys and values again, a step of few absorbs.
-        """
+        """Return the form that runs; RequestError if symbolic sizes do not decide it."""
         if self.impl != "auto":
             return self.impl
         if phase == "decode" and self.step_tokens == 1:
             return "absorbed"
-        other, taken, saved = self._products(head_dim, phase)
-        cheaper = not_dearer(taken, saved)
-        flags = getattr(cheaper, "flat", [cheaper]) if _is_number(cheaper) else ()
-        choices = set(map(int, flags))
-        if len(choices) != 1:
+        other, *products = self._products(head_dim, phase)
+        cheaper = not_dearer(*products)
+        choices = set(getattr(cheaper, "flat", [cheaper]))  # of a grid, or one
+        if not choices < {0, 1}:
             raise RequestError(
                 f"impl=auto depends on head_dim={head_dim}: give impl=expanded or impl=absorbed"
             )
-        return other if 1 in choices else "absorbed"
+        return other if choices == {1} else "absorbed"
 
     def _products(self, head_dim: Number, phase: str) -> tuple[str, Number, Number]:
-        """Return the other form than absorbed, and products a head that it takes and saves.
+        """Return the other form than absorbed, its products a head, and those of absorbed.
 
-        In a prompt they are of a pair of tokens, beside shared ones: making keys and values costs
-        as much as absorbing does. In a step they are of a cached row, and grow with its tokens.
+        They are of a pair of tokens, or of a cached row and all tokens of a step; beside shared
+        ones: making the keys and values of new tokens costs as much as absorbing does.
         """
         c, key, value = self.widths(head_dim)
         if phase != "decode":
             return "expanded", key + value, 2 * c
-        return "reexpanded", c * (key + value), self.step_tokens * (2 * c - key - value)
+        s = self.step_tokens
+        return "reexpanded", (c + s) * (key + value), 2 * c * s
 
     def choice(self, workload: Workload) -> str:
         """Return a sentence on the form that ``auto`` takes; "" for another ``impl``."""
         if self.impl != "auto":
             return ""
-        w = workload
-        _, taken, saved = self._products(w.head_dim, w.phase)
-        why = f"2c = {saved} and key + value = {taken} products a pair, beside shared ones"
-        if w.phase == "decode" and self.step_tokens == 1:
-            why = "no row is expanded again, and latents alone are cached"
-        elif w.phase == "decode":
-            why = f"a row's keys and values take {taken} products a head, and save {saved}"
-        return f"impl=auto is {self.form(w.head_dim, w.phase)} here: {why}"
+        w, per = workload, "cached row" if workload.phase == "decode" else "pair"
+        other, taken, absorbed = self._products(w.head_dim, w.phase)
+        why = f"a head's products a {per} are {taken} {other} and {absorbed} absorbed"
+        return f"impl=auto is {self.form(w.head_dim, w.phase)} here: {why}, beside shared ones"
 
     # -- text --------------------------------------------------------------------------------
     def layer(self, layer: Any, x: Any, causal: bool = False) -> Any:
@@ -123,7 +116,7 @@ class Latent(LatentRows):
         """Attend over rows (b, m, c + shared) as keys; their latents, c entries, are the values."""
         b, h, n, width = key.shape
         queries = self._absorbing(layer, key, shared)
-        if mask is not None and len(mask.shape) == 2:
+        if mask is not None:
             mask = repeat_rows(mask, h)
         mixed = weighted_values(
             queries.reshape(b, h * n, queries.shape[-1]), rows, latent, mask,
@@ -165,11 +158,6 @@ class Latent(LatentRows):
         """Return a mask (s, m), True for new rows after a row's own; None for one row."""
         s, m = x.shape[1], cached.shape[1]
         return None if s == 1 else x.new_ones(s, m, dtype=bool).triu_(m - s + 1)
-
-
-def _is_number(flag: Any) -> bool:
-    """Return whether a flag is a number or an array of numbers, not an expression."""
-    return is_plain(flag) or not hasattr(flag, "free_symbols") or flag.is_number
 
 
 MECHANISMS = (Latent,)

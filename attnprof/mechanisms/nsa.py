@@ -15,7 +15,7 @@ from attnprof.costs import Cost, Number, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanisms.moba import BlockMixture, BlockState
 from attnprof.mechanisms.window import SlidingWindow
-from attnprof.ops.layer import Definition, LayerSizes, before_output, flat
+from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.workload import Workload, rows
 
 
@@ -60,10 +60,9 @@ class NativeSparse(BlockMixture):
                 "pool at most block; for example pool=32 block=64 stride=16"
             )
 
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Return maps of queries, keys, values, three gates a head, and of the output."""
-        gates = {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
-        return before_output(super().layer_maps(sizes), gates)
+    def more_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Return the map of three gates a head."""
+        return {"gate_proj": (sizes.d_model, 3 * sizes.num_heads)}
 
     def latest(self, *, gathered: bool = True) -> SlidingWindow:
         """Return attention to the latest tokens, by blocks as picks are gathered, or masked."""

@@ -17,7 +17,7 @@ from attnprof.mechanisms.taylor import (
 )
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import plain_size, records
-from attnprof.ops.layer import Definition, LayerSizes
+from attnprof.ops.layer import LayerSizes
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
@@ -125,10 +125,6 @@ class TaylorShift(Taylor):
         one, two = (f.state_traffic(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
-    def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:
-        """Return the parameters, equal for both forms."""
-        return self.direct.parameters(workload, scope)
-
     # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Compute the form that is taken; in training the whole step decides."""
@@ -159,10 +155,6 @@ class TaylorShift(Taylor):
         """Compute one token; once the sums are built they are kept."""
         direct = state.sums is None and state.direct and state.direct(state.length + 1)
         return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
-
-    def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Define the direct form (see :meth:`definition` for the choice)."""
-        self.direct.define_core(writer, workload)
 
 
 @cache

@@ -36,6 +36,7 @@ class Neighbours(Mechanism):
     Blocks of rows meet a slice of the keys; ``impl=dense-mask`` masks the whole N×N product.
     """
 
+    window: int = 256
     impl = "blocks"  #: a parameter in subclasses
 
     family: ClassVar[str] = "sparse"
@@ -43,16 +44,18 @@ class Neighbours(Mechanism):
     variants: ClassVar[tuple[Variant, ...]] = (DENSE_MASK,)
     same_as = ("", {"impl": "dense-mask"})
     tuned = ("window",)
+    itself: ClassVar[int] = 0  #: 1 where the window counts the row's own token
+    seen_by_all: ClassVar[str] = "global_tokens"  #: the parameter that counts the first tokens
 
     @property
     def reach(self) -> Any:
         """Largest distance at which a row sees a token."""
-        raise NotImplementedError
+        return self.window - self.itself
 
     @property
     def first(self) -> Any:
         """Number of leading tokens that every row sees."""
-        return 0
+        return getattr(self, self.seen_by_all)
 
     # -- text --------------------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
@@ -99,16 +102,14 @@ class Neighbours(Mechanism):
 
     def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
         """Return the mask of the document's listing (n, n): True where a row must not look."""
-        window, g, first = self.reach, self.first, minimum(self.first, n)
-        mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
-        mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
-        if g:
+        first = minimum(self.first, n)
+        mask = like.new_ones(n, n, dtype=bool).tril_(-self.reach - 1)
+        if not causal:
+            mask.logical_or_(like.new_ones(n, n, dtype=bool).triu_(self.reach + 1))
+        if self.first:
             mask[:first] = False
             mask[:, :first] = False
-        if g and causal:
-            mask[:first, :first] = causal_mask(g, like)[:first, :first]
-            mask[:first, first:] = True
-        return mask
+        return mask.logical_or_(causal_mask(n, like)) if causal else mask
 
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
@@ -156,7 +157,6 @@ class Longformer(Neighbours):
     mask (window only in the listing; here with the same global tokens).
     """
 
-    window: int = 256
     global_tokens: int = 0
     impl: str = "blocks"
 
@@ -173,16 +173,6 @@ class Longformer(Neighbours):
     allowed: ClassVar[dict[str, Any]] = {
         "window": 1, "global_tokens": 0, "impl": ("blocks", "dense-mask"),
     }  # fmt: skip
-
-    @property
-    def reach(self) -> Any:
-        """The window, which is that of one side."""
-        return self.window
-
-    @property
-    def first(self) -> Any:
-        """Number of global tokens."""
-        return self.global_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +194,8 @@ class SlidingWindow(Neighbours):
     name: ClassVar[str] = "sliding-window"
     title: ClassVar[str] = "Sliding-window attention"
     document: ClassVar[str] = "arXiv:2309.17453"
+    itself = 1
+    seen_by_all = "first_tokens"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True)
     counted: ClassVar[dict[str, str]] = {
         "window": "tokens that a causal row sees, itself included; longformer's counts one fewer",
@@ -214,16 +206,6 @@ class SlidingWindow(Neighbours):
     allowed: ClassVar[dict[str, Any]] = {
         "window": 1, "first_tokens": 0, "impl": ("blocks", "dense-mask"),
     }  # fmt: skip
-
-    @property
-    def reach(self) -> Any:
-        """The window without the token itself."""
-        return self.window - 1
-
-    @property
-    def first(self) -> Any:
-        """Number of leading tokens that stay in the cache."""
-        return self.first_tokens
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Return one logit per head."""

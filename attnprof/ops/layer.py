@@ -54,23 +54,22 @@ class LayerSizes:
             return 1
         return exact_div(self.num_heads, self.num_kv_heads)
 
-    def maps(self, letters: str) -> dict[str, tuple[Number, Number]]:
-        """Return input and output width of the linear maps around a core, by name (``q_proj``)."""
+    def maps(
+        self, letters: str, more: dict[str, tuple[Number, Number]] | None = None
+    ) -> dict[str, tuple[Number, Number]]:
+        """Return input and output width of the linear maps around a core, by name (``q_proj``).
+
+        ``more`` of a layer's maps stand before that of the output.
+        """
         width, values = self.d_model, self.value_head_dim
-        widths = {
-            "q": (width, self.num_heads * self.head_dim),
-            "k": (width, self.num_kv_heads * self.head_dim),
-            "v": (width, self.num_kv_heads * values),
-            "o": (self.num_heads * values, width),
+        maps = {
+            "q_proj": (width, self.num_heads * self.head_dim),
+            "k_proj": (width, self.num_kv_heads * self.head_dim),
+            "v_proj": (width, self.num_kv_heads * values),
+            **(more or {}),
+            "o_proj": (self.num_heads * values, width),
         }
-        return {f"{letter}_proj": widths[letter] for letter in widths if letter in letters}
-
-
-def before_output(
-    maps: dict[str, tuple[Number, Number]], more: dict[str, tuple[Number, Number]]
-) -> dict[str, tuple[Number, Number]]:
-    """Return a layer's linear maps with ``more`` of them before that of the output."""
-    return {n: x for n, x in maps.items() if n != "o_proj"} | more | {"o_proj": maps["o_proj"]}
+        return {n: maps[n] for n in maps if n not in MAPS or n[0] in letters}
 
 
 @dataclass(frozen=True)
