@@ -395,7 +395,6 @@ _REFUSALS = {
     "grouped_kv": "has no grouped key and value heads; leave --kv-heads (num_kv_heads) out",
     "value_width": "has no separate value width; leave --value-dim (value_head_dim) out",
     "cross": "has no cross-attention; leave --kv-seq (kv_seq_len) out",
-    "free_width": "takes columns of its input as heads, so that d_model is heads times head "
-    "width; leave --width (width) out",
+    "free_width": "takes columns of its input as heads; leave --width (width) out",
     "attend": "has no queries, keys and values of its own; use --scope layer (attnprof.build)",
 }

@@ -15,7 +15,7 @@ from attnprof.crossovers import sides
 from attnprof.crossovers.axis import SIZES, CrossoverAxis
 from attnprof.crossovers.sides import Contest, Meeting, TimeTerms
 from attnprof.crossovers.solve import solved
-from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.record.crossovers import everywhere
@@ -308,6 +308,8 @@ def _check_request(
     So nothing that is asked for is left out without a word, except what no document prints.
     ``on``: a device that is not here.
     """
+    for unknown in (kind for kind in kinds if kind not in sides.ALL_KINDS):
+        raise RequestError(f"unknown kind '{unknown}': {closest(unknown, [*sides.ALL_KINDS])}")
     running = [kind for kind in kinds if kind in (sides.PREDICTED, sides.MEASURED)]
     if axis.every != 1 and running:
         raise RequestError(
