@@ -153,8 +153,6 @@ def model(
         return
     if without := [*opt.typed(utilisation)]:
         raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
-    if to.plot is not None and not flags.limit:
-        raise RequestError("--limit 0 asks for no formulas, which --plot draws: leave one out")
     phases = some_of(flags.phase, ("prefill", *PHASES), "--phase")
     most = parse_bytes(flags.memory, "--memory")
     texts = {"B": ("--batch", flags.batch), "N": ("--seq", flags.seq),

@@ -10,7 +10,8 @@ from functools import cache, cached_property
 from typing import Any
 
 from attnprof.models.conventions import ModelSizes
-from attnprof.models.fit_layout import FitModel, FitOptions, fit_model
+from attnprof.models.fit_layout import FitModel, fit_model
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import row_bytes
 from attnprof.models.mfu_sizes import sizes_of
 

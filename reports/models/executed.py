@@ -18,7 +18,8 @@ from attnprof.models.conventions import (
     sequence_flops,
 )
 from attnprof.models.fit import training_report
-from attnprof.models.fit_layout import FitModel, TrainingOptions, fit_model
+from attnprof.models.fit_layout import FitModel, fit_model
+from attnprof.models.fit_options import TrainingOptions
 from attnprof.models.fit_parts import (
     activation_bytes_per_token,
     cache_bytes,

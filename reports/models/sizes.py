@@ -12,7 +12,8 @@ from models.cases import FORMATS, Case, GiB, MiB, Replay, model_of
 
 from attnprof.models.conventions import RoleWeights
 from attnprof.models.fit import fit_report
-from attnprof.models.fit_layout import FitModel, FitOptions
+from attnprof.models.fit_layout import FitModel
+from attnprof.models.fit_options import FitOptions
 from attnprof.models.fit_parts import aligned_block, cache_bytes, row_bytes, weight_bytes
 from attnprof.record import FitRecord
 

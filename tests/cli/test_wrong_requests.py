@@ -172,7 +172,6 @@ model --compare llama-3.1-8b qwen3-8b gemma-3-12b :: llama-3.1-8b --compare qwen
 model llama-3.1-8b --compare qwen3-8b gemma-3-12b :: --compare qwen3-8b,gemma-3-12b
 model llama-3.1-8b --compare qwen3-8b,llama-3.1-8b :: the model itself
 model 001-lm-dot --memory much :: --memory much: type a size like 2GiB
-model 001-lm-dot --limit 0 --plot shares.png :: leave one out
 fit llama-3.1-8b --memory 24 :: --memory 24: that is 24 bytes; type 24GB
 sweep --attention standard --seq 8 --memory-limit 0.5 :: type 0.5GB
 model config.json --convention palm :: type --mfu, too

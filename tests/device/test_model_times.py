@@ -123,9 +123,10 @@ def test_fit_says_that_this_machine_is_slower_than_it_was(fitted, tmp_path, monk
     assert first["high"] / first["value"] == pytest.approx(3 * first["value"] / first["low"])
 
 
-def test_fit_tells_measured_times_of_random_weights(fitted, monkeypatch):
+def test_fit_tells_measured_times_of_random_weights(fitted, monkeypatch, tmp_path):
     monkeypatch.setattr(model_times, "BUDGET", QUICK)
-    speed = fitted("--on cpu --measure --dtype float32 --calibration none.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    speed = fitted("--on cpu --measure --dtype float32")
     assert any("attnprof calibrate" in note for note in speed["notes"])
     figures = speed["figures"]
     assert [figure["basis"] for figure in figures] == ["measured"] * 3
