@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import count
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -251,7 +252,13 @@ REHEARSED = tuple(
 )  # fmt: skip
 
 
-#: Slowdowns that are tried, as shares of a call's time: multiples of 1/40.
+def write_revision(folder: Path, slowdown: float) -> None:
+    """Write the modules into a folder, slower by this share (a multiple of 1/40)."""
+    text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+
+#: Slowdowns that are tried, as shares of a call's time.
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
@@ -264,8 +271,7 @@ def self_test_report(rule: Rule, budget_s: float) -> Report:
             sides = []
             for slowdown in (0.0, *SLOWDOWNS):
                 folder = stack.enter_context(temporary_folder())
-                text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
-                (folder / FILE).write_text(text, encoding="utf-8")
+                write_revision(folder, slowdown)
                 side = RunningTree(folder, f"{slowdown:.0%} slower")
                 sides.append(stack.enter_context(side))
             for request in REHEARSED:

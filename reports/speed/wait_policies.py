@@ -80,7 +80,8 @@ def timed(threads_asked: int) -> dict[str, tuple[float, float]]:
     import torch
     from torch.utils.benchmark import Timer
 
-    from attnprof.measure.clocks import KEPT, Clock, sample, threads
+    from attnprof.measure.allocator import KEPT
+    from attnprof.measure.clocks import Clock, sample, threads
     from attnprof.measure.request import Budget, PointRequest
     from attnprof.measure.statistics import estimate_median
     from attnprof.measure.subject import build_subject

@@ -1,13 +1,18 @@
 """Every page of reports/ stands in its index with figures of the page, every script on a page."""
 
+import ast
+import importlib
 import importlib.util
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import walk_packages
 from types import SimpleNamespace
 
 import pytest
+
+import attnprof
 
 REPORTS = Path(__file__).parents[2] / "reports"
 INDEX = (REPORTS / "README.md").read_text(encoding="utf-8")
@@ -122,3 +127,22 @@ def test_a_page_that_is_written_again_says_on_which_machine_its_rows_were_made(s
     assert some[0] in squares("--page")
     assert some[0].count("torch") == squares("three").count("torch") == 1
     assert "abacus" not in squares("--all")
+
+
+def imported(path):
+    """The names that a script takes from modules of the package."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "attnprof":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_scripts_import_what_the_package_has():
+    """Other tests run few of the scripts, which take minutes."""
+    modules = {module.name for module in walk_packages(attnprof.__path__, "attnprof.")}
+    missing = [
+        (path.name, module, name)
+        for path in [*REPORTS.rglob("*.py"), *(REPORTS.parent / "docs").rglob("*.py")]
+        for module, name in imported(path)
+        if not hasattr(importlib.import_module(module), name) and f"{module}.{name}" not in modules
+    ]
+    assert not missing
