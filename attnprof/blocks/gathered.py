@@ -56,6 +56,9 @@ def _gathered(x: Any, keys: tuple[slice, ...]) -> Any:
 
 def _scatter_product(into: Any, keys: tuple[slice, ...], weights: Any, rows: Any) -> None:
     """Add weightsᵀ rows, of (b, r, keys) and (b, r, d), to the slices of ``into``."""
+    if len(keys) == 1:  # no view of all weights
+        add_product(into[:, keys[0]], weights.transpose(1, 2), rows)
+        return
     start = 0
     for piece in keys:
         target = into[:, piece]
