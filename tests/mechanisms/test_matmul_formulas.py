@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
-from attnprof import Workload
+from attnprof import Workload, registry
 from attnprof.blocks.cache import positioned
 
 B, H, D, DV, C = 2, 4, 16, 24, 32
@@ -121,7 +121,7 @@ def built(text):
     params |= LATENT if name in ("mla", "dsa") else {}
     params |= INDEX if name in ("topk", "dsa") else {}
     sizes = {} if name in ONE_WIDTH else {"value_head_dim": DV}
-    spec = attnprof.registry.get(name, **params)
+    spec = registry.get(name, **params)
     kv = {"num_kv_heads": spec.num_kv_heads} if getattr(spec, "num_kv_heads", None) else {}
     with torch.device("meta"):
         layer = attnprof.build(name, H * D, H, **{**params, **sizes, **kv})
