@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -163,14 +164,13 @@ def positioned(
 ) -> Any:  # fmt: skip
     """Return the state after ``tokens`` tokens, made from a fresh one without running the steps.
 
-    A state that has ``advance(tokens)``, or consists of caches, is filled at once with
+    A state that has ``advance(tokens)``, or consists of such ones, is filled at once with
     random rows; any other one by real steps on ``rows()``, ``after_each`` gets their count.
     """
-    parts = [getattr(state, f.name) for f in fields(state)] if is_dataclass(state) else []
-    whole = hasattr(state, "advance")
-    if whole or (parts and all(hasattr(part, "advance") for part in parts)):
-        for part in [state] if whole else parts:
-            part.advance(tokens)
+    caches = _filled_at_once(state)
+    for cache in caches:
+        cache.advance(tokens)
+    if caches:
         return state
     step: Any = module.step
     with torch.no_grad():
@@ -179,6 +179,19 @@ def positioned(
             if after_each:
                 after_each(done + 1)
     return state
+
+
+def _filled_at_once(state: Any) -> list[Any]:
+    """Return the parts of a state, of a hybrid's layers too, by whose ``advance`` it is filled.
+
+    None if a part has to be filled by steps.
+    """
+    if hasattr(state, "advance"):
+        return [state]
+    names = fields(state) if is_dataclass(state) else []
+    parts = state if isinstance(state, list) else [getattr(state, f.name) for f in names]
+    inside = list(map(_filled_at_once, parts))
+    return [*chain(*inside)] if all(inside) else []
 
 
 class DecodingStep(nn.Module):

@@ -254,10 +254,12 @@ def on_workers(
 
 def _client(distributed: Any, workers: int, scheduler: str | None) -> Any:
     if scheduler is None:
-        cluster = distributed.LocalCluster(
-            n_workers=workers, threads_per_worker=1, resources={"device": 1},
-            dashboard_address=":0", silence_logs=50,
-        )  # fmt: skip
+        # its profiler looks at frames meanwhile, and what they hold lives longer than it should
+        with import_module("dask").config.set({"distributed.worker.profile.enabled": False}):
+            cluster = distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, resources={"device": 1},
+                dashboard_address=":0", silence_logs=50,
+            )  # fmt: skip
         return distributed.Client(cluster)
     try:
         return distributed.Client(scheduler, timeout=10)
