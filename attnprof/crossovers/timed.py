@@ -31,7 +31,7 @@ from attnprof.crossovers.sides import (
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import Predictor, calibration_of, read_machine
+from attnprof.device.prediction import MachineReading, Predictor, calibration_of, read_machine
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.allocator import memory_kept
 from attnprof.measure.batch import point_environment, resolve_device
@@ -162,9 +162,10 @@ class TimedPair:
         """Return the search of predicted crossings; CannotRunError without a calibration."""
         terms = self.terms
         calibration = calibration_of(self.environment, terms.calibration, terms.on, terms.threads)
-        predictor = Predictor(calibration, kept=self.terms.kept)
-        reading = "" if self.terms.on else read_machine(calibration, conditions_now())[1]
-        self.made_of = "; ".join(text for text in (predictor.made_of, reading) if text)
+        is_here = not self.terms.on
+        reading = read_machine(calibration, conditions_now()) if is_here else MachineReading()
+        predictor = Predictor(calibration, self.terms.kept, reading)
+        self.made_of = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
         times = predictor.times(self.meeting.workload.dtype)
 
         def seconds(request: PointRequest) -> float:  # as predict has them

@@ -21,7 +21,7 @@ from attnprof.blocks.cache import tensors_within
 from attnprof.device.calibration import load, load_by_words
 from attnprof.device.ceilings import THIS_MACHINE, device_named, local_name, stated_ceilings
 from attnprof.device.operations import Demand, list_operations
-from attnprof.device.prediction import Predictor, read_machine
+from attnprof.device.prediction import MachineReading, Predictor, read_machine
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
 from attnprof.measure.environment import conditions_now
@@ -247,11 +247,11 @@ def with_speeds(
         folder = model.source.removesuffix("config.json").rstrip("/") or "."
         report = with_checks(report, release.hub if release else folder, options)
     if calibration is not None:
-        slowdown, reading = read_machine(calibration, conditions_now()) if is_here else (1.0, "")
-        predictor = Predictor(calibration, slowdown=slowdown)
+        reading = read_machine(calibration, conditions_now()) if is_here else MachineReading()
+        predictor = Predictor(calibration, reading=reading)
         time_of = partial(predicted_time, predictor)
         flag = "cuda" if calibration.device.startswith("cuda") else "cpu"
-        made_of = "; ".join(filter(None, (predictor.made_of, reading)))
+        made_of = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
         source = f"{made_of}; to check it there: --on {flag} --measure"
         report = with_times(report, whole, options, dtype, "calibrated", time_of, source)
     elif is_here:

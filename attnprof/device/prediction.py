@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
-from math import exp, hypot, inf
+from math import exp, hypot, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,9 @@ def pricing(
     """
     calibration = load_by_words(on, path, threads) if on else calibration_of(environment, path)
     if calibration is not None:
-        slowdown, machine_note = (1.0, "") if on else read_machine(calibration, conditions_now())
-        predictor = Predictor(calibration, kept, slowdown)
-        interval_note = "intervals reach as much farther" if slowdown != 1 else ""
-        remarks = "; ".join(
-            text for text in (predictor.made_of, machine_note, interval_note) if text
-        )
+        reading = MachineReading() if on else read_machine(calibration, conditions_now())
+        predictor = Predictor(calibration, kept, reading)
+        remarks = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
         return predictor.point, remarks, CHECKED if calibration.checks else INTERVAL
     ceilings = stated_ceilings(on or "")
     if ceilings is None:
@@ -128,18 +125,38 @@ def pricing(
 
 #: Seconds of measuring the share of processors, and readings of the reference operation meanwhile.
 READING_S, BUNDLES = 0.3, 40
-#: Least factor by which a machine counts as slower or faster; readings in one state differ by less.
+#: Least factor by which a machine is said to be slower or faster.
 SLOWER = 1.25
+#: Share, in logarithms, by which layers follow the reference operation: of 335 layers on a virtual
+#: machine whose speed changed, slopes were 0.3 to 1.0 by phase and threads, least errors near 0.5.
+FOLLOWED = 0.5
 
 
-def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tuple[float, str]:
-    """Return how many times slower this machine is now than when calibrated, and remarks for users.
+@dataclass(frozen=True)
+class MachineReading:
+    """How fast a machine is now: ``slowdown``, times slower than calibrated, below 1 if faster.
 
-    The factor is below 1 if it is faster, and 1 if the difference is no more than ``SLOWER``. The
-    reference operation is timed again on the calibration's threads, and the share of the processors
-    that other programs leave. A speed that changes from moment to moment more than it did while
-    calibrating counts as slower, since calls may take as long. Remarks tell of all this, and of
-    ``conditions`` that differ from the calibration's.
+    ``swing``: factor by which its speed changes from moment to moment, 1 if it did while
+    calibrating. ``remarks``: what users are told.
+    """
+
+    slowdown: float = 1.0
+    swing: float = 1.0
+    remarks: str = ""
+
+    @property
+    def factor(self) -> float:
+        """The factor of predicted times, which follow the reference operation in part."""
+        return float(self.slowdown**FOLLOWED)
+
+
+def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> MachineReading:
+    """Return how fast this machine is now against when it was calibrated, with remarks for users.
+
+    The reference operation is timed again on the calibration's threads, and the share of the
+    processors that other programs leave; of both the larger difference counts. Remarks tell of it
+    from ``SLOWER`` on, of a speed that changes from moment to moment, and of ``conditions`` that
+    differ from the calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
@@ -148,31 +165,30 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> tup
     usual_s, usual_share = calibration.reference_s, calibration.cpu_share
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []
-    slowdown, remarks = max(factors, default=1.0), []
-    if slowdown <= SLOWER:
-        slowdown = min(factors, default=1.0)
-    if 1 / SLOWER <= slowdown <= SLOWER:
-        slowdown = 1.0
-    else:
+    slowdown = max(factors, key=lambda factor: (abs(log(factor)), factor), default=1.0)
+    reading, remarks = MachineReading(slowdown), list[str]()
+    if max(slowdown, 1 / slowdown) > SLOWER:
         factor, change = (slowdown, "slower") if slowdown > 1 else (1 / slowdown, "faster")
         remarks.append(
             f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
-            "(other programs, another clock, or cores that wait longer for each other)"
+            "(other programs, another clock, or cores that wait longer for each other): times are "
+            f"{reading.factor:.2f} × those of then, as layers follow that in part, and intervals "
+            "reach over both speeds"
         )
-    if usual_s and slowdown <= 1 and swing > SLOWER:
+    if usual_s and slowdown <= SLOWER < swing:
         remarks.append(
             f"its speed changes by a factor of {swing:.1f} from moment to moment (other programs "
             "on its cores): times are of the faster state, and a run may take as much longer"
         )
         if swing > SLOWER * calibration.swing:
-            slowdown = swing / calibration.swing
+            reading = replace(reading, swing=swing / calibration.swing)
     if differences := "; ".join(
         f"{name.replace('_', ' ')} {calibrated_value}, here {conditions.get(name)}"
         for name, calibrated_value in calibration.conditions.items()
         if conditions.get(name) != calibrated_value
     ):
         remarks.append(f"calibrated with {differences}: type attnprof calibrate")
-    return slowdown, "; ".join(remarks)
+    return replace(reading, remarks="; ".join(remarks))
 
 
 def calibration_of(
@@ -241,12 +257,12 @@ class Predictor:
     """Predictions by a calibration.
 
     ``kept``: freed memory stays with the process, so that new memory costs no page faults.
-    ``slowdown``: how many times slower the machine is now than calibrated; it widens intervals.
+    ``reading``: how fast the machine is now; times follow it, and intervals reach over both speeds.
     """
 
     calibration: Calibration
     kept: bool = False
-    slowdown: float = 1.0
+    reading: MachineReading = MachineReading()
     _times: dict[str, Times] = field(default_factory=dict, compare=False)
 
     @property
@@ -311,8 +327,10 @@ class Predictor:
         seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
         spreads = (times.spread, calibration.repeatability or 0.0, calibration.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
-        slower, faster = max(1.0, self.slowdown), min(1.0, self.slowdown)
-        return seconds, seconds / spread * faster, seconds * spread * slower
+        now = self.reading
+        low_s = seconds / spread * min(1.0, now.slowdown)
+        high_s = seconds * spread * max(1.0, now.slowdown, now.swing)
+        return seconds * now.factor, low_s, high_s
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """Return the record of a point: time and its interval, peak memory, seconds by operation.

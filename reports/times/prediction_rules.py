@@ -3,9 +3,9 @@
 For the layers of ``predictions.csv`` with the calibrations ``devices/cpu.json``, here and in the
 folder of another kind of processor, and for those of ``h200/points.csv``. A rule is switched off,
 and everything is predicted again; the bias that this brings in each phase is taken out, as a
-calibration's own check would. Any machine will do: nothing is measured. Seeing what the GPU's long
-layers ask for takes a quarter of an hour: it is done where ``--gpu`` says so, and its rows are kept
-otherwise::
+calibration's own check would. Any machine will do: nothing is measured. Rows of other machines are
+kept: those of processors whose calibrations are of an older version, and the GPU's, which take a
+quarter of an hour and are made where ``--gpu`` says so::
 
     python reports/run.py times/prediction_rules [--gpu]
 """
@@ -27,10 +27,10 @@ from times.gpu_crossovers import FOLDER, point_request
 from times.gpu_crossovers_tables import TimedPoint
 from times.predictions import Point, in_order, setting
 
-from attnprof.device import calibration
+from attnprof.device import calibration, prediction
 from attnprof.device.call_costs import CallCosts
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.prediction import Predictor
+from attnprof.device.prediction import MachineReading, Predictor
 from attnprof.device.product_times import PLAIN, ProductTimes
 from attnprof.device.times import GpuTimes, Times
 
@@ -45,11 +45,11 @@ def _plain_layout(at: Callable[..., float]) -> Callable[..., float]:
     return lambda self, batch, m, n, k, _=PLAIN: at(self, batch, m, n, k, PLAIN)
 
 
-#: Operations of a call, its phase, and its measured seconds.
-Measured = tuple[Demand, str, float]
+#: Operations of a call, its phase, its measured seconds, and the machine's slowdown meanwhile.
+Measured = tuple[Demand, str, float, float]
 GPU = "NVIDIA H200"
 #: Folders with the layers and the calibrations of a processor.
-PROCESSORS = (HERE.parent, HERE.with_name("zen5"))
+PROCESSORS = (HERE.parent, HERE.with_name("xeon6"))
 #: Rules that went, as they gained nothing on either machine: what a layer's median error was
 #: without them on a CPU's one thread (100 layers) and on the GPU (85), in float32.
 GONE = (
@@ -74,6 +74,7 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "weights from memory": [(Times, "_far_weights", lambda *_: (0, 0.0))],
     "each operation in its own number format": [(Times, "in_format_of", lambda self, _: self)],
     "factors that oneDNN packs": [(Times, "_packing_s", lambda *_: 0.0)],
+    "the machine's speed now": [(prediction, "FOLLOWED", 0.0)],
 }
 
 
@@ -95,9 +96,10 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="predict the GPU's layers again, too")
     options = parser.parse_args()
     path = HERE.with_suffix(".csv")
-    on_gpu = [row for row in earlier(path, Row) if row.machine == GPU]
     rows = [row for folder in PROCESSORS for row in processor_rows(folder)]
-    rows += gpu_rows() if options.gpu else on_gpu
+    rows += gpu_rows() if options.gpu else []
+    made = {row.machine for row in rows}
+    rows += [row for row in earlier(path, Row) if row.machine not in made]
     save(path, Row, rows)
     path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
@@ -109,7 +111,7 @@ def processor_rows(folder: Path) -> Iterator[Row]:
     for name, layers in in_order(earlier(folder / "predictions.csv", Point), setting):
         threads, dtype = layers[0].threads, layers[0].dtype
         measured = [
-            (operations_of(point.request, inf), point.phase, median(point.passes))
+            (operations_of(point.request, inf), point.phase, median(point.passes), point.slowdown)
             for point in layers
         ]
         machine = known[threads].ceilings.name
@@ -123,7 +125,7 @@ def gpu_rows() -> Iterator[Row]:
         earlier(FOLDER / "points.csv", TimedPoint), lambda row: row.dtype
     ):
         measured = [
-            (operations_of(point_request(point), inf), point.phase, point.measured_s)
+            (operations_of(point_request(point), inf), point.phase, point.measured_s, 1.0)
             for point in points
         ]
         yield from rows_of(GPU, dtype, known, dtype, measured)
@@ -143,7 +145,10 @@ def errors(known: Any, dtype: str, measured: Sequence[Measured], rule: str) -> t
     """Return the median and the ninth tenth of errors without a rule, phases' bias taken out."""
     with without(rule):
         times = Predictor(known, kept=rule == FAULTS).times(dtype)
-        ratios = [(phase, log(times.of(work) / seconds)) for work, phase, seconds in measured]
+        ratios = [
+            (phase, log(times.of(work) * MachineReading(slowdown).factor / seconds))
+            for work, phase, seconds, slowdown in measured
+        ]
     bias = {phase: median(one for where, one in ratios if where == phase) for phase, _ in ratios}
     off = sorted(exp(abs(one - bias[phase])) - 1 for phase, one in ratios)
     return median(off), off[int(0.9 * (len(off) - 1))]
@@ -162,9 +167,11 @@ def page(rows: Sequence[Row]) -> str:
     """Return a table a machine: a line a rule, a column a setting."""
     origin = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
-        "[predictions.md](predictions.md), of [another processor](zen5/predictions.md) and of "
-        "[a GPU](h200/crossovers.md): the median error and, in parentheses, what nine in ten "
-        "stay within, all rules on and one of them off. Each phase's own bias is taken out. "
+        "[predictions.md](predictions.md), of [a busy virtual machine](xeon6/predictions.md), of "
+        "[another processor](zen5/predictions.md), as its calibrations of an earlier version "
+        "gave them, and of [a GPU](h200/crossovers.md): the median error and, in parentheses, "
+        "what nine in ten stay within, all rules on and one of them off. Each phase's own bias "
+        "is taken out. "
         "Weights are not read from memory in layers, but in whole models: [models.md](models.md)."
     )
     lines = ["# What each rule of predicted times gains", "", origin, ""]

@@ -2,10 +2,10 @@
 
 As torch runs by default: its wait policy, the C library's allocator, time that passes. Each
 setting (threads and number format) is calibrated first, into ``devices/cpu.json``, unless it is
-there; a calibration's own check draws other layers. A layer is timed while the machine is as fast
-as it was calibrated, by what ``predict`` reads of it, and again otherwise. Rows that are in the CSV
-files are not measured again; ``--predict`` predicts them again, by the calibration that is there,
-and the layers of that one's own check::
+there; a calibration's own check draws other layers. A layer is predicted by the machine's speed at
+that moment, as ``predict`` reads it, and then timed. Rows that are in the CSV files are not
+measured again; ``--predict`` predicts them again, by the calibration that is there, and the layers
+of that one's own check::
 
     python reports/run.py times/predictions [--threads 1,2] [--dtype float32,bfloat16]
                                             [--points 100] [--races 20] [--passes 3]
@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, starmap
-from math import exp, inf, log
+from math import exp, log
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -39,7 +39,7 @@ from attnprof import registry
 from attnprof.device import calibration
 from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import Predictor, read_machine
+from attnprof.device.prediction import SLOWER, MachineReading, Predictor, read_machine
 from attnprof.device.self_check import (
     HEADS,
     LENGTHS,
@@ -65,8 +65,8 @@ SEED = 42
 CONTENDERS = 2.0
 #: A winner that takes up to so many times the fastest is right within noise.
 ALIKE = 1.1
-#: A layer is timed again at most so many times; looks at a machine of another speed, seconds apart.
-AGAIN, LOOKS, BETWEEN_S = 4, 8, 1.0
+#: Looks at a machine of another speed, seconds apart, before crossings are timed all the same.
+LOOKS, BETWEEN_S = 8, 1.0
 BUDGET = Budget(samples=20, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least=5)
 
 
@@ -74,8 +74,9 @@ BUDGET = Budget(samples=20, min_time_s=0.0, max_time_s=1.5, warmup_s=0.05, least
 class Point:
     """A layer; seconds. ``times`` are the medians of each pass, ``quiet`` its fastest quarters.
 
-    Rows of before have no ``quiet``. ``repeated`` counts timings that were made again, as the
-    machine had another speed.
+    ``slowdown``, ``swing``: of the :class:`MachineReading` before, of several passes the mean and
+    the largest. Rows of before have no ``quiet``, and were timed while the machine was read to be
+    about as fast as it was calibrated; ``repeated`` counts timings that were made again for that.
     """
 
     threads: int
@@ -93,6 +94,13 @@ class Point:
     times: str = ""
     repeated: int = 0
     quiet: str = ""
+    slowdown: float = 1.0
+    swing: float = 1.0
+
+    @property
+    def reading(self) -> MachineReading:
+        """The machine's speed before the layer was timed."""
+        return MachineReading(self.slowdown, self.swing)
 
     @property
     def passes(self) -> list[float]:
@@ -165,19 +173,13 @@ def main() -> None:
         timed_rows = [row for row in points if (row.threads, row.dtype) == (threads, dtype)]
         points = [row for row in points if row not in timed_rows]
         if options.predict:
-            timed_rows = [
-                replace(
-                    predicted(row.request, predictor, row.times),
-                    repeated=row.repeated,
-                    quiet=row.quiet,
-                )
-                for row in timed_rows
-            ]
+            timed_rows = [predicted_again(row, predictor) for row in timed_rows]
         if len(timed_rows) < options.points:
             timed_rows += drawn(predictor, threads, dtype, options.points)[len(timed_rows) :]
         for _ in range(options.passes):
-            timed_rows = [timed(row, options.passes, predictor.calibration) for row in timed_rows]
-            save(tables[0], Point, [*points, *timed_rows])
+            for place, row in enumerate(timed_rows):
+                timed_rows[place] = timed(row, options.passes, predictor)
+                save(tables[0], Point, [*points, *timed_rows])
         points += timed_rows
         race_count = sum((race.threads, race.dtype) == (threads, dtype) for race in races)
         for race in raced(predictor, threads, dtype, options.races, race_count):
@@ -257,37 +259,49 @@ def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Po
     return rows
 
 
-def predicted(request: PointRequest, predictor: Predictor, times: str = "") -> Point:
-    """A row without times, or with those it had."""
-    record = predictor.point(request, inf if times else LISTING_S)
+def predicted(request: PointRequest, predictor: Predictor) -> Point:
+    """A row without times."""
+    record = predictor.point(request, LISTING_S)
     dearest = record.operations[0]["name"] if record.operations else ""
     return Point(
         request.threads or 1, request.dtype, request.mechanism, request.phase, request.seq_len,
         request.num_heads, request.head_dim, request.causal, record.time_s or 0.0,
-        record.ci_low_s or 0.0, record.ci_high_s or 0.0, dearest, times,
+        record.ci_low_s or 0.0, record.ci_high_s or 0.0, dearest,
     )  # fmt: skip
 
 
-def timed(row: Point, passes: int, known: calibration.Calibration) -> Point:
+def predicted_again(row: Point, predictor: Predictor) -> Point:
+    """Return a row as it is predicted now, by the machine's speed that it was timed at."""
+    record = replace(predictor, reading=row.reading).point(row.request)
+    dearest = record.operations[0]["name"] if record.operations else ""
+    return replace(
+        row, predicted_s=record.time_s or 0.0, low_s=record.ci_low_s or 0.0,
+        high_s=record.ci_high_s or 0.0, dearest=dearest,
+    )  # fmt: skip
+
+
+def timed(row: Point, passes: int, predictor: Predictor) -> Point:
     """Return a row with one more pass, in a process of its own, unless it has so many."""
-    if len(row.passes) >= passes:
+    done = len(row.passes)
+    if done >= passes:
         return row
+    known = predictor.calibration
     request = replace(row.request, budget=next(drawn_points(row.dtype, "cpu")).budget)
-    repeated = -1
-    while repeated < AGAIN:
-        wait_until_calibrated_speed(known)
-        calls = sorted(measure_in_new_process(request, row.threads))
-        repeated += 1
-        if has_calibrated_speed(known):
-            break
-    times = f"{row.times} {median(calls):.6g}".strip()
-    quiet = f"{row.quiet} {calls[len(calls) // 4]:.6g}".strip()
-    return replace(row, times=times, repeated=row.repeated + repeated, quiet=quiet)
+    reading = read_machine(known, known.conditions)
+    calls = sorted(measure_in_new_process(request, row.threads))
+    mean = exp((done * log(row.slowdown) + log(reading.slowdown)) / (done + 1))
+    row = replace(
+        row, times=f"{row.times} {median(calls):.6g}".strip(),
+        quiet=f"{row.quiet} {calls[len(calls) // 4]:.6g}".strip(),
+        slowdown=float(f"{mean:.4g}"), swing=float(f"{max(row.swing, reading.swing):.4g}"),
+    )  # fmt: skip
+    return predicted_again(row, predictor)
 
 
 def has_calibrated_speed(known: calibration.Calibration) -> bool:
     """Return whether the machine is now as fast as when it was calibrated."""
-    return read_machine(known, known.conditions)[0] == 1.0
+    reading = read_machine(known, known.conditions)
+    return 1 / SLOWER <= reading.slowdown <= SLOWER and reading.swing == 1.0
 
 
 def wait_until_calibrated_speed(known: calibration.Calibration) -> None:
@@ -360,9 +374,7 @@ def page(
         "Torch's own wait policy and the C library's allocator; layers, sizes and phases drawn by "
         f"seed {SEED}, each timed {_times(min(len(row.passes) for row in points))} in processes "
         f"of their own, and told by the median of these; *at best* is {best}. "
-        "The intervals are of 95 %. A layer is timed while the machine is as fast as it was "
-        "calibrated, by the reference operation before and after; "
-        f"{sum(row.repeated for row in points)} timings were made again. "
+        f"The intervals are of 95 %. {_speeds(points)}"
         f"What the calibrations say of themselves, by other layers: {checks}."
     )
     right = sum(race.slower <= ALIKE for race in races)
@@ -386,6 +398,23 @@ def page(
         *table("setting | shape | predicted | measured | >winner takes more", map(race_row, races)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _speeds(points: Sequence[Point]) -> str:
+    """Return sentences on the machine's speed while layers were timed."""
+    slowdowns = sorted(row.slowdown for row in points)
+    if slowdowns[0] == slowdowns[-1] == 1.0:
+        return (
+            "A layer is timed while the machine is as fast as it was calibrated, by the reference "
+            f"operation before and after; {sum(row.repeated for row in points)} timings were made "
+            "again. "
+        )
+    low, high = (slowdowns[int(share * (len(slowdowns) - 1))] for share in (0.1, 0.9))
+    return (
+        "A layer is predicted by the machine's speed at that moment, as `predict` reads it, and "
+        f"then timed: in eight of ten it was {low:.2f} to {high:.2f} times as slow as calibrated, "
+        f"{median(slowdowns):.2f} at the median. "
+    )
 
 
 def _times(passes: int) -> str:

@@ -110,17 +110,23 @@ def test_fit_tells_calibrated_times_with_an_interval(fitted):
     assert together["value"] == pytest.approx(3 * each["value"])
 
 
-def test_fit_says_that_this_machine_is_slower_than_it_was(fitted, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (3e-6, 1.0, 0.9))
+def test_fit_follows_a_machine_that_is_slower_than_it_was_and_says_so(
+    fitted, tmp_path, monkeypatch
+):
     rates, path = Ceilings(device_name("cpu"), {"float32": 1e10}, 1e9, "a test"), tmp_path / "c"
     tables = {"float32": made_up()}
     calibration.save(
         Calibration(rates, "cpu", torch.get_num_threads(), tables, reference_s=1e-6), path
     )
-    speed = fitted(f"--on cpu --calibration {path} --dtype float32")
-    assert "3.0 times slower now" in " ".join(speed["notes"])
-    first = next(one for one in speed["figures"] if one["quantity"] == "first_token_s")
-    assert first["high"] / first["value"] == pytest.approx(3 * first["value"] / first["low"])
+    firsts = []
+    for reference_s, slower in ((1e-6, False), (3e-6, True)):
+        monkeypatch.setattr(calibration_run, "machine_speed", lambda *_, s=reference_s: (s, 1.0, 1))
+        speed = fitted(f"--on cpu --calibration {path} --dtype float32")
+        assert ("3.0 times slower now" in " ".join(speed["notes"])) is slower
+        firsts += [one for one in speed["figures"] if one["quantity"] == "first_token_s"]
+    usual, now = firsts
+    assert now["value"] == pytest.approx(3**0.5 * usual["value"])
+    assert (now["low"], now["high"]) == pytest.approx((usual["low"], 3 * usual["high"]))
 
 
 def test_fit_tells_measured_times_of_random_weights(fitted, monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from attnprof.device import calibration_run, self_check
 from attnprof.device.calibration import Calibration
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.device.prediction import BUNDLES, READING_S, Predictor, read_machine
+from attnprof.device.prediction import BUNDLES, READING_S, MachineReading, Predictor, read_machine
 from attnprof.device.self_check import LAYERS, PHASES, check_layers, drawn_points
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock
@@ -146,10 +146,10 @@ def test_a_machine_of_another_speed_than_when_it_was_calibrated_is_noticed(
 ):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (reference_s, 1.0, share))
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9)
-    slowdown, remark = read_machine(known, {})
-    assert slowdown == pytest.approx(slower)
-    assert change in remark
-    assert bool(remark) == bool(change)
+    reading = read_machine(known, {})
+    assert reading.slowdown == pytest.approx(slower)
+    assert change in reading.remarks
+    assert bool(reading.remarks) == bool(change)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_a_speed_that_changes_from_moment_to_moment_is_told_and_widens_what_did_
 ):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 1.8, 0.9))
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9, unsteadiness=unsteadiness)
-    slowdown, remark = read_machine(known, {})
-    assert slowdown == pytest.approx(slower)
-    assert "changes by a factor of 1.8 from moment to moment" in remark
+    reading = read_machine(known, {})
+    assert (reading.slowdown, reading.swing) == pytest.approx((1, slower))
+    assert "changes by a factor of 1.8 from moment to moment" in reading.remarks
     swing = f"speed varied by a factor of about {exp(2 * unsteadiness):.1f}"
     said = swing in Predictor(known).made_of
     assert said is (unsteadiness > 0)
@@ -193,17 +193,22 @@ def test_a_machine_is_read_on_the_threads_that_it_was_calibrated_with(monkeypatc
         calibration_run, "machine_speed", lambda *_: (seconds[torch.get_num_threads()], 1.0, 0.9)
     )
     known = Calibration(SOME, "cpu", threads, reference_s=seconds[threads], cpu_share=0.9)
-    assert read_machine(known, {}) == (1.0, "")
+    assert read_machine(known, {}) == MachineReading()
     assert torch.get_num_threads() == usual
 
 
-def test_intervals_reach_as_far_as_the_machine_is_off():
+def test_times_follow_the_machine_in_part_and_intervals_reach_over_both_speeds():
     known = Calibration(SOME, "cpu", 1, {"float32": made_up()})
     request = PointRequest("standard", 96, 2, 8)
-    usual, slower, faster = (Predictor(known, False, by).point(request) for by in (1.0, 2.0, 0.5))
-    assert usual.time_s == slower.time_s == faster.time_s
-    assert slower.ci_high_s == pytest.approx(2 * usual.ci_high_s)
-    assert slower.ci_low_s == usual.ci_low_s
+    readings = [MachineReading(slowdown=by) for by in (1.0, 2.0, 0.5)] + [MachineReading(swing=2.0)]
+    usual, slower, faster, swinging = (Predictor(known, False, r).point(request) for r in readings)
+    assert slower.time_s == pytest.approx(usual.time_s * 2**0.5)
+    assert faster.time_s == pytest.approx(usual.time_s / 2**0.5)
+    assert swinging.time_s == usual.time_s
+    assert sum(row["time_s"] for row in slower.operations) == pytest.approx(slower.time_s, rel=0.01)
+    for wide in (slower, swinging):
+        assert wide.ci_high_s == pytest.approx(2 * usual.ci_high_s)
+        assert wide.ci_low_s == usual.ci_low_s
     assert faster.ci_low_s == pytest.approx(usual.ci_low_s / 2)
     assert faster.ci_high_s == usual.ci_high_s
 
@@ -212,6 +217,6 @@ def test_what_is_not_as_it_was_calibrated_is_told(monkeypatch):
     monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 1.0, 0.9))
     there = {"cores": "4", "allocator": "glibc"}
     known = Calibration(SOME, "cpu", 1, reference_s=1e-6, cpu_share=0.9, conditions=there)
-    _, remark = read_machine(known, {"cores": "2", "allocator": "glibc"})
+    remark = read_machine(known, {"cores": "2", "allocator": "glibc"}).remarks
     assert remark == "calibrated with cores 4, here 2: type attnprof calibrate"
-    assert read_machine(known, there) == (1.0, "")
+    assert read_machine(known, there) == MachineReading()
