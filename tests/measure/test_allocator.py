@@ -26,7 +26,7 @@ def printed_numbers(setup, *runs):
         if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300,
         env=settings,
     )  # fmt: skip
     return list(map(int, done.stdout.split()))

@@ -348,6 +348,15 @@ def differing_nodes(output: Any) -> list[Any]:
     return [node for node in nodes if node.name() in {*_GRADIENTS, _SELECTING, _STRIDED}]
 
 
+def skip_loop(node: Any, is_skipped: Callable[[], bool]) -> None:
+    """Show a node one entry while its gradients are skipped: before torch 2.13 cumprod's loops."""
+    loops = torch.__version__ < "2.13" and node.name() == "CumprodBackward0"
+    if loops and node._raw_saved_self.unpack_hook is None:
+        node._raw_saved_self.register_hooks(
+            lambda x: x, lambda x: x.new_empty(()) if is_skipped() else x
+        )
+
+
 def selects(node: Any) -> str:
     """Return the operation by which a node picks as many entries as values say, or ""."""
     return "masked_select" if node.name() == _SELECTING else ""
@@ -359,8 +368,7 @@ def gradients_of(node: Any, gradients: tuple[Any, ...], grad: Any) -> tuple[Any,
         return (None if gradients[0] is None else grad.clone(), *gradients[1:])
     if node.name() == _STRIDED:
         return (_strided(node, gradients[0], grad), *gradients[1:])
-    saved = (node._raw_saved_self, node._raw_saved_result)
-    if any(tensor.unpack_hook is not None for tensor in saved):
+    if node._raw_saved_result.unpack_hook is not None:
         x, y = gradients[0], grad  # a checkpoint hands them out once; these are of the same shapes
     else:
         x, y = node._saved_self, node._saved_result

@@ -27,6 +27,7 @@ from attnprof.trace.rules.unwatched import (
     differing_nodes,
     gradients_of,
     selects,
+    skip_loop,
 )
 from attnprof.trace.run.experts import Choices, Routing
 from attnprof.trace.run.remembered import EagerMode
@@ -180,6 +181,7 @@ class Recorder(EagerMode):
         with ExitStack() as stack:  # a node and its hooks hold each other
             stack.enter_context(unguarded)
             for node in nodes:
+                skip_loop(node, lambda: self._paused)
                 stack.callback(node.register_prehook(before).remove)
                 stack.callback(node.register_hook(partial(after, node)).remove)
             yield
