@@ -188,11 +188,8 @@ def _comparable(size: Any) -> Any:
 
 
 def _offset(tensor: Any, func: Any) -> Any:
-    """Return where in its storage an operand begins, if that is symbolic or matters; else None."""
-    offset = tensor.storage_offset()
-    if type(offset) is int:
-        return offset if _is_by_offset(func) else None
-    return offset.node.expr
+    """Return where in its storage an operand begins, if that matters to an operation; else None."""
+    return _comparable(tensor.storage_offset()) if _is_by_offset(func) else None
 
 
 def _share_no_storage(results: list[Any], tensors: list[Any]) -> bool:
