@@ -206,9 +206,13 @@ def _readable(value: Any, field: str = "") -> Any:
 
 
 def format_of(config: Any) -> str:
-    """Return the format of a model's weights: float32 if its configuration names none."""
+    """Return the format of a model's weights, as far as its configuration names one.
+
+    Else it is float32; bfloat16 if they are stored in another one, as engines multiply them then.
+    """
     dtype = config.dtype or field_of(text_config(config), "dtype")
-    return str(dtype or "float32").removeprefix("torch.")
+    stored = getattr(config, "quantization_config", None)
+    return str(dtype or ("bfloat16" if stored else "float32")).removeprefix("torch.")
 
 
 def notes_on(fields: Mapping[str, Any], config: Any, kind: Any) -> Iterator[str]:

@@ -42,7 +42,10 @@ _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
 _VECTORS = re.compile(r"A_log|^[AD]$|dt_bias|position|token|scale|query|memory|sinks|slope|lambda")
 #: Fields of a config.json for layers that predict further tokens. Types' defaults for them do not
 #: count: they also name further layers for models released without any.
-_FURTHER = ("num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
+_FURTHER = (
+    "num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers",
+    "num_mtp_modules",
+)  # fmt: skip
 
 
 def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
@@ -110,7 +113,7 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
             outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
             left_out[outermost] += weight.numel()
             continue
-        times = share if _is_expert(owner) else Fraction(1)
+        times = share if _is_expert(run, owner) else Fraction(1)
         outside = not run.places[owner].layer
         if role in MATRICES and outside and run.rows.get(owner) == Fraction(1, TOKENS):
             role = "pooled"
@@ -125,9 +128,10 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
     return {role: RoleWeights(entries[role], round(active[role])) for role in entries}, left_out
 
 
-def _is_expert(owner: str) -> bool:
-    """Return whether a module belongs to routed experts."""
-    return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
+def _is_expert(run: TextRun, owner: str) -> bool:
+    """Return whether a module belongs to routed experts, by its path or the name of its class."""
+    named = _EXPERTS.search(owner) or type(run.modules[owner]).__name__.endswith("Experts")
+    return bool(named) and not _SHARED.search(owner) and ".router" not in owner
 
 
 def _runs(run: TextRun, owner: str) -> bool:
@@ -169,7 +173,7 @@ def role_of(run: TextRun, name: str, weight: Any) -> str:
         "norm": norm,
         "vector": weight.ndim < 2 or _VECTORS.search(last),
         "head": place.part == "head",
-        "expert": _is_expert(owner),
+        "expert": _is_expert(run, owner),
         "indexer": "indexer" in owner,
         "attention": place.part == "attention",
         "shared gate": shared and weight.shape[:1] == (1,),

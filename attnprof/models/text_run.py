@@ -18,7 +18,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, above, places
-from attnprof.models.whole import WholeModel, called
+from attnprof.models.whole import CACHES, WholeModel, called
 from attnprof.user_code import error_text
 
 #: The name of our kernel in transformers' registries.
@@ -241,17 +241,23 @@ def run_without_values(
     """
     import torch
 
+    from attnprof.models.wrappers import Unrecorded
     from attnprof.trace.run.worlds import fake_world, meta_world
 
     errors = list[Exception]()
     for device in ("meta", "cpu"):
         world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
-        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
+        with (
+            world, recorded_attention() as calls, without_experts(), torch.no_grad(),
+            updated_caches() as caches,
+        ):  # fmt: skip
             try:
                 model = subject.build().eval()
                 set_kernel(model, KERNEL)
                 before(model)
-                with within or nullcontext():
+                # sizes that values decide, as of experts in a loop, are known on fake tensors alone
+                sized = nullcontext() if device == "meta" else Unrecorded()
+                with within or nullcontext(), sized:
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
                     result = called(model, inputs, **more)
             except RequestError as error:
@@ -259,11 +265,37 @@ def run_without_values(
             except Exception as error:  # noqa: BLE001 - code of any model
                 errors.append(error)
             else:
+                if caches and not any(getattr(result, name, None) for name in CACHES):
+                    result.past_key_values = caches[0]  # it made one and does not return it
                 return model, calls, result
     raise CannotRunError(
         f"{subject.name} does not run without values, so what it costs is not known: "
         f"{error_text(errors[0])}"
     ) from errors[0]
+
+
+@contextmanager
+def updated_caches() -> Iterator[list[Any]]:
+    """Yield the list of transformers' caches that a run writes to.
+
+    A layer that gets the same tensor for keys and for values keeps it once.
+    """
+    from unittest.mock import patch
+
+    from transformers.cache_utils import Cache
+
+    caches, usual = list[Any](), Cache.update
+
+    def update(cache: Any, keys: Any, values: Any, layer_idx: int, *more: Any, **how: Any) -> Any:
+        both = usual(cache, keys, values, layer_idx, *more, **how)
+        if keys is values:
+            cache.layers[layer_idx].values = cache.layers[layer_idx].keys
+        if all(cache is not other for other in caches):
+            caches.append(cache)
+        return both
+
+    with patch.object(Cache, "update", update):
+        yield caches
 
 
 @contextmanager
