@@ -8,8 +8,10 @@ torch read it. :func:`configuration` makes the object, :func:`class_of` finds th
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,20 @@ def transformers_module() -> Any:
             "type pip install 'attnprof[hf]'"
         ) from error
     return transformers
+
+
+def model_types() -> list[str]:
+    """Return the types of models that transformers has, by its files unless it is loaded.
+
+    Its import takes seconds, which a misspelt name need not wait for. Raises
+    :class:`CannotRunError` if it is not installed.
+    """
+    spec = None if "transformers" in sys.modules else find_spec("transformers")
+    folder = Path(str(spec and spec.origin)).parent / "models" / "auto"
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    tables = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    types = re.findall(r'"([\w.-]+)"[,:] "(?!AutoConfig)\w+Config"', tables)
+    return types or list(transformers_module().CONFIG_MAPPING)
 
 
 def configuration(fields: Mapping[str, Any], name: str) -> Any:
