@@ -7,7 +7,7 @@ found. Experts do not run: without values it is unknown which tokens they see.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -171,8 +171,8 @@ TOKENS = 8
 class TextRun:
     """A run without values: rows that modules multiplied for each token, and attention's calls.
 
-    ``active`` names modules that ran, ``around`` those that hold one. ``result`` is the model's
-    result, with a cache if the run was to keep one.
+    ``active`` names modules that ran; ``read`` are the storages of tensors that operations took.
+    ``result`` is the model's result, with a cache if the run was to keep one.
     """
 
     model: Any
@@ -180,6 +180,7 @@ class TextRun:
     active: set[str]
     calls: Sequence[AttentionCall]
     result: Any = None
+    read: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         from attnprof.models.wrappers import Swapped
@@ -187,10 +188,10 @@ class TextRun:
         self._holders = defaultdict[int, list[str]](list)
         for name, weight in self.model.named_parameters(remove_duplicate=False):
             self._holders[id(weight)].append(name.rpartition(".")[0])
-
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
-        self.around = {outer for name in self.active for outer in above(name) if outer != name}
+        ran = {"", *self.active, *filter(self._is_read, self.modules)}
+        self._ran = {outer for name in ran for outer in above(name)}
         named = self.modules.items()
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
@@ -198,6 +199,21 @@ class TextRun:
         with suppress(AttributeError, NotImplementedError):  # of models of two parts
             inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
+
+    def _is_read(self, owner: str) -> bool:
+        """Return whether the run read weights of a module, or may in a longer one.
+
+        Some code multiplies with a norm's scale only rows for more tokens than these.
+        """
+        weights = list(self.modules[owner].parameters(recurse=False))
+        scale = bool(weights) and all(weight.ndim < 2 for weight in weights)
+        if scale and owner.rpartition(".")[0] in self.active:
+            return True
+        return any(_key(weight) in self.read for weight in weights)
+
+    def ran(self, owner: str) -> bool:
+        """Return whether a module or one inside it ran, or its caller read its weights."""
+        return owner in self._ran
 
     def holders(self, weight: Any) -> Sequence[str]:
         """Return the modules that hold a parameter: several, as where layers share a block."""
@@ -211,7 +227,10 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
     """
     import torch
 
+    from attnprof.models.wrappers import StoragesRead
+
     rows, active = defaultdict[str, Fraction](Fraction), set[str]()
+    reading = StoragesRead()
 
     def note(name: str, module: Any, _inputs: Any, result: Any) -> None:
         active.add(name)
@@ -222,11 +241,12 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
     def hooked(model: Any) -> None:
         rows.clear()
         active.clear()
+        reading.storages.clear()
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
-    return TextRun(model, rows, active, calls, result)
+    model, calls, result = run_without_values(subject, TOKENS, hooked, reading, **more)
+    return TextRun(model, rows, active, calls, result, frozenset(reading.storages))
 
 
 def run_without_values(
@@ -316,10 +336,15 @@ def without_experts() -> Iterator[None]:
         yield
 
 
-def counted_products(subject: WholeModel, tokens: int) -> int:
-    """Return the FLOPs of products in a run, without those of recorded attention."""
+def counted_products(subject: WholeModel, tokens: int) -> Counter[str]:
+    """Return the FLOPs of products of each module in a run, without those of recorded attention.
+
+    Those of the whole model have the name "".
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     run_without_values(subject, tokens, within=counter)
-    return int(counter.get_total_flops())
+    of_modules = counter.get_flop_counts().items()
+    counts = {name.partition(".")[2]: sum(flops.values()) for name, flops in of_modules}
+    return Counter({**counts, "": counter.get_total_flops()})
