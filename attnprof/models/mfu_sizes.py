@@ -112,7 +112,7 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
         owner, role = name.rpartition(".")[0], role_of(run, name, weight)
         if not role:
             outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
-            left_out[outermost] += weight.numel()
+            left_out[re.sub(r"\.\d+\.", ".*.", outermost)] += weight.numel()
             continue
         times = share if _is_expert(run, owner) else Fraction(1)
         outside = not run.places[owner].layer

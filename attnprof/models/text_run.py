@@ -176,7 +176,7 @@ class TextRun:
     """
 
     model: Any
-    rows: Mapping[str, Fraction]
+    rows: dict[str, Fraction]
     active: set[str]
     calls: Sequence[AttentionCall]
     result: Any = None
@@ -223,8 +223,19 @@ class TextRun:
 def text_run(subject: WholeModel, **more: Any) -> TextRun:
     """Run a model over a few tokens without values, with ``more`` arguments.
 
-    Raises :class:`CannotRunError` if its code asks for values.
+    A module that multiplies several rows a token, but no more of them for twice the tokens, has
+    padded these to a window, and counts once. Raises :class:`CannotRunError` if the code asks for
+    values.
     """
+    run = _text_run(subject, TOKENS, more)
+    if repeated := {name: number for name, number in run.rows.items() if number > 1}:
+        later = _text_run(subject, 2 * TOKENS, more).rows
+        run.rows.update({x: Fraction(1) for x, n in repeated.items() if 2 * later[x] == n})
+    return run
+
+
+def _text_run(subject: WholeModel, tokens: int, more: Mapping[str, Any]) -> TextRun:
+    """Return the run of a model over so many tokens."""
     import torch
 
     from attnprof.models.wrappers import StoragesRead
@@ -236,7 +247,7 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
         active.add(name)
         width = getattr(module, "out_features", None) or getattr(module, "nf", None)
         if isinstance(result, torch.Tensor) and width:  # of groups, each has its part of the rows
-            rows[name] += Fraction(result.numel(), width * TOKENS)
+            rows[name] += Fraction(result.numel(), width * tokens)
 
     def hooked(model: Any) -> None:
         rows.clear()
@@ -245,7 +256,7 @@ def text_run(subject: WholeModel, **more: Any) -> TextRun:
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls, result = run_without_values(subject, TOKENS, hooked, reading, **more)
+    model, calls, result = run_without_values(subject, tokens, hooked, reading, **more)
     return TextRun(model, rows, active, calls, result, frozenset(reading.storages))
 
 

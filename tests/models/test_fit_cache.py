@@ -94,7 +94,7 @@ def test_ranks_divide_projections_of_groups_of_heads():
 LED = {
     "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1,
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40, "attention_window": [4], "max_encoder_position_embeddings": 64,
+    "decoder_ffn_dim": 40, "attention_window": [64], "max_encoder_position_embeddings": 64,
     "max_decoder_position_embeddings": 64,
 }  # fmt: skip
 OTHERS = {
@@ -102,8 +102,11 @@ OTHERS = {
     "xlnet": {"d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 40},
     "led": LED, "jetmoe": {**EXPERTS, "kv_channels": 8},
 }  # fmt: skip
-MATRICES_MET = {  # of JetMoE by hand: a token's 2 of 4 experts, of attention and of the network
+#: Entries by hand: of JetMoE a token's 2 of 4 experts, in attention and after it; of LED all but
+#: the maps of global tokens, once, though the source of a short run is padded to a window.
+MATRICES_MET = {
     "jetmoe": 3 * (2 * (2 * 16 * 32 + (2 * 48 + 48) * 32) + 2 * 4 * 32 + 2 * 16 * 32) + 96 * 32,
+    "led": 12 * 32 * 32 + 4 * 32 * 40 + 96 * 32,
 }
 
 
