@@ -84,7 +84,7 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCach
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
     held = _held_states(run)
     pairs = [
-        (number, replace(one, **held.get(number, {})) if one == LayerCache(1) else one)
+        (number, replace(one, **held[number]) if one == LayerCache(1) else one)
         for (number, *_), one in zip(layers, caches, strict=True)
     ]
     if not (kept := [pair for pair in pairs if pair[1] != LayerCache(1)]):
@@ -117,10 +117,10 @@ def _layers(result: Any, name: str) -> Iterator[tuple[int, Any, int]]:
             yield number, layer, sum(x.numel() for x in tensors if x.is_floating_point())
 
 
-def _held_states(run: TextRun) -> dict[int, Counter[str]]:
+def _held_states(run: TextRun) -> dict[int, Any]:
     """Return the entries of states and tails that modules keep as attributes, by layer."""
     numbers = {path: number for number, path in enumerate(layers_of(run.places))}
-    held = defaultdict[int, Counter[str]](Counter)
+    held = defaultdict[int, Any](Counter)
     for name, module in run.modules.items():
         place = run.places[name]
         for key, value in vars(module).items() if place.part == "attention" else ():
