@@ -77,6 +77,8 @@ def error_text(error: BaseException) -> str:
         return str(error)
     name, line = type(error).__name__, line_of(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error)
+    if isinstance(error, ImportError):  # those of transformers say what to type in the last line
+        text = " ".join(text.split())
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
     for pattern, words in _PLAIN.items():
         if match := re.search(pattern, first):

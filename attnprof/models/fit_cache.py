@@ -6,6 +6,7 @@ longer prompts: what grows by the token is rows, the rest a state. Entry point:
 :func:`cache_layout`.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from typing import Any
 from attnprof.blocks.cache import tensors_within
 from attnprof.errors import CannotRunError
 from attnprof.models.hub_config import field_of, text_config
+from attnprof.models.parts import layers_of
 from attnprof.models.text_run import TextRun, run_without_values
 from attnprof.models.whole import NoCacheError, WholeModel, cache_in, cache_parts
 
@@ -78,16 +80,13 @@ def cache_layout(run: TextRun, subject: WholeModel) -> list[tuple[int, LayerCach
         else ours[number]
         for number, layer, _ in layers
     ]
-    # where rows of one tensor are keys and values, layers of windows alone hold the tensor twice
-    joint = {(one.heads, one.key_dim) for one in caches if one.heads and not one.value_dim}
-    caches = [
-        replace(one, value_dim=0 if (one.heads, one.key_dim) in joint else one.value_dim)
-        for one in caches
-    ]
     if any(others for *_, others in layers):
         caches = list(map(_with_others, caches, *_entries_after_blocks(subject)))
-    numbers = [number for number, *_ in layers]
-    pairs = zip(numbers, caches, strict=True)
+    held = _held_states(run)
+    pairs = [
+        (number, replace(one, **held[number]) if one == LayerCache(1) else one)
+        for (number, *_), one in zip(layers, caches, strict=True)
+    ]
     if not (kept := [pair for pair in pairs if pair[1] != LayerCache(1)]):
         raise CannotRunError(
             f"{subject.name} keeps earlier tokens in a form that is not known, so what serving it "
@@ -107,6 +106,8 @@ def _layers(result: Any, name: str) -> Iterator[tuple[int, Any, int]]:
         words = f"{name} gives no cache, so it is not served token by token"
         raise CannotRunError(f"{words}: {_ELSE}") from error
     for part in cache_parts(cache):
+        if isinstance(part, tuple):  # a tensor of each layer, as XLNet's rows before its layers
+            yield from ((number, None, rows.numel()) for number, rows in enumerate(part))
         lists = {key: x for key, x in getattr(part, "__dict__", {}).items() if isinstance(x, list)}
         layers = lists.pop("layers", [])
         for number, (layer, *more) in enumerate(zip_longest(layers, *lists.values())):
@@ -114,6 +115,19 @@ def _layers(result: Any, name: str) -> Iterator[tuple[int, Any, int]]:
             others = [x for key, x in fields.items() if key not in _NAMED] + more
             tensors = () if "state" in fields else tensors_within(others)
             yield number, layer, sum(x.numel() for x in tensors if x.is_floating_point())
+
+
+def _held_states(run: TextRun) -> dict[int, Any]:
+    """Return the entries of states and tails that modules keep as attributes, by layer."""
+    numbers = {path: number for number, path in enumerate(layers_of(run.places))}
+    held = defaultdict[int, Any](Counter)
+    for name, module in run.modules.items():
+        place = run.places[name]
+        for key, value in vars(module).items() if place.part == "attention" else ():
+            if place.layer and getattr(value, "is_floating_point", bool)():
+                field = "tail" if "conv" in key else "state"
+                held[numbers[place.layer]][field] += value.numel()
+    return held
 
 
 def _entries_after_blocks(subject: WholeModel) -> Iterator[list[int]]:
@@ -131,6 +145,8 @@ def _with_others(one: LayerCache, early: int, late: int) -> LayerCache:
     if late == early:
         return replace(one, state=one.state + early)
     row = Fraction(late - early, _BLOCKS)
+    if not one.heads and late == row * (2 * _BLOCKS - 1):  # one row for every token
+        return replace(one, heads=1, key_dim=int(row))
     return replace(one, index=one.index + row, rest=ceil(early - row * (_BLOCKS - 1)))
 
 

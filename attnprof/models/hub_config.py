@@ -8,8 +8,10 @@ torch read it. :func:`configuration` makes the object, :func:`class_of` finds th
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,20 @@ def transformers_module() -> Any:
             "type pip install 'attnprof[hf]'"
         ) from error
     return transformers
+
+
+def model_types() -> list[str]:
+    """Return the types of models that transformers has, by its files unless it is loaded.
+
+    Its import takes seconds, which a misspelt name need not wait for. Raises
+    :class:`CannotRunError` if it is not installed.
+    """
+    spec = None if "transformers" in sys.modules else find_spec("transformers")
+    folder = Path(str(spec and spec.origin)).parent / "models" / "auto"
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    tables = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    types = re.findall(r'"([\w.-]+)"[,:] "(?!AutoConfig)\w+Config"', tables)
+    return types or list(transformers_module().CONFIG_MAPPING)
 
 
 def configuration(fields: Mapping[str, Any], name: str) -> Any:
@@ -206,9 +222,13 @@ def _readable(value: Any, field: str = "") -> Any:
 
 
 def format_of(config: Any) -> str:
-    """Return the format of a model's weights: float32 if its configuration names none."""
+    """Return the format of a model's weights, as far as its configuration names one.
+
+    Else it is float32; bfloat16 if they are stored in another one, as engines multiply them then.
+    """
     dtype = config.dtype or field_of(text_config(config), "dtype")
-    return str(dtype or "float32").removeprefix("torch.")
+    stored = getattr(config, "quantization_config", None)
+    return str(dtype or ("bfloat16" if stored else "float32")).removeprefix("torch.")
 
 
 def notes_on(fields: Mapping[str, Any], config: Any, kind: Any) -> Iterator[str]:

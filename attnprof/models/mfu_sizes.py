@@ -33,6 +33,7 @@ from attnprof.models.parts import above, is_recurrent, layers_of
 from attnprof.models.sources import hub_subject
 from attnprof.models.text_run import TOKENS, TextRun, counted_products, text_run
 from attnprof.models.whole import WholeModel
+from attnprof.units import plural
 
 #: The start of a note on modules that have no part in the counts.
 IDLE = "not counted, since text alone does not run it"
@@ -42,7 +43,10 @@ _ROUTER = re.compile(r"router|^gate$|^wg$|classifier")
 _VECTORS = re.compile(r"A_log|^[AD]$|dt_bias|position|token|scale|query|memory|sinks|slope|lambda")
 #: Fields of a config.json for layers that predict further tokens. Types' defaults for them do not
 #: count: they also name further layers for models released without any.
-_FURTHER = ("num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
+_FURTHER = (
+    "num_mtp_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers",
+    "num_mtp_modules",
+)  # fmt: skip
 
 
 def sizes_of(model: str | PathLike[str] | Mapping[str, Any]) -> ModelSizes:
@@ -108,9 +112,9 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
         owner, role = name.rpartition(".")[0], role_of(run, name, weight)
         if not role:
             outermost = next((path for path in above(owner) if not _runs(run, path)), owner)
-            left_out[outermost] += weight.numel()
+            left_out[re.sub(r"\.\d+\.", ".*.", outermost)] += weight.numel()
             continue
-        times = share if _is_expert(owner) else Fraction(1)
+        times = share if _is_expert(run, owner) else Fraction(1)
         outside = not run.places[owner].layer
         if role in MATRICES and outside and run.rows.get(owner) == Fraction(1, TOKENS):
             role = "pooled"
@@ -125,25 +129,17 @@ def _weights(run: TextRun, subject: WholeModel) -> tuple[dict[str, RoleWeights],
     return {role: RoleWeights(entries[role], round(active[role])) for role in entries}, left_out
 
 
-def _is_expert(owner: str) -> bool:
-    """Return whether a module belongs to routed experts."""
-    return bool(_EXPERTS.search(owner)) and not _SHARED.search(owner)
+def _is_expert(run: TextRun, owner: str) -> bool:
+    """Return whether a module belongs to routed experts, by its path or the name of its class."""
+    named = _EXPERTS.search(owner) or type(run.modules[owner]).__name__.endswith("Experts")
+    return bool(named) and not _SHARED.search(owner) and ".router" not in owner
 
 
 def _runs(run: TextRun, owner: str) -> bool:
-    """Return whether a module runs over text, or holds weights that a module which runs reads.
-
-    A module inside it runs where its caller uses other methods than ``forward``. If none does, it
-    has no children of its own, or is one of the experts.
-    """
-    if owner in run.around:
-        return True
-    while owner and owner not in run.active:
-        outer, has_children = owner.rpartition(".")[0], bool(list(run.modules[owner].children()))
-        if not _EXPERTS.search(owner) and (outer not in run.active or has_children):
-            return False
-        owner = outer
-    return True
+    """Return whether a module runs over text; experts do where the module does that holds them."""
+    while _is_expert(run, owner) and not run.ran(owner):
+        owner = owner.rpartition(".")[0]
+    return run.ran(owner)
 
 
 def role_of(run: TextRun, name: str, weight: Any) -> str:
@@ -169,7 +165,7 @@ def role_of(run: TextRun, name: str, weight: Any) -> str:
         "norm": norm,
         "vector": weight.ndim < 2 or _VECTORS.search(last),
         "head": place.part == "head",
-        "expert": _is_expert(owner),
+        "expert": _is_expert(run, owner),
         "indexer": "indexer" in owner,
         "attention": place.part == "attention",
         "shared gate": shared and weight.shape[:1] == (1,),
@@ -282,16 +278,27 @@ def with_unrecorded(
     if not rest:
         return recorded, ()
     short, middle, long = (counted_products(subject, steps * TOKENS) for steps in (1, 2, 3))
-    square = (long - 2 * middle + short) // (2 * TOKENS**2)  # FLOPs for each pair
-    if square <= 0:
-        return recorded, (f"attention of {len(rest)} layers is left out: it does not say its mask",)
+    squares = {  # FLOPs for each pair
+        name: (long[name] - 2 * middle[name] + short[name]) // (2 * TOKENS**2)
+        for name in ("", *rest)
+    }  # fmt: skip
+    square, notes = squares.pop(""), list[str]()
+    if without := [name for name, pairs in squares.items() if square <= 0 or not pairs]:
+        notes.append(
+            f"attention of {plural(len(without), 'layer')} is left out: it does not say its mask"
+        )
+        rest -= {*without}
+    if not rest:
+        return recorded, tuple(notes)
     mask = CAUSAL if subject.caches else FULL
-    note = f"attention of {len(rest)} layers is counted as it runs: it does not say its mask"
+    notes.append(
+        f"attention of {plural(len(rest), 'layer')} is counted as it runs: it does not say its mask"
+    )
     layers, heads = len(rest), subject.num_heads
     if square % (4 * layers * heads):
         layers = heads = 1
     width = square // (4 * layers * heads)
-    return [*recorded, AttentionShape(layers, heads, heads, width, width, mask)], (note,)
+    return [*recorded, AttentionShape(layers, heads, heads, width, width, mask)], tuple(notes)
 
 
 def mixer_of(module: Any) -> MixerShape | None:

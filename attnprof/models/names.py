@@ -21,8 +21,8 @@ from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.config import load, presets
 from attnprof.models.hub_config import (
     checked_fields,
+    model_types,
     read_configuration,
-    transformers_module,
 )
 from attnprof.user_code import is_place
 
@@ -139,7 +139,7 @@ def named(source: str | PathLike[str] | Mapping[str, Any]) -> NamedModel:
         note = "its config.json comes from the Hub; code beside it is not run"
         return NamedModel(text.rpartition("/")[2], hub_configuration(text), (note,))
     with suppress(CannotRunError):
-        types = list(transformers_module().CONFIG_MAPPING)
+        types = model_types()
     if text in types:
         note = f"the sizes are the defaults of transformers' type {text}: no model need have them"
         return NamedModel(text, {"model_type": text}, (note,))

@@ -7,7 +7,7 @@ found. Experts do not run: without values it is unknown which tokens they see.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
 from attnprof.models.parts import ModulePlace, above, places
-from attnprof.models.whole import WholeModel, called
+from attnprof.models.whole import CACHES, WholeModel, called
 from attnprof.user_code import error_text
 
 #: The name of our kernel in transformers' registries.
@@ -171,15 +171,16 @@ TOKENS = 8
 class TextRun:
     """A run without values: rows that modules multiplied for each token, and attention's calls.
 
-    ``active`` names modules that ran, ``around`` those that hold one. ``result`` is the model's
-    result, with a cache if the run was to keep one.
+    ``active`` names modules that ran; ``read`` are the storages of tensors that operations took.
+    ``result`` is the model's result, with a cache if the run was to keep one.
     """
 
     model: Any
-    rows: Mapping[str, Fraction]
+    rows: dict[str, Fraction]
     active: set[str]
     calls: Sequence[AttentionCall]
     result: Any = None
+    read: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         from attnprof.models.wrappers import Swapped
@@ -187,10 +188,10 @@ class TextRun:
         self._holders = defaultdict[int, list[str]](list)
         for name, weight in self.model.named_parameters(remove_duplicate=False):
             self._holders[id(weight)].append(name.rpartition(".")[0])
-
         self.places: Mapping[str, ModulePlace] = places(self.model)
         self.modules: Mapping[str, Any] = dict(self.model.named_modules())
-        self.around = {outer for name in self.active for outer in above(name) if outer != name}
+        ran = {"", *self.active, *filter(self._is_read, self.modules)}
+        self._ran = {outer for name in ran for outer in above(name)}
         named = self.modules.items()
         self.swapped: Mapping[str, Any] = {n: x for n, x in named if isinstance(x, Swapped)}
         output = getattr(self.model, "get_output_embeddings", lambda: None)()
@@ -198,6 +199,21 @@ class TextRun:
         with suppress(AttributeError, NotImplementedError):  # of models of two parts
             inputs = self.model.get_input_embeddings()
         self.tied = output is not None and output.weight is getattr(inputs, "weight", None)
+
+    def _is_read(self, owner: str) -> bool:
+        """Return whether the run read weights of a module, or may in a longer one.
+
+        Some code multiplies with a norm's scale only rows for more tokens than these.
+        """
+        weights = list(self.modules[owner].parameters(recurse=False))
+        scale = bool(weights) and all(weight.ndim < 2 for weight in weights)
+        if scale and owner.rpartition(".")[0] in self.active:
+            return True
+        return any(_key(weight) in self.read for weight in weights)
+
+    def ran(self, owner: str) -> bool:
+        """Return whether a module or one inside it ran, or its caller read its weights."""
+        return owner in self._ran
 
     def holders(self, weight: Any) -> Sequence[str]:
         """Return the modules that hold a parameter: several, as where layers share a block."""
@@ -207,26 +223,41 @@ class TextRun:
 def text_run(subject: WholeModel, **more: Any) -> TextRun:
     """Run a model over a few tokens without values, with ``more`` arguments.
 
-    Raises :class:`CannotRunError` if its code asks for values.
+    A module that multiplies several rows a token, but no more of them for twice the tokens, has
+    padded these to a window, and counts once. Raises :class:`CannotRunError` if the code asks for
+    values.
     """
+    run = _text_run(subject, TOKENS, more)
+    if repeated := {name: number for name, number in run.rows.items() if number > 1}:
+        later = _text_run(subject, 2 * TOKENS, more).rows
+        run.rows.update({x: Fraction(1) for x, n in repeated.items() if 2 * later[x] == n})
+    return run
+
+
+def _text_run(subject: WholeModel, tokens: int, more: Mapping[str, Any]) -> TextRun:
+    """Return the run of a model over so many tokens."""
     import torch
 
+    from attnprof.models.wrappers import StoragesRead
+
     rows, active = defaultdict[str, Fraction](Fraction), set[str]()
+    reading = StoragesRead()
 
     def note(name: str, module: Any, _inputs: Any, result: Any) -> None:
         active.add(name)
         width = getattr(module, "out_features", None) or getattr(module, "nf", None)
         if isinstance(result, torch.Tensor) and width:  # of groups, each has its part of the rows
-            rows[name] += Fraction(result.numel(), width * TOKENS)
+            rows[name] += Fraction(result.numel(), width * tokens)
 
     def hooked(model: Any) -> None:
         rows.clear()
         active.clear()
+        reading.storages.clear()
         for name, module in model.named_modules():
             module.register_forward_hook(partial(note, name))
 
-    model, calls, result = run_without_values(subject, TOKENS, hooked, **more)
-    return TextRun(model, rows, active, calls, result)
+    model, calls, result = run_without_values(subject, tokens, hooked, reading, **more)
+    return TextRun(model, rows, active, calls, result, frozenset(reading.storages))
 
 
 def run_without_values(
@@ -241,17 +272,23 @@ def run_without_values(
     """
     import torch
 
+    from attnprof.models.wrappers import Unrecorded
     from attnprof.trace.run.worlds import fake_world, meta_world
 
     errors = list[Exception]()
     for device in ("meta", "cpu"):
         world = meta_world(subject.dtype) if device == "meta" else fake_world(dtype=subject.dtype)
-        with world, recorded_attention() as calls, without_experts(), torch.no_grad():
+        with (
+            world, recorded_attention() as calls, without_experts(), torch.no_grad(),
+            updated_caches() as caches,
+        ):  # fmt: skip
             try:
                 model = subject.build().eval()
                 set_kernel(model, KERNEL)
                 before(model)
-                with within or nullcontext():
+                # sizes that values decide, as of experts in a loop, are known on fake tensors alone
+                sized = nullcontext() if device == "meta" else Unrecorded()
+                with within or nullcontext(), sized:
                     inputs = subject.example({"B": 1, "N": tokens, "M": tokens}, device)
                     result = called(model, inputs, **more)
             except RequestError as error:
@@ -259,11 +296,37 @@ def run_without_values(
             except Exception as error:  # noqa: BLE001 - code of any model
                 errors.append(error)
             else:
+                if caches and not any(getattr(result, name, None) for name in CACHES):
+                    result.past_key_values = caches[0]  # it made one and does not return it
                 return model, calls, result
     raise CannotRunError(
         f"{subject.name} does not run without values, so what it costs is not known: "
         f"{error_text(errors[0])}"
     ) from errors[0]
+
+
+@contextmanager
+def updated_caches() -> Iterator[list[Any]]:
+    """Yield the list of transformers' caches that a run writes to.
+
+    A layer that gets the same tensor for keys and for values keeps it once.
+    """
+    from unittest.mock import patch
+
+    from transformers.cache_utils import Cache
+
+    caches, usual = list[Any](), Cache.update
+
+    def update(cache: Any, keys: Any, values: Any, layer_idx: int, *more: Any, **how: Any) -> Any:
+        both = usual(cache, keys, values, layer_idx, *more, **how)
+        if keys is values:
+            cache.layers[layer_idx].values = cache.layers[layer_idx].keys
+        if all(cache is not other for other in caches):
+            caches.append(cache)
+        return both
+
+    with patch.object(Cache, "update", update):
+        yield caches
 
 
 @contextmanager
@@ -284,10 +347,15 @@ def without_experts() -> Iterator[None]:
         yield
 
 
-def counted_products(subject: WholeModel, tokens: int) -> int:
-    """Return the FLOPs of products in a run, without those of recorded attention."""
+def counted_products(subject: WholeModel, tokens: int) -> Counter[str]:
+    """Return the FLOPs of products of each module in a run, without those of recorded attention.
+
+    Those of the whole model have the name "".
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     run_without_values(subject, tokens, within=counter)
-    return int(counter.get_total_flops())
+    of_modules = counter.get_flop_counts().items()
+    counts = {name.partition(".")[2]: sum(flops.values()) for name, flops in of_modules}
+    return Counter({**counts, "": counter.get_total_flops()})

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from attnprof.blocks.cache import positioned
 from attnprof.blocks.core import TextCore
-from attnprof.trace.rules import result_of
+from attnprof.trace.rules import result_of, tensors_in
 from attnprof.trace.run.experts import Routing
 from attnprof.trace.run.limits import Limit
 from attnprof.trace.run.remembered import EagerMode
@@ -46,6 +46,21 @@ class Unrecorded(EagerMode):
             out = result_of(func, args, kwargs)
         self._routing.observe(func, args, kwargs, out)
         return out
+
+
+class StoragesRead(EagerMode):
+    """A dispatch mode that keeps the ``storages`` of all operations' tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.storages = set[int]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in tensors_in((args, kwargs)):
+            self.storages.add(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no method says it
+        return func(*args, **kwargs or {})
 
 
 class CacheLayer(nn.Module):

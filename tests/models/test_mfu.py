@@ -32,6 +32,7 @@ TWELVE = (
 )  # fmt: skip
 TYPES = (
     *TWELVE, "olmo2", "granite", "opt", "phi3", "mixtral", "qwen2_moe", "gpt_oss", "llama4_text",
+    "fuyu",  # its map of images stands beside its table, and text does not read it
 )  # fmt: skip
 SEES = {
     "token": lambda i, j, _: i == j,

@@ -13,6 +13,7 @@ import pytest
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError
 from attnprof.models import names
+from attnprof.models.hub_config import model_types
 from attnprof.models.names import check_sources, config_of, named, released
 from attnprof.models.sources import subject_of
 
@@ -176,6 +177,17 @@ def test_notes_say_what_was_taken():
 def test_a_wrong_name_is_refused_with_near_ones(name, message):
     with pytest.raises(NotFoundError if ".json" not in name else RequestError, match=message):
         named(name)
+
+
+def test_types_are_those_of_transformers_which_is_not_loaded(hub, tmp_path, monkeypatch):
+    from transformers import CONFIG_MAPPING
+
+    known, (code, words) = asked(hub, tmp_path, "gpt_oss", "gpt_osss")
+    assert known == [0, {"model_type": "gpt_oss"}]
+    assert code == 2
+    assert "did you mean gpt_oss" in words
+    monkeypatch.delitem(sys.modules, "transformers")
+    assert {*model_types()} == {*CONFIG_MAPPING}
 
 
 def test_each_name_is_spelt_in_lower_case_and_each_hub_name_is_one_models():

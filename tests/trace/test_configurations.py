@@ -185,7 +185,12 @@ def test_a_file_gives_the_fields_and_arguments_free_them(tmp_path, ending):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[1]", "holds no names"), ("{", "is not readable"), (None, "No such file")],
+    [
+        ("[1]", "holds no names"),
+        ("{}", "holds no names"),
+        ("{", "is not readable"),
+        (None, "No such file"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, words):
     if text is not None:

@@ -290,6 +290,9 @@ def read_file(path: str) -> dict[str, Any]:
         fields = read_toml(path) if path.endswith(".toml") else read_json(path, ours=False)
     except RequestError as error:
         raise RequestError(f"--config {path} is not readable: {error}") from error
-    if not isinstance(fields, dict):
-        raise RequestError(f"--config {path} holds no names with values")
+    if not isinstance(fields, dict) or not fields:
+        raise RequestError(
+            f"--config {path} holds no names with values: write fields, like hidden_size, or leave "
+            "--config out"
+        )
     return fields
