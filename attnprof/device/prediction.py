@@ -166,7 +166,9 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Mac
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []
     slowdown = max(factors, key=lambda factor: (abs(log(factor)), factor), default=1.0)
-    reading, remarks = MachineReading(slowdown), list[str]()
+    # without a reference operation, as of a GPU, only the host is slower: intervals reach farther
+    reading = MachineReading(slowdown) if usual_s else MachineReading(swing=max(1.0, slowdown))
+    remarks = list[str]()
     if max(slowdown, 1 / slowdown) > SLOWER:
         factor, change = (slowdown, "slower") if slowdown > 1 else (1 / slowdown, "faster")
         remarks.append(

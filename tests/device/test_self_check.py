@@ -152,6 +152,13 @@ def test_a_machine_of_another_speed_than_when_it_was_calibrated_is_noticed(
     assert bool(reading.remarks) == bool(change)
 
 
+def test_a_busy_host_widens_the_intervals_of_a_gpu_and_leaves_its_times(monkeypatch):
+    monkeypatch.setattr(calibration_run, "machine_speed", lambda *_: (1e-6, 1.0, 0.45))
+    reading = read_machine(Calibration(SOME, "cuda", 1, cpu_share=0.9), {})
+    assert (reading.slowdown, reading.swing, reading.factor) == pytest.approx((1, 2, 1))
+    assert "2.0 times slower" in reading.remarks
+
+
 @pytest.mark.parametrize(
     ("unsteadiness", "slower"), [(0.0, 1.8), (log(1.5) / 2, 1), (log(1.8) / 2, 1)]
 )
