@@ -161,6 +161,19 @@ def test_products_of_a_step(text, n):
     assert (ours, counter.get_total_flops()) == (whole, whole)
 
 
+def test_a_hybrids_step_from_a_state_filled_at_once_has_the_products_of_its_layers():
+    def products(text):
+        with torch.device("meta"), torch.no_grad():
+            layer = attnprof.build(text, H * D, H)
+            state = positioned(layer, layer.init_state(B), 199, lambda: ())  # no rows: no steps
+            with FlopCounterMode(display=False) as counter:
+                layer.step(torch.empty(B, 1, H * D), state)
+        return counter.get_total_flops()
+
+    each = 3 * products("gated-deltanet") + products("gqa")
+    assert products("gated-deltanet@3+gqa@1") == each
+
+
 def test_what_torchs_counter_overlooks_is_counted_and_named():
     work = Workload(C, H, D, B, value_head_dim=DV)
     table = attnprof.cost("gated-deltanet", work, chunk=C)
