@@ -125,10 +125,11 @@ def pricing(
 
 #: Seconds of measuring the share of processors, and readings of the reference operation meanwhile.
 READING_S, BUNDLES = 0.3, 40
-#: Least factor by which a machine is said to be slower or faster.
+#: Least factor by which a machine counts as slower or faster; readings in one state differ by less.
 SLOWER = 1.25
-#: Share, in logarithms, by which layers follow the reference operation: of 335 layers on a virtual
-#: machine whose speed changed, slopes were 0.3 to 1.0 by phase and threads, least errors near 0.5.
+#: Share, in logarithms, by which layers follow the reference operation where it is slower. Of 735
+#: layers on a virtual machine 0.5 had the least errors; where it was not, following had larger ones
+#: than not. What it gains: reports/times/prediction_rules.md.
 FOLLOWED = 0.5
 
 
@@ -136,6 +137,7 @@ FOLLOWED = 0.5
 class MachineReading:
     """How fast a machine is now: ``slowdown``, times slower than calibrated, below 1 if faster.
 
+    It is 1 if the difference is no more than ``SLOWER``.
     ``swing``: factor by which its speed changes from moment to moment, 1 if it did while
     calibrating. ``remarks``: what users are told.
     """
@@ -154,9 +156,9 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Mac
     """Return how fast this machine is now against when it was calibrated, with remarks for users.
 
     The reference operation is timed again on the calibration's threads, and the share of the
-    processors that other programs leave; of both the larger difference counts. Remarks tell of it
-    from ``SLOWER`` on, of a speed that changes from moment to moment, and of ``conditions`` that
-    differ from the calibration's.
+    processors that other programs leave; of both the larger difference counts. Remarks tell of it,
+    of a speed that changes from moment to moment, and of ``conditions`` that differ from the
+    calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
@@ -166,10 +168,10 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Mac
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []
     slowdown = max(factors, key=lambda factor: (abs(log(factor)), factor), default=1.0)
-    # without a reference operation, as of a GPU, only the host is slower: intervals reach farther
-    reading = MachineReading(slowdown) if usual_s else MachineReading(swing=max(1.0, slowdown))
-    remarks = list[str]()
+    reading, remarks = MachineReading(), list[str]()
     if max(slowdown, 1 / slowdown) > SLOWER:
+        # without a reference operation, as of a GPU, only the host is slower
+        reading = MachineReading(slowdown) if usual_s else MachineReading(swing=max(1.0, slowdown))
         factor, change = (slowdown, "slower") if slowdown > 1 else (1 / slowdown, "faster")
         remarks.append(
             f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
