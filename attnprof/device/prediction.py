@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
-from math import exp, hypot, inf, log
+from math import exp, hypot, inf
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +137,8 @@ FOLLOWED = 0.5
 class MachineReading:
     """How fast a machine is now: ``slowdown``, times slower than calibrated, below 1 if faster.
 
-    It is 1 if the difference is no more than ``SLOWER``.
-    ``swing``: factor by which its speed changes from moment to moment, 1 if it did while
-    calibrating. ``remarks``: what users are told.
+    It is 1 if the difference is no more than ``SLOWER``. ``swing``: factor by which its speed
+    changes from moment to moment, 1 if it did while calibrating. ``remarks``: what users are told.
     """
 
     slowdown: float = 1.0
@@ -156,9 +155,8 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Mac
     """Return how fast this machine is now against when it was calibrated, with remarks for users.
 
     The reference operation is timed again on the calibration's threads, and the share of the
-    processors that other programs leave; of both the larger difference counts. Remarks tell of it,
-    of a speed that changes from moment to moment, and of ``conditions`` that differ from the
-    calibration's.
+    processors that other programs leave; the slower of both counts. Remarks tell of it, of a speed
+    that changes from moment to moment, and of ``conditions`` that differ from the calibration's.
     """
     from attnprof.device.calibration_run import machine_speed
 
@@ -167,7 +165,9 @@ def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> Mac
     usual_s, usual_share = calibration.reference_s, calibration.cpu_share
     factors = [reference_s / usual_s] if usual_s else []
     factors += [usual_share / share] if usual_share else []
-    slowdown = max(factors, key=lambda factor: (abs(log(factor)), factor), default=1.0)
+    slowdown = max(factors, default=1.0)
+    if slowdown <= SLOWER:
+        slowdown = min(factors, default=1.0)
     reading, remarks = MachineReading(), list[str]()
     if max(slowdown, 1 / slowdown) > SLOWER:
         # without a reference operation, as of a GPU, only the host is slower
