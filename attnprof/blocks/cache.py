@@ -184,7 +184,7 @@ def positioned(
 def _filled_at_once(state: Any) -> list[Any]:
     """Return the parts of a state, of a hybrid's layers too, by whose ``advance`` it is filled.
 
-    None if a part has to be filled by steps.
+    The list is empty if a part has to be filled by steps.
     """
     if hasattr(state, "advance"):
         return [state]

@@ -165,7 +165,7 @@ class TimedPair:
         is_here = not self.terms.on
         reading = read_machine(calibration, conditions_now()) if is_here else MachineReading()
         predictor = Predictor(calibration, self.terms.kept, reading)
-        self.made_of = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
+        self.made_of = predictor.made_of
         times = predictor.times(self.meeting.workload.dtype)
 
         def seconds(request: PointRequest) -> float:  # as predict has them

@@ -251,8 +251,7 @@ def with_speeds(
         predictor = Predictor(calibration, reading=reading)
         time_of = partial(predicted_time, predictor)
         flag = "cuda" if calibration.device.startswith("cuda") else "cpu"
-        made_of = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
-        source = f"{made_of}; to check it there: --on {flag} --measure"
+        source = f"{predictor.made_of}; to check it there: --on {flag} --measure"
         report = with_times(report, whole, options, dtype, "calibrated", time_of, source)
     elif is_here:
         note = f"{name} was not calibrated with so many threads: type attnprof calibrate"

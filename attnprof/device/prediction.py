@@ -108,8 +108,7 @@ def pricing(
     if calibration is not None:
         reading = MachineReading() if on else read_machine(calibration, conditions_now())
         predictor = Predictor(calibration, kept, reading)
-        remarks = "; ".join(filter(None, (predictor.made_of, reading.remarks)))
-        return predictor.point, remarks, CHECKED if calibration.checks else INTERVAL
+        return predictor.point, predictor.made_of, CHECKED if calibration.checks else INTERVAL
     ceilings = stated_ceilings(on or "")
     if ceilings is None:
         possible = ", ".join([*calibrated_names(path), *(gpu.name for gpu in GPUS)])
@@ -271,7 +270,7 @@ class Predictor:
 
     @property
     def made_of(self) -> str:
-        """A text for reports: the device, and how repeatable and accurate its calibration is."""
+        """A text for reports: the device, how good its calibration is, and how fast it is now."""
         calibration, share = self.calibration, self.calibration.repeatability
         repeatable = "" if share is None else f", repeatable to ±{share:.0%}"
         where = f"{calibration.ceilings.name}, {plural(calibration.threads, 'thread')}"
@@ -286,7 +285,8 @@ class Predictor:
                 "; float32 was not calibrated (attnprof calibrate adds it): what layers compute in "
                 "it is priced in their own format"
             )
-        return f"{where}: single operations measured{repeatable}{''.join(checks)}"
+        now = f"; {self.reading.remarks}" if self.reading.remarks else ""
+        return f"{where}: single operations measured{repeatable}{''.join(checks)}{now}"
 
     def times(self, dtype: str) -> Times:
         """Return the times in a number format, with those of other calibrated formats.

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product, starmap
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -39,7 +39,7 @@ from attnprof import registry
 from attnprof.device import calibration
 from attnprof.device.checked_layers import SelfCheck
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import SLOWER, MachineReading, Predictor, read_machine
+from attnprof.device.prediction import MachineReading, Predictor, read_machine
 from attnprof.device.self_check import (
     HEADS,
     LENGTHS,
@@ -261,18 +261,16 @@ def drawn(predictor: Predictor, threads: int, dtype: str, count: int) -> list[Po
 
 def predicted(request: PointRequest, predictor: Predictor) -> Point:
     """A row without times."""
-    record = predictor.point(request, LISTING_S)
-    dearest = record.operations[0]["name"] if record.operations else ""
-    return Point(
+    row = Point(
         request.threads or 1, request.dtype, request.mechanism, request.phase, request.seq_len,
-        request.num_heads, request.head_dim, request.causal, record.time_s or 0.0,
-        record.ci_low_s or 0.0, record.ci_high_s or 0.0, dearest,
+        request.num_heads, request.head_dim, request.causal, 0.0, 0.0, 0.0, "",
     )  # fmt: skip
+    return predicted_again(row, predictor, LISTING_S)
 
 
-def predicted_again(row: Point, predictor: Predictor) -> Point:
+def predicted_again(row: Point, predictor: Predictor, most_s: float = inf) -> Point:
     """Return a row as it is predicted now, by the machine's speed that it was timed at."""
-    record = replace(predictor, reading=row.reading).point(row.request)
+    record = replace(predictor, reading=row.reading).point(row.request, most_s)
     dearest = record.operations[0]["name"] if record.operations else ""
     return replace(
         row, predicted_s=record.time_s or 0.0, low_s=record.ci_low_s or 0.0,
@@ -301,7 +299,7 @@ def timed(row: Point, passes: int, predictor: Predictor) -> Point:
 def has_calibrated_speed(known: calibration.Calibration) -> bool:
     """Return whether the machine is now as fast as when it was calibrated."""
     reading = read_machine(known, known.conditions)
-    return 1 / SLOWER <= reading.slowdown <= SLOWER and reading.swing == 1.0
+    return reading.slowdown == reading.swing == 1.0
 
 
 def wait_until_calibrated_speed(known: calibration.Calibration) -> None:
