@@ -30,8 +30,9 @@ from attnprof.crossovers.sides import (
 )
 from attnprof.crossovers.solve import roots_of_formulas
 from attnprof.crossovers.time_search import SHORTEST, Compare, TimeSearch
+from attnprof.device.machine_reading import MachineReading, read_machine
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import MachineReading, Predictor, calibration_of, read_machine
+from attnprof.device.prediction import Predictor, calibration_of
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.allocator import memory_kept
 from attnprof.measure.batch import point_environment, resolve_device

@@ -20,8 +20,9 @@ import torch
 from attnprof.blocks.cache import tensors_within
 from attnprof.device.calibration import load, load_by_words
 from attnprof.device.ceilings import THIS_MACHINE, device_named, local_name, stated_ceilings
+from attnprof.device.machine_reading import MachineReading, read_machine
 from attnprof.device.operations import Demand, list_operations
-from attnprof.device.prediction import MachineReading, Predictor, read_machine
+from attnprof.device.prediction import Predictor
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.clocks import Clock, cuda_clock, on_device, sample
 from attnprof.measure.environment import conditions_now

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from math import exp, hypot, inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnprof.device.benchmarks import benchmarks
 from attnprof.device.calibration import (
@@ -25,11 +25,11 @@ from attnprof.device.calibration import (
     roofline,
 )
 from attnprof.device.ceilings import GPUS, Ceilings, stated_ceilings
+from attnprof.device.machine_reading import SLOWER, MachineReading, read_machine
 from attnprof.device.operations import Demand, operations_of
 from attnprof.device.times import GpuTimes, Times
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
-from attnprof.measure.clocks import threads as thread_count
 from attnprof.measure.environment import conditions_now
 from attnprof.measure.point import blank_of, predict_point
 from attnprof.measure.request import PointRequest
@@ -71,19 +71,18 @@ def predict_points(
     device.
     """
     environment = point_environment(requests[0])
-    predict, made_of, interval = pricing(
-        environment, path=path, on=on, threads=requests[0].threads, kept=kept
-    )
+    priced = pricing(environment, path=path, on=on, threads=requests[0].threads, kept=kept)
     records = []
     for done, request in enumerate(requests):
         tell(f"predicting {request.title}", done, len(requests))
         try:
             with refusing(request):
-                records.append(predict(request, inf))
+                records.append(priced.predict(request, inf))
         except RequestError as error:
             records.append(blank_of(PredictRecord, request, str(error)))
     summary = {
-        "made_of": made_of, "interval": interval, "answer": _answer(records),
+        "made_of": priced.made_of, "interval": priced.interval,
+        "answer": _answer(records, priced.reading),
         "predicted": sum(record.skipped is None for record in records),
     }  # fmt: skip
     return Report("predict", records, summary, environment)
@@ -94,11 +93,20 @@ def predict_points(
 PointPredictor = Callable[[PointRequest, float], PredictRecord]
 
 
+class Pricing(NamedTuple):
+    """How points are predicted; for reports, by what, what intervals mean, and the machine now."""
+
+    predict: PointPredictor
+    made_of: str
+    interval: str
+    reading: MachineReading = MachineReading()
+
+
 def pricing(
     environment: Mapping[str, Any], *, path: Path | None = None, on: str | None = None,
     threads: int | None = None, kept: bool = False,
-) -> tuple[PointPredictor, str, str]:  # fmt: skip
-    """Return a function that predicts a point, and for the report its source and its intervals.
+) -> Pricing:  # fmt: skip
+    """Return how points are predicted on this device, or on the device ``on``.
 
     ``threads``: of a CPU elsewhere, if asked for. Raises :class:`CannotRunError` without a
     calibration of this device, :class:`RequestError` for a device ``on`` that has neither a
@@ -108,7 +116,8 @@ def pricing(
     if calibration is not None:
         reading = MachineReading() if on else read_machine(calibration, conditions_now())
         predictor = Predictor(calibration, kept, reading)
-        return predictor.point, predictor.made_of, CHECKED if calibration.checks else INTERVAL
+        interval = CHECKED if calibration.checks else INTERVAL
+        return Pricing(predictor.point, predictor.made_of, interval, reading)
     ceilings = stated_ceilings(on or "")
     if ceilings is None:
         possible = ", ".join([*calibrated_names(path), *(gpu.name for gpu in GPUS)])
@@ -116,82 +125,10 @@ def pricing(
             f"--on {on}: it was not calibrated, and no ceilings are stated for it; possible: "
             f"{possible}, or --calibration with a file that calibrate wrote there"
         )
-    return (
+    return Pricing(
         lambda request, _: lower_bound_point(request, ceilings),
         f"{ceilings.name}: {ceilings.source}", LOWER,
     )  # fmt: skip
-
-
-#: Seconds of measuring the share of processors, and readings of the reference operation meanwhile.
-READING_S, BUNDLES = 0.3, 40
-#: Least factor by which a machine counts as slower or faster; readings in one state differ by less.
-SLOWER = 1.25
-#: Share, in logarithms, by which layers follow the reference operation where it is slower. Of 735
-#: layers on a virtual machine 0.5 had the least errors; where it was not, following had larger ones
-#: than not. What it gains: reports/times/prediction_rules.md.
-FOLLOWED = 0.5
-
-
-@dataclass(frozen=True)
-class MachineReading:
-    """How fast a machine is now: ``slowdown``, times slower than calibrated, below 1 if faster.
-
-    It is 1 if the difference is no more than ``SLOWER``. ``swing``: factor by which its speed
-    changes from moment to moment, 1 if it did while calibrating. ``remarks``: what users are told.
-    """
-
-    slowdown: float = 1.0
-    swing: float = 1.0
-    remarks: str = ""
-
-    @property
-    def factor(self) -> float:
-        """The factor of predicted times, which follow the reference operation in part."""
-        return float(self.slowdown**FOLLOWED)
-
-
-def read_machine(calibration: Calibration, conditions: Mapping[str, Any]) -> MachineReading:
-    """Return how fast this machine is now against when it was calibrated, with remarks for users.
-
-    The reference operation is timed again on the calibration's threads, and the share of the
-    processors that other programs leave; the slower of both counts. Remarks tell of it, of a speed
-    that changes from moment to moment, and of ``conditions`` that differ from the calibration's.
-    """
-    from attnprof.device.calibration_run import machine_speed
-
-    with thread_count(calibration.threads):
-        reference_s, swing, share = machine_speed(READING_S, BUNDLES)
-    usual_s, usual_share = calibration.reference_s, calibration.cpu_share
-    factors = [reference_s / usual_s] if usual_s else []
-    factors += [usual_share / share] if usual_share else []
-    slowdown = max(factors, default=1.0)
-    if slowdown <= SLOWER:
-        slowdown = min(factors, default=1.0)
-    reading, remarks = MachineReading(), list[str]()
-    if max(slowdown, 1 / slowdown) > SLOWER:
-        # without a reference operation, as of a GPU, only the host is slower
-        reading = MachineReading(slowdown) if usual_s else MachineReading(swing=max(1.0, slowdown))
-        factor, change = (slowdown, "slower") if slowdown > 1 else (1 / slowdown, "faster")
-        remarks.append(
-            f"this machine is about {factor:.1f} times {change} now than when it was calibrated "
-            "(other programs, another clock, or cores that wait longer for each other): times are "
-            f"{reading.factor:.2f} × those of then, as layers follow that in part, and intervals "
-            "reach over both speeds"
-        )
-    if usual_s and slowdown <= SLOWER < swing:
-        remarks.append(
-            f"its speed changes by a factor of {swing:.1f} from moment to moment (other programs "
-            "on its cores): times are of the faster state, and a run may take as much longer"
-        )
-        if swing > SLOWER * calibration.swing:
-            reading = replace(reading, swing=swing / calibration.swing)
-    if differences := "; ".join(
-        f"{name.replace('_', ' ')} {calibrated_value}, here {conditions.get(name)}"
-        for name, calibrated_value in calibration.conditions.items()
-        if conditions.get(name) != calibrated_value
-    ):
-        remarks.append(f"calibrated with {differences}: type attnprof calibrate")
-    return replace(reading, remarks="; ".join(remarks))
 
 
 def calibration_of(
@@ -222,7 +159,7 @@ def calibration_of(
     return calibration
 
 
-def _answer(records: Sequence[PredictRecord]) -> str:
+def _answer(records: Sequence[PredictRecord], reading: MachineReading) -> str:
     """Return a sentence with the fastest mechanism by length; "" without any comparison.
 
     Lower bounds promise no order, so the sentence says that it is by them.
@@ -232,7 +169,7 @@ def _answer(records: Sequence[PredictRecord]) -> str:
         timed = [r for r in records if r.seq_len == length and r.time_s is not None]
         if len(timed) > 1:
             first = min(timed, key=lambda r: r.time_s or 0.0)
-            fastest[length] = f"{first.mechanism}{alternative(timed, first)}"
+            fastest[length] = f"{first.mechanism}{alternative(timed, first, reading)}"
     if not fastest:
         return ""
     stretches = [
@@ -246,13 +183,17 @@ def _answer(records: Sequence[PredictRecord]) -> str:
     return f"{'least by lower bounds' if bounded else 'predicted to be fastest'}: {sentences}"
 
 
-def alternative(records: Sequence[TimedRecord], first: TimedRecord) -> str:
-    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else ""."""
+def alternative(records: Sequence[TimedRecord], first: TimedRecord, reading: MachineReading) -> str:
+    """Return " or NAME" for the next fastest mechanism if its interval overlaps, else "".
+
+    Both are asked about at one speed of the machine, so what its ``reading`` widens does not count.
+    """
     others = [one for one in records if one is not first and one.time_s is not None]
     second = min(others, key=lambda one: one.time_s or 0.0, default=None)
     if second is None or second.ci_low_s is None or first.ci_high_s is None:
         return ""
-    return f" or {second.mechanism}" if second.ci_low_s <= first.ci_high_s else ""
+    overlaps = second.ci_low_s * reading.widening <= first.ci_high_s
+    return f" or {second.mechanism}" if overlaps else ""
 
 
 @dataclass(frozen=True)
@@ -331,10 +272,8 @@ class Predictor:
         seconds = times.of(work) * (exp(check.bias(phase)) if check else 1.0)
         spreads = (times.spread, calibration.repeatability or 0.0, calibration.unsteadiness or 0.0)
         spread = exp(check.reach if check else REACH * hypot(*spreads))
-        now = self.reading
-        low_s = seconds / spread * min(1.0, now.slowdown)
-        high_s = seconds * spread * max(1.0, now.slowdown, now.swing)
-        return seconds * now.factor, low_s, high_s
+        low, high = self.reading.ends
+        return seconds * self.reading.factor, seconds / spread * low, seconds * spread * high
 
     def point(self, request: PointRequest, most_s: float = inf) -> PredictRecord:
         """Return the record of a point: time and its interval, peak memory, seconds by operation.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof import registry
+from attnprof.device.machine_reading import MachineReading
 from attnprof.device.prediction import PointPredictor, alternative, pricing, record_with_peak
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.batch import plan_points, point_environment
@@ -48,7 +49,7 @@ def recommend(
     """
     points = plan_points(mechanisms, [workload], device=device, threads=threads, scope=scope)
     environment = point_environment(points[0])
-    predict, made_of, interval = pricing(environment, path=path, on=on, threads=threads)
+    priced = pricing(environment, path=path, on=on, threads=threads)
     memory_limit = memory
     if memory_limit is None and on is None:
         memory_limit = available_bytes(points[0].device)
@@ -56,7 +57,7 @@ def recommend(
     shortages = dict[str, int]()  # bytes that mechanisms need which do not fit
     for done, point in enumerate(points):
         tell(f"predicting {point.title}", done, len(points))
-        rows.append(_row(point, mechanisms[point.mechanism], predict, memory_limit))
+        rows.append(_row(point, mechanisms[point.mechanism], priced.predict, memory_limit))
         if rows[-1].fits is False:
             shortages[point.mechanism] = needed_bytes(point)
     rows.sort(key=lambda row: (row.rank is None, not row.exact, _seconds(row)))
@@ -67,10 +68,10 @@ def recommend(
     inexact = sorted((row for row in ranked if row.rank and not row.exact), key=_seconds)
     fastest = {row.mechanism for row in (*exact[:CANDIDATES], *inexact[:CANDIDATES])}
     candidates = [point for point in points if point.mechanism in fastest]
-    stretches = _stretches(candidates, predict, memory_limit)
+    stretches = _stretches(candidates, priced.predict, memory_limit)
     summary = {
-        "answer": _answer(ranked, stretches), "made_of": made_of, "interval": interval,
-        "memory_bytes": memory_limit, "fastest": stretches,
+        "answer": _answer(ranked, stretches, priced.reading), "made_of": priced.made_of,
+        "interval": priced.interval, "memory_bytes": memory_limit, "fastest": stretches,
     }  # fmt: skip
     if not any(row.rank for row in ranked):
         ranked.sort(key=lambda row: shortages.get(row.mechanism, inf))  # what needs least first
@@ -194,7 +195,10 @@ def _stretches(
     return stretches
 
 
-def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]]) -> str:
+def _answer(
+    rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, Any]],
+    reading: MachineReading,
+) -> str:  # fmt: skip
     """Return a sentence: the mechanism to take, faster inexact ones, and other lengths' best."""
     ranked = [row for row in rows if row.rank]
     if not ranked:
@@ -209,7 +213,8 @@ def _answer(rows: Sequence[RecommendRecord], stretches: Sequence[Mapping[str, An
     if exact is None:
         asked = any(row.exact for row in rows)
         what = f"the fastest{'; no exact one can do what is asked' * asked}"
-    parts = [f"at {length} take {first.mechanism}{alternative(rivals, first)}: {time}, {what}"]
+    names = f"{first.mechanism}{alternative(rivals, first, reading)}"
+    parts = [f"at {length} take {names}: {time}, {what}"]
     for kind_text in ("an approximation", "another function"):
         kind_rows = [row for row in ranked if row.gives_up.startswith(kind_text)]
         best = min(kind_rows, key=_seconds, default=first)

@@ -27,10 +27,11 @@ from times.gpu_crossovers import FOLDER, point_request
 from times.gpu_crossovers_tables import TimedPoint
 from times.predictions import Point, in_order, setting
 
-from attnprof.device import calibration, prediction
+from attnprof.device import calibration, machine_reading
 from attnprof.device.call_costs import CallCosts
+from attnprof.device.machine_reading import MachineReading
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.prediction import MachineReading, Predictor
+from attnprof.device.prediction import Predictor
 from attnprof.device.product_times import PLAIN, ProductTimes
 from attnprof.device.times import GpuTimes, Times
 
@@ -48,8 +49,8 @@ def _plain_layout(at: Callable[..., float]) -> Callable[..., float]:
 #: Operations of a call, its phase, its measured seconds, and the machine's slowdown meanwhile.
 Measured = tuple[Demand, str, float, float]
 GPU = "NVIDIA H200"
-#: Folders with the layers and the calibrations of a processor.
-PROCESSORS = (HERE.parent, HERE.with_name("xeon6"))
+#: Folders with the layers and the calibrations of a processor, and what its name lacks.
+PROCESSORS = {HERE.parent: "", HERE.with_name("xeon6"): "", HERE.with_name("zen4"): ", disturbed"}
 #: Rules that went, as they gained nothing on either machine: what a layer's median error was
 #: without them on a CPU's one thread (100 layers) and on the GPU (85), in float32.
 GONE = (
@@ -74,7 +75,7 @@ RULES: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "weights from memory": [(Times, "_far_weights", lambda *_: (0, 0.0))],
     "each operation in its own number format": [(Times, "in_format_of", lambda self, _: self)],
     "factors that oneDNN packs": [(Times, "_packing_s", lambda *_: 0.0)],
-    "the machine's speed now": [(prediction, "FOLLOWED", 0.0)],
+    "the machine's speed now": [(machine_reading, "FOLLOWED", 0.0)],
 }
 
 
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="predict the GPU's layers again, too")
     options = parser.parse_args()
     path = HERE.with_suffix(".csv")
-    rows = [row for folder in PROCESSORS for row in processor_rows(folder)]
+    rows = [row for folder, more in PROCESSORS.items() for row in processor_rows(folder, more)]
     rows += gpu_rows() if options.gpu else []
     made = {row.machine for row in rows}
     rows += [row for row in earlier(path, Row) if row.machine not in made]
@@ -104,8 +105,8 @@ def main() -> None:
     path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
 
-def processor_rows(folder: Path) -> Iterator[Row]:
-    """Yield the rows of a processor, by its layers and calibrations."""
+def processor_rows(folder: Path, more: str) -> Iterator[Row]:
+    """Yield the rows of a processor, by its layers and calibrations; ``more`` ends its name."""
     entries = calibration.entries(folder / "devices" / "cpu.json")
     known = {one.threads: one for one in map(calibration.Calibration.from_dict, entries)}
     for name, layers in in_order(earlier(folder / "predictions.csv", Point), setting):
@@ -114,7 +115,7 @@ def processor_rows(folder: Path) -> Iterator[Row]:
             (operations_of(point.request, inf), point.phase, median(point.passes), point.slowdown)
             for point in layers
         ]
-        machine = known[threads].ceilings.name
+        machine = f"{known[threads].ceilings.name}{more}"
         yield from rows_of(machine, name, known[threads], dtype, measured)
 
 
@@ -168,6 +169,7 @@ def page(rows: Sequence[Row]) -> str:
     origin = (
         "Written by `python reports/run.py times/prediction_rules` from the layers of "
         "[predictions.md](predictions.md), of [a busy virtual machine](xeon6/predictions.md), of "
+        "[a processor that others disturb](zen4/predictions.md), of "
         "[another processor](zen5/predictions.md), as its calibrations of an earlier version "
         "gave them, and of [a GPU](h200/crossovers.md): the median error and, in parentheses, "
         "what nine in ten stay within, all rules on and one of them off. Each phase's own bias "

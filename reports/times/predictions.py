@@ -38,8 +38,9 @@ from rows import earlier, grouped, save, table
 from attnprof import registry
 from attnprof.device import calibration
 from attnprof.device.checked_layers import SelfCheck
+from attnprof.device.machine_reading import MachineReading, read_machine
 from attnprof.device.operations import operations_of
-from attnprof.device.prediction import MachineReading, Predictor, read_machine
+from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import (
     HEADS,
     LENGTHS,

@@ -15,9 +15,10 @@ from attnprof.device.benchmarks import CHAIN, POINTWISE, POINTWISE_PREPARED, WEI
 from attnprof.device.calibration import Calibration
 from attnprof.device.call_costs import CALLS
 from attnprof.device.ceilings import Ceilings, stated_ceilings
+from attnprof.device.machine_reading import MachineReading
 from attnprof.device.operation_forms import OUTER, KernelCall
 from attnprof.device.operations import Demand, operations_of
-from attnprof.device.prediction import Predictor, predict_points, record_with_peak
+from attnprof.device.prediction import Predictor, alternative, predict_points, record_with_peak
 from attnprof.device.recommendation import gives_up, recommend
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
@@ -226,6 +227,24 @@ def test_an_answer_names_both_where_intervals_overlap_and_promises_nothing_by_lo
     assert predict_points(points, on="H100").summary["answer"].startswith("least by lower bounds: ")
 
 
+@pytest.mark.parametrize(
+    "reading", [MachineReading(slowdown=4), MachineReading(slowdown=0.25), MachineReading(swing=4)]
+)
+def test_a_speed_that_two_mechanisms_have_in_common_makes_no_rival(reading):
+    request = PointRequest("standard", 64, 1, 8, threads=1, scope="core")
+    near, far = (Predictor(Calibration(SOME, "cpu", 1, {"float32": made_up()}), False, by)
+                 for by in (MachineReading(), reading))  # fmt: skip
+    for factor in (1.01, 3.0):
+        pairs = []
+        for predictor in (near, far):
+            first = predictor.point(request)
+            times = (first.time_s, first.ci_low_s, first.ci_high_s)
+            time_s, low_s, high_s = (factor * one for one in times)
+            second = replace(first, mechanism="b", time_s=time_s, ci_low_s=low_s, ci_high_s=high_s)
+            pairs.append(alternative([first, second], first, predictor.reading))
+        assert pairs[0] == pairs[1] == (" or b" if factor < 2 else "")
+
+
 def test_without_a_calibration_of_this_device_it_says_what_to_type(tmp_path):
     with pytest.raises(CannotRunError, match="attnprof calibrate --threads 1"):
         predict_points([PointRequest("standard", 8, 1, 8, threads=1)], path=tmp_path / "none.json")
@@ -367,7 +386,9 @@ def test_two_whose_intervals_overlap_are_both_named(ranking):
     sentence = f"At 64 tokens take {first.mechanism} or {second.mechanism}: "
     assert ranking.summary["answer"].startswith(sentence)
     sure = [replace(row, ci_low_s=row.time_s, ci_high_s=row.time_s) for row in ranking.records]
-    assert recommendation._answer(sure, []).startswith(f"At 64 tokens take {first.mechanism}: ")
+    assert recommendation._answer(sure, [], MachineReading()).startswith(
+        f"At 64 tokens take {first.mechanism}: "
+    )
 
 
 @pytest.mark.parametrize(

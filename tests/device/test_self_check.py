@@ -12,7 +12,8 @@ import torch
 from attnprof.device import calibration_run, self_check
 from attnprof.device.calibration import Calibration
 from attnprof.device.checked_layers import CheckedLayer, SelfCheck
-from attnprof.device.prediction import BUNDLES, READING_S, MachineReading, Predictor, read_machine
+from attnprof.device.machine_reading import BUNDLES, READING_S, MachineReading, read_machine
+from attnprof.device.prediction import Predictor
 from attnprof.device.self_check import LAYERS, PHASES, check_layers, drawn_points
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import Clock
