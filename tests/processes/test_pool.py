@@ -29,8 +29,11 @@ def crashes():
 
 
 def overflows():
-    sys.setrecursionlimit(10**9)
-    return sorted([0], key=lambda _: overflows())
+    """Python's own calls would end with an exception; a tuple asks its entries in C."""
+    nested = ()
+    for _ in range(10**6):
+        nested = (nested,)
+    return hash(nested)
 
 
 def stops():

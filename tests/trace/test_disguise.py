@@ -5,6 +5,7 @@ import io
 import pickle
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 import pytest
 import torch
@@ -204,6 +205,41 @@ def test_what_is_compiled_is_counted_as_it_was_written_and_said():
 def test_compiled_flexible_attention_is_counted_as_it_was_written():
     _, derivation = shown(compiled_flex, inputs=DIMS)
     assert EAGER in derivation.phases["forward"].notes
+
+
+KEEPING = """
+import torch
+from torch.nn.init import normal_
+
+DRAWING, graphs = {"ones": torch.nn.init.ones_}, []
+
+def backend(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+@torch.compile(backend=backend)
+def doubled(x):
+    return x.sin() * 2
+"""
+
+
+def test_what_code_keeps_that_is_imported_in_a_run_draws_and_compiles_afterwards(
+    monkeypatch, tmp_path
+):
+    """As transformers' table of initialisers: models of its would keep arbitrary weights."""
+    (tmp_path / "keeping_names.py").write_text(KEEPING, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):  # also in a world after the one in which it is imported
+        _, derivation = shown(lambda x: import_module("keeping_names").doubled(x), inputs=DIMS)
+        assert EAGER in derivation.phases["forward"].notes
+    keeping = import_module("keeping_names")
+    weight = torch.zeros(64)
+    assert keeping.normal_(weight).unique().numel() > 1
+    assert keeping.DRAWING["ones"](weight).eq(1).all()
+    assert not keeping.graphs
+    x = torch.ones(3)
+    assert torch.equal(keeping.doubled(x), x.sin() * 2)
+    assert keeping.graphs
 
 
 class TwoOutputs(nn.Module):

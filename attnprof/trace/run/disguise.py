@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import cache, partial, wraps
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -144,11 +145,26 @@ def notes_of_compiling() -> list[str]:
     return list(dict.fromkeys(_COMPILED.get([])))
 
 
-def _as_written(model: Any = None, **_settings: Any) -> Any:
-    """Return the model as it is: a ``torch.compile`` that does not compile, and notes that."""
+def _as_written(model: Any = None, **settings: Any) -> Any:
+    """Return the model as it is: a ``torch.compile`` that does not compile, and notes that.
+
+    A function is compiled outside of worlds: code that is imported inside may keep it.
+    """
     if model is None:
-        return _as_written
+        return partial(_as_written, **settings)
     caller = sys._getframe(1).f_globals.get("__name__", "")
-    if not _is_inside(caller) or caller == "torch.nn.modules.module":
-        _COMPILED.get().append(EAGER)
-    return model
+    notes = [EAGER] if not _is_inside(caller) or caller == "torch.nn.modules.module" else []
+    _COMPILED.get().extend(notes)
+    if isinstance(model, torch.nn.Module):
+        return model
+    compiled: Any = cache(lambda: torch.compile(model, **settings))
+
+    @wraps(model)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        world = _COMPILED.get(None)
+        if world is None:
+            return compiled()(*args, **kwargs)
+        world.extend(notes)
+        return model(*args, **kwargs)
+
+    return call

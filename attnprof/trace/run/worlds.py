@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 
 #: Whether modules that exist are run on their own weights.
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
+#: Whether weights are drawn, as they are outside of all worlds.
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=True)
 
 
 class _Silent:
@@ -114,6 +116,7 @@ def quiet_hub() -> Iterator[None]:
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
     """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
     with ExitStack() as stack:
+        stack.callback(_DRAWN.reset, _DRAWN.set(drawn))
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(getattr(torch, dtype))
         stack.enter_context(warnings.catch_warnings())
@@ -125,7 +128,8 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
                 stack.enter_context(patch.object(log, "disabled", new=True))
             for owner, name in _initialisers():
-                stack.enter_context(patch.object(owner, name, lambda tensor, *_, **__: tensor))
+                undrawn = _undrawn_inside(getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, undrawn))
             flexible = sys.modules.get("torch.nn.attention.flex_attention")
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -281,6 +285,20 @@ def _initialisers() -> list[tuple[Any, str]]:
     kinds = [kind for kind in vars(torch.nn).values() if isinstance(kind, type)]
     reset = "reset_parameters"
     return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]
+
+
+def _undrawn_inside(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an initialiser that leaves weights as they are, in worlds where none are drawn.
+
+    Code that is imported inside may keep it, as transformers does in a table of its own: outside it
+    draws.
+    """
+
+    @wraps(draw)
+    def initialised(subject: Any, *args: Any, **kwargs: Any) -> Any:
+        return draw(subject, *args, **kwargs) if _DRAWN.get() else subject
+
+    return initialised
 
 
 # -- lazy layers, which get their sizes from the first call ------------------------------
