@@ -20,8 +20,6 @@ from attnprof.user_code import error_text
 
 #: The backend of ``torch.compile``; on a CPU it needs a C++ compiler.
 BACKEND = "inductor"
-# compile in this process alone: the compiler's helpers would compete with what is measured
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,8 @@ def build_subject(
 
 def compiled_for_one_shape(function: Any) -> Any:
     """Return a module or function, compiled for the shapes of its first call only."""
+    # in this process alone: the compiler's helpers would compete with what is measured
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     torch.compiler.reset()  # code of earlier points; after a few shapes the compiler gives up
     return torch.compile(function, backend=BACKEND, dynamic=False)
 
