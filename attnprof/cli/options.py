@@ -56,7 +56,7 @@ def flag(metavar: str, words: str, *names: str, default: Any = None, **more: Any
 
 def switch(names: str, words: str, *, default: bool | None = False) -> Any:
     """Return a flag that is on or off, ``--time/--no-time`` if both can be typed."""
-    return Option(default, names, help=words)
+    return Option(default, names, metavar="", help=words)  # typer 0.29 names a type otherwise
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:

@@ -127,12 +127,12 @@ def _check_folder(typed: str) -> None:
 
 def _number_hint(error: Any) -> str:
     """Return a hint for a flag whose value is no number; "" for other parser errors."""
-    match = re.search(r"is not a valid (float|integer|int)\b", error.format_message())
+    match = re.search(r"valid (float|number|integer|int)\b", error.format_message())
     flag = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     if not match or not flag.startswith("--"):
         return ""
     example = error.param.default if isinstance(error.param.default, int | float) else 1
-    kind = "number" if match[1] == "float" else "whole number"
+    kind = "number" if match[1] in ("float", "number") else "whole number"
     return f" Give a {kind}, like {flag} {example:g}"
 
 
