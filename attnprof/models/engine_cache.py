@@ -157,7 +157,8 @@ def _absorbing(kind: Any) -> Any:
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             rows = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             one = isinstance(rows.shape[1], int) and rows.shape[1] == 1
-            self.__dict__[_HELD] = one and kwargs.get("past_key_values") is not None
+            caches = (kwargs.get(name) for name in ("cache", "past_key_values"))
+            self.__dict__[_HELD] = one and any(cache is not None for cache in caches)
             return super().forward(*args, **kwargs)
 
         def expand_kv(self, latents: Any, rotary: Any) -> tuple[Any, Any]:

@@ -167,14 +167,15 @@ def _fused(kind: Any, form: str) -> Any:
         @wraps(kind.forward)
         def forward(
             self, hidden_states: Any, position_embeddings: Any = None, attention_mask: Any = None,
-            past_key_values: Any = None, **how: Any,
+            past_key_values: Any = None, *, cache: Any = None, **how: Any,
         ) -> Any:  # fmt: skip
+            cache = past_key_values if cache is None else cache  # by the version of transformers
             if attention_mask is not None:  # padding, which kernels leave out
                 return super().forward(
-                    hidden_states, position_embeddings, attention_mask, past_key_values, **how
+                    hidden_states, position_embeddings, attention_mask, cache, **how
                 )
             b, n, _ = hidden_states.shape
-            h, d, cache = self.num_attention_heads, self.head_dim, past_key_values
+            h, d = self.num_attention_heads, self.head_dim
             rows = self.act_fn(self.qkv_proj(hidden_states)).view(b, n, h, 3 * d)
             state = None if cache is None else cache.get_linear_cache(self.layer_idx)
             operands = *rows.split(d, dim=3), self.slope_rate.view(h)

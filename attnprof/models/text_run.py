@@ -297,7 +297,7 @@ def run_without_values(
                 errors.append(error)
             else:
                 if caches and not any(getattr(result, name, None) for name in CACHES):
-                    result.past_key_values = caches[0]  # it made one and does not return it
+                    result.cache = caches[0]  # it made one and does not return it
                 return model, calls, result
     raise CannotRunError(
         f"{subject.name} does not run without values, so what it costs is not known: "

@@ -25,8 +25,8 @@ _DECODED = ("decoder_input_ids", "input_ids")
 _TARGETS = ("decoder_input_ids", "target")
 #: Tokens by default, if a model takes so many.
 _USUAL = 1024
-#: Names of caches, in a result and as inputs of a forward pass.
-CACHES = ("past_key_values", "cache_params", "state", "mems")
+#: Names of caches, in a result and as inputs of a forward pass: since transformers 5.24 and before.
+CACHES = ("cache", "past_key_values", "cache_params", "state", "mems")
 
 
 class NoCacheError(CannotRunError):
@@ -206,8 +206,11 @@ class WholeModel:
         device = "meta" if weight.is_meta else "cpu"
         with torch.no_grad():
             result = called(model, self.example(sizes, device), use_cache=True)
-        cache = dict([cache_in(result, self.name)])
-        return cache, getattr(result, "encoder_last_hidden_state", None)
+        name, cache = cache_in(result, self.name)
+        takes = signature(model.forward).parameters
+        # a class of an older transformers gives its cache by the new name, and takes the old one
+        name = next((one for one in (name, *CACHES) if one in takes), name)
+        return {name: cache}, getattr(result, "encoder_last_hidden_state", None)
 
     def _cached(self, tokens: Any, sizes: Sizes) -> tuple[Any, dict[str, Any], Any]:
         """Return a model, its cache by name after so many tokens, and its encoder's rows."""
