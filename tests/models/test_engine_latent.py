@@ -1,11 +1,19 @@
 """Absorbed latent attention: the results of transformers' own modules, and products by hand."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from attnprof.models.engine_cache import absorb, absorbed, latent_modules, latent_note, saved_flops
+from attnprof.models.engine_cache import (
+    _absorbing,
+    absorb,
+    absorbed,
+    latent_modules,
+    latent_note,
+    saved_flops,
+)
 from attnprof.models.sources import hub_subject
 from attnprof.models.whole import WholeModel
 from attnprof.trace.solve.symbolic import run_symbolically
@@ -153,3 +161,23 @@ def test_the_note_says_the_flops_of_both_forms():
     assert f"{2 * (2 * RANK + ROPE)} FLOPs a head" in note
     assert f"{2 * (NOPE + ROPE + VALUE) + 2 * RANK * (NOPE + VALUE)}" in note
     assert not latent_note(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_cache_is_met_by_the_name_of_either_version_of_transformers(name):
+    class Layer(torch.nn.Module):
+        def forward(self, **inputs):
+            return self.expand_kv("latents", "rotary")
+
+        def expand_kv(self, latents, rotary):
+            return "expanded"
+
+    class Model(torch.nn.Linear):
+        def forward(self, input_ids, use_cache, past_key_values=None):
+            return SimpleNamespace(**{name: "rows"})
+
+    layer, row = _absorbing(Layer)(), torch.ones(1, 1, 2)
+    assert layer(hidden_states=row, **{name: object()}) == ("rotary", "latents")
+    assert layer(hidden_states=row) == "expanded"
+    model = WholeModel("model", lambda: Model(1, 1), {"input_ids": "B, N int64"})
+    assert model.prompt(model.build(), {"B": 1, "N": 2}) == ({"past_key_values": "rows"}, None)
