@@ -19,11 +19,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.config import load, presets
-from attnprof.models.hub_config import (
-    checked_fields,
-    model_types,
-    read_configuration,
-)
+from attnprof.models.hub_config import checked_fields, model_types, read_configuration
 from attnprof.user_code import is_place
 
 #: A name on the Hub: an owner and a model.

@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from attnprof.models.hub_config import (
-    CHOSEN,
-    EXPERTS,
-    chosen_experts,
-    first_number,
-    text_config,
-)
+from attnprof.models.hub_config import CHOSEN, EXPERTS, chosen_experts, first_number, text_config
 
 PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 #: The path of a module's layer: up to the first number.
