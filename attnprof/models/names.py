@@ -24,7 +24,6 @@ from attnprof.user_code import is_place
 
 #: A name on the Hub: an owner and a model.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def hub_configuration(name: str) -> Mapping[str, Any]:
     except errors.GatedRepoError as error:
         raise CannotRunError(
             f"{name}: its makers ask for consent before they give access: accept the terms at "
-            f"{_HUB}/{name}, and type hf auth login{_or_shipped(name)}"
+            f"https://huggingface.co/{name}, and type hf auth login{_or_shipped(name)}"
         ) from error
     except errors.RepositoryNotFoundError as error:
         near = _shipped_like(name)
