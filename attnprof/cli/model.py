@@ -11,15 +11,8 @@ from typer import Argument
 
 import attnprof
 from attnprof.cli import options as opt
+from attnprof.cli import request
 from attnprof.cli.kept import KeptReport
-from attnprof.cli.request import (
-    parse_bytes,
-    parse_lengths,
-    parse_models,
-    parse_set,
-    parse_size,
-    some_of,
-)
 from attnprof.errors import RequestError
 from attnprof.models.comparison import with_memory
 from attnprof.models.names import check_sources, fields_of, named
@@ -153,18 +146,18 @@ def model(
         return
     if without := [*opt.typed(utilisation)]:
         raise RequestError(f"{without[0]} is about FLOPs a token: type --mfu, too")
-    phases = some_of(flags.phase, ("prefill", *PHASES), "--phase")
-    most = parse_bytes(flags.memory, "--memory")
+    phases = request.some_of(flags.phase, ("prefill", *PHASES), "--phase")
+    most = request.parse_bytes(flags.memory, "--memory")
     texts = {"B": ("--batch", flags.batch), "N": ("--seq", flags.seq),
              "M": ("--target-seq", flags.target_seq)}  # fmt: skip
-    sizes = {name: parse_size(text, flag) for name, (flag, text) in texts.items()
+    sizes = {name: request.parse_size(text, flag) for name, (flag, text) in texts.items()
              if text is not None}  # fmt: skip
     options: dict[str, Any] = {
-        "swaps": swaps_of(flags.swap or (), parse_set(flags.settings)), "limit": flags.limit,
-        **{name: getattr(flags, name)
-           for name in ("view", "kernel", "inputs", "logits", "optimizer", "dtype")},
+        "swaps": swaps_of(flags.swap or (), request.parse_set(flags.settings)),
+        **{name: getattr(flags, name) for name in
+           ("view", "kernel", "inputs", "logits", "optimizer", "dtype", "limit")},
     }  # fmt: skip
-    others = parse_models(flags.compare, "--compare")
+    others = request.parse_models(flags.compare, "--compare")
     if config in others:
         raise RequestError(f"--compare {config}: that is the model itself; type another one")
     check_sources(config, *others)
@@ -264,10 +257,10 @@ def _flops_per_token(config: str, seq: str | None, flags: Mfu, to: opt.Output) -
     from attnprof.models.mfu import conventions_of, mfu_report, python_file
 
     conventions = conventions_of("all" if flags.counting is None else flags.counting)
-    lengths = [] if flags.lengths is None else parse_lengths(flags.lengths, "--lengths")
+    lengths = [] if flags.lengths is None else request.parse_lengths(flags.lengths, "--lengths")
     if seq is not None and lengths:
         raise RequestError("--seq and --lengths both say how long sequences are: type one")
-    lengths = lengths or ([] if seq is None else [parse_size(seq, "--seq")])
+    lengths = lengths or ([] if seq is None else [request.parse_size(seq, "--seq")])
     opt.ensure_writable(flags.as_python, force=to.force, flag="--as-python")
     named(config)  # before torch is loaded
     with opt.working(f"counting {config}"):

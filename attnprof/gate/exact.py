@@ -22,7 +22,6 @@ from attnprof.units import format_count
 
 #: How many changes an explanation names; the others are counted.
 _MOST_NAMED = 3
-_BYTES = ("bytes_moved", "peak_bytes")
 
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
@@ -66,7 +65,7 @@ def _metric_record(
 ) -> CheckRecord:
     """Return the record of one metric: its counts, the verdict, and the changes that explain it."""
     before, now = baseline.metrics.get(name), current.metrics.get(name)
-    unit = "B" if name in _BYTES else ""
+    unit = "B" if name in ("bytes_moved", "peak_bytes") else ""
     record = CheckRecord(
         case=case, metric=name, baseline=before, current=now, verdict=rules.OK, unit=unit
     )

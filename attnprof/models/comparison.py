@@ -112,18 +112,16 @@ def _rows(report: Report) -> Iterator[ComparedRecord]:
 
 
 def _by_token(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
-    """Return a quantity of one token: a phase's FLOPs a token, rounded, or a cache's growth."""
-    if row.quantity == "cache_bytes":
-        return _growth(row, at)
-    tokens = at.get("B", 1) * (at["N"] if row.phase == "prefill" else 1)
-    return round((row.value or 0) / tokens)
+    """Return a phase's FLOPs a token, rounded, or the bytes that the last token adds to a cache.
 
-
-def _growth(row: ModelRecord, at: Mapping[str, int]) -> int | float | None:
-    """Return the bytes that the last token adds to one input's cache; None without a formula."""
+    The cache is one input's; None without a formula of it.
+    """
     from attnprof.algebra.expressions import expression_of
     from attnprof.algebra.parser import parse
 
+    if row.quantity != "cache_bytes":
+        tokens = at.get("B", 1) * (at["N"] if row.phase == "prefill" else 1)
+        return round((row.value or 0) / tokens)
     if row.expression is None:
         return None
     formula = expression_of(parse(row.expression, stored=True))

@@ -5,7 +5,7 @@ The models of the five documents are in ``presets.toml``, by name.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -245,10 +245,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-#: Keys of a preset that are no fields of its configuration.
-_ABOUT = ("document", "table", "notes")
-
-
 @dataclass(frozen=True)
 class Preset:
     """A model of a document, with the table that prints its sizes; ``notes`` name other sources.
@@ -266,9 +262,18 @@ class Preset:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """Return all presets by name, in the documents' order."""
-    path = Path(__file__).with_name("presets.toml")
-    return {preset.name: preset for preset in _presets_of(read_toml(path)["family"])}
+    """Return all presets by name, in the documents' order: each family's models by variant."""
+    by_name = dict[str, Preset]()
+    for family in read_toml(Path(__file__).with_name("presets.toml"))["family"]:
+        for model, sizes in family["models"].items():
+            for variant, changed in family["variants"].items():
+                tables = family["common"], sizes, changed  # later values replace earlier ones
+                values = {name: value for table in tables for name, value in table.items()}
+                about = {name: values.pop(name, "") for name in ("document", "table", "notes")}
+                about["notes"] = "; ".join(table["notes"] for table in tables if "notes" in table)
+                name, config = f"{model}-{variant}", ModelConfig.from_table(values)
+                by_name[name] = Preset(name, variant, **about, config=config)
+    return by_name
 
 
 def preset(name: str) -> Preset:
@@ -299,18 +304,3 @@ def load(source: str | Path) -> ModelConfig:
         )
     base = table.pop("preset", None)
     return ModelConfig.from_table(table) if base is None else preset(base).config.with_(**table)
-
-
-def _presets_of(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
-    """Yield a family's models in every variant; a later table's values replace earlier ones."""
-    for family in families:
-        for model, sizes in family["models"].items():
-            for variant, changed in family["variants"].items():
-                values = {**family["common"], **sizes, **changed}
-                about = {name: values.pop(name, "") for name in _ABOUT}
-                about["notes"] = "; ".join(
-                    table["notes"]
-                    for table in (family["common"], sizes, changed) if "notes" in table
-                )  # fmt: skip
-                yield Preset(f"{model}-{variant}", variant, **about,
-                             config=ModelConfig.from_table(values))  # fmt: skip

@@ -168,12 +168,6 @@ class HeldWeights:
     routed: int = 0
 
 
-def _is_routed(name: str, weights: Any, experts: int) -> bool:
-    """Return whether a parameter is of experts that see some tokens each, by name or by slices."""
-    sliced = weights.ndim == 3 and weights.shape[0] == experts > 1
-    return ".experts." in f".{name}" or sliced
-
-
 def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
     """Return the weights of a model by the name of the module that reads them.
 
@@ -190,7 +184,8 @@ def held_weights(model: Any, experts: int) -> dict[str, HeldWeights]:
         sums = [0, 0]
         for parameter, weights in module.named_parameters(recurse=False):
             if id(weights) not in counted:
-                routed = is_table or _is_routed(f"{name}.{parameter}", weights, experts)
+                sliced = weights.ndim == 3 and weights.shape[0] == experts > 1
+                routed = is_table or sliced or ".experts." in f".{name}.{parameter}"
                 sums[routed] += weights.numel()
             counted.add(id(weights))
         if any(sums):

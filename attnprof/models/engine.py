@@ -72,7 +72,7 @@ def engine_subject(subject: WholeModel, view: str = "engine") -> WholeModel:
     _register()  # here, as what a run registers is undone after it
     viewed = replace(subject, build=partial(_built, subject.build, view), view=view)
     try:
-        model = subject.on_meta()
+        model = subject.on_meta
     except Exception:  # noqa: BLE001 - its first run raises it again
         return viewed
     recurrent, others = mixer_classes(model)
@@ -220,7 +220,7 @@ def _sentences(
     absorbs = by_definition or any("latent_attention" in call.op for call in calls)
     expanded = 0
     if absorbs and phase == "decode" and "N" in sizes:
-        expanded = int(saved_flops(subject.on_meta(), sizes.get("B", 1), sizes["N"]))
+        expanded = int(saved_flops(subject.on_meta, sizes.get("B", 1), sizes["N"]))
     other_form = more[OTHER_FORM] + (-expanded if by_definition else expanded)
     if ratio := _ratio(whole["flops"], other_form):
         reason = _kernel_work(subject, phase, expanded)

@@ -49,8 +49,12 @@ def _update_in_place(usual: Any) -> Any:
 
     def update(layer: Any, keys: Any, values: Any, *args: Any, **how: Any) -> tuple[Any, Any]:
         room = vars(layer).pop(_ROOM, None)
-        if room is not None:
-            return _write_token(layer, room, keys, values)
+        if room is not None:  # for one token, behind the earlier ones
+            for part, row in zip(room, (keys, values), strict=True):
+                part.narrow(2, part.shape[2] - 1, 1).copy_(row)
+            _count_tokens(layer, keys)
+            layer.keys, layer.values = room
+            return layer.keys, layer.values
         if not layer.is_initialized or layer.keys is None:
             layer.lazy_initialization(keys, values)
         if layer.keys.dim() != 1:  # it has tokens, and no room for more
@@ -79,15 +83,6 @@ def _kept_rows(layer: Any, rows: Any) -> Any:
 def _count_tokens(layer: Any, keys: Any) -> None:
     if hasattr(layer, "cumulative_length"):
         layer.cumulative_length += keys.shape[-2]
-
-
-def _write_token(layer: Any, room: Any, *rows: Any) -> tuple[Any, Any]:
-    """Write one token's keys and values behind the earlier ones; return all."""
-    for part, row in zip(room, rows, strict=True):
-        part.narrow(2, part.shape[2] - 1, 1).copy_(row)
-    _count_tokens(layer, rows[0])
-    layer.keys, layer.values = room
-    return layer.keys, layer.values
 
 
 def give_room(cache: Any) -> None:

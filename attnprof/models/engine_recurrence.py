@@ -20,8 +20,6 @@ from attnprof.ops.functional import silu, softplus
 
 #: Tokens from one kept state to the next: of a scan, which has no chunks.
 _SCAN_ROWS = 256
-#: Attributes by which lightning attention is recognised.
-_LIGHTNING = ("slope_rate", "block_size", "qkv_proj", "output_gate", "out_proj", "norm", "act_fn")
 
 
 def fallbacks(model: Any) -> dict[str, list[str]]:
@@ -38,7 +36,8 @@ def runs_kernels(module: Any, code: str) -> bool:
 
 def is_lightning(module: Any) -> bool:
     """Return whether a module is lightning attention, recognised by its attributes."""
-    return all(hasattr(module, name) for name in _LIGHTNING)
+    names = ("slope_rate", "block_size", "qkv_proj", "output_gate", "out_proj", "norm", "act_fn")
+    return all(hasattr(module, name) for name in names)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def run_by_few(
     cost: in this run, or in ``other_phase``, a run of all layers in another phase. Raises the
     errors of a run.
     """
-    model = subject.on_meta()
+    model = subject.on_meta
     where = places(model)
     groups = defaultdict[Any, list[str]](list)
     for path in layers_of(where):

@@ -58,7 +58,7 @@ def fit(
     ``dtype``, ``cache_dtype``, ``block_size``, ``tensor_parallel``, ``pipeline``,
     ``expert_parallel``, ``context_parallel``, ``chunk``, ``utilization``, ``uncapped``; ``swap``,
     mechanisms in some layers as ``--swap`` takes them, with their ``settings``; with
-    ``train=True`` those of :class:`attnprof.models.fit_layout.TrainingOptions`. The summary's
+    ``train=True`` those of :class:`attnprof.models.fit_options.TrainingOptions`. The summary's
     values are attributes of the report, too: ``fits``, ``longest_context``, ``largest_batch``,
     ``cache_bytes_per_token``, ``cache_tokens``, ``bytes_sent_per_step``, ``answer``. Raises
     :class:`attnprof.errors.RequestError` for a wrong request.

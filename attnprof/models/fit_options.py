@@ -13,7 +13,6 @@ LONGEST = 2**50
 OPTIMIZERS = {"adamw": (12, 12), "adamw-8bit": (6, 6), "muon": (8, 12), "sgd": (8, 8)}
 #: Bytes of a gradient, by format.
 GRADIENTS = {"bfloat16": 2, "float32": 4}
-RECOMPUTE = ("none", "selective", "full")
 #: What of weights, gradients and optimizer is divided among data-parallel ranks.
 SHARDS = {"none": "", "zero1": "o", "zero2": "og", "zero3": "ogw"}
 #: Options of serving alone, and values of them that are true of training, too.
@@ -104,5 +103,5 @@ class TrainingOptions(FitOptions):
                 )
         choice("optimizer", self.optimizer, list(OPTIMIZERS))
         choice("gradient_dtype", self.gradient_dtype, list(GRADIENTS))
-        choice("recompute", self.recompute, list(RECOMPUTE))
+        choice("recompute", self.recompute, ["none", "selective", "full"])
         choice("shard", self.shard, list(SHARDS))

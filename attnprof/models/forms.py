@@ -90,7 +90,7 @@ class Model:
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
         """Return a built subject; layers of equal costs in these runs are of one kind."""
-        model = subject.on_meta()
+        model = subject.on_meta
         where = places(model)
         entries = sum(weights.numel() for weights in model.parameters())
         kinds = by_kind(model, where, traces, subject.layer_types)

@@ -20,17 +20,11 @@ from torch import Tensor, nn
 from attnprof.blocks.core import build_layer, checked_sizes
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.models import wrappers
 from attnprof.models.parts import is_recurrent, layer_names, layers_of, places
 from attnprof.models.swap import Swap, by_layer
 from attnprof.models.text_run import KERNEL_TABLE, run_without_values
 from attnprof.models.whole import WholeModel
-from attnprof.models.wrappers import (
-    SwappedAttention,
-    SwappedKernel,
-    cache_in_call,
-    is_causal,
-    rows_in,
-)
 from attnprof.ops.layer import MAPS, LayerSizes
 from attnprof.registry import module_of
 
@@ -176,9 +170,9 @@ def _record_calls(module: nn.Module, attn: _LayerAttention, asks: bool) -> None:
 
     def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = (*args, *kwargs.values())
-        rows = rows_in(values)
+        rows = wrappers.rows_in(values)
         attn.width, attn.tokens, attn.maps_output = rows.shape[-1], rows.shape[1], False
-        attn.causal = cache_in_call(values) is not None  # its kernel may correct this
+        attn.causal = wrappers.cache_in_call(values) is not None  # its kernel may correct this
 
     def ended(_: Any, __: Any, result: Any) -> None:
         attn.result = result
@@ -189,7 +183,7 @@ def _record_calls(module: nn.Module, attn: _LayerAttention, asks: bool) -> None:
     def kernel(owner: Any, q: Tensor, k: Tensor, v: Tensor, more: dict[str, Any]) -> Tensor:
         attn.heads, attn.kv_heads = q.shape[1], k.shape[1]
         attn.head_dim, attn.value_dim = q.shape[-1], v.shape[-1]
-        attn.causal, attn.more = is_causal(owner, more), more
+        attn.causal, attn.more = wrappers.is_causal(owner, more), more
         return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
 
     module.register_forward_pre_hook(began, with_kwargs=True)
@@ -250,7 +244,7 @@ def _as_kernel(
 
     def make(module: nn.Module) -> nn.Module:
         core = module_of(spec.name).CORES[spec.name](spec, sizes)
-        kernel = SwappedKernel(core, _number_of(module), decodes)
+        kernel = wrappers.SwappedKernel(core, _number_of(module), decodes)
         _set_kernel(module, kernel)
         module.register_forward_pre_hook(kernel.look_for_cache, with_kwargs=True)
         return module
@@ -284,7 +278,7 @@ def _as_layer(
         layer = build_layer(spec, module_of(spec.name), sizes)
         if attn.heads and not attn.maps_output and hasattr(layer, "o_proj"):
             layer.o_proj = nn.Identity()  # the model has an output map of its own
-        return SwappedAttention(layer, _number_of(module), decodes, attn.causal, result)
+        return wrappers.SwappedAttention(layer, _number_of(module), decodes, attn.causal, result)
 
     lost = [effect for name, effect in _KERNEL_EXTRAS.items() if attn.more.get(name) is not None]
     more = f"; the model's attention {' and '.join(lost)}" if lost else ""

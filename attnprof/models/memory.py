@@ -207,7 +207,7 @@ def ungraded_note(subject: WholeModel, trace: Trace) -> Iterator[str]:
     """Yield a note on the weights that a training step gives no gradient, if there are any."""
     if not trace.ungraded:
         return
-    named = dict(subject.on_meta().named_parameters())
+    named = dict(subject.on_meta.named_parameters())
     met = {path for name in named.keys() - trace.ungraded for path in above(name)}
     out = [name for name in named if name in trace.ungraded]
     tops = list(dict.fromkeys(next(x for x in above(name) if x not in met) for name in out))

@@ -19,16 +19,11 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
 from attnprof.models.config import load, presets
-from attnprof.models.hub_config import (
-    checked_fields,
-    model_types,
-    read_configuration,
-)
+from attnprof.models.hub_config import checked_fields, model_types, read_configuration
 from attnprof.user_code import is_place
 
 #: A name on the Hub: an owner and a model.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB = "https://huggingface.co"
 
 
 @dataclass(frozen=True)
@@ -179,7 +174,7 @@ def hub_configuration(name: str) -> Mapping[str, Any]:
     except errors.GatedRepoError as error:
         raise CannotRunError(
             f"{name}: its makers ask for consent before they give access: accept the terms at "
-            f"{_HUB}/{name}, and type hf auth login{_or_shipped(name)}"
+            f"https://huggingface.co/{name}, and type hf auth login{_or_shipped(name)}"
         ) from error
     except errors.RepositoryNotFoundError as error:
         near = _shipped_like(name)

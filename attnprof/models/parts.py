@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from attnprof.models.hub_config import (
-    CHOSEN,
-    EXPERTS,
-    chosen_experts,
-    first_number,
-    text_config,
-)
+from attnprof.models.hub_config import CHOSEN, EXPERTS, chosen_experts, first_number, text_config
 
 PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
 #: The path of a module's layer: up to the first number.
@@ -153,7 +147,7 @@ def layer_kinds(model: Any) -> dict[str, int]:
 
 # -- names of kinds of layers ----------------------------------------------------------------
 #: Attributes of modules for the number of experts, and for how many of them see a token.
-_EXPERTS, _CHOSEN = (*EXPERTS, "num_routed_experts"), ("top_k", *CHOSEN, "moe_topk")
+_EXPERTS, _CHOSEN = (*EXPERTS, "num_routed_experts"), ("top_k", *CHOSEN)
 _MIXES = re.compile(r"att|delta|mixer|mamba|conv(olution)?$|recurrent|lstm|ssm", re.IGNORECASE)
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 #: Words in the names of classes that are the same for all kinds of mixers.

@@ -13,13 +13,7 @@ from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.models.borders import derived_near, extended
 from attnprof.models.few_layers import run_by_few
-from attnprof.models.forms import (
-    Model,
-    ModelForms,
-    SampledPhase,
-    UnlikeError,
-    forms_of_all_layers,
-)
+from attnprof.models.forms import Model, ModelForms, SampledPhase, UnlikeError, forms_of_all_layers
 from attnprof.models.whole import WholeModel
 from attnprof.processes.progress import tell
 from attnprof.trace.events import Trace, totals, trains

@@ -125,13 +125,10 @@ _SIDE = 224
 _BINS = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
 #: Fields for the time steps of a series, and for the numbers at each.
 _TIME_STEPS = ("context_length", "num_input_channels")
-#: Fields for the number of pictures of a video.
-_FRAMES = ("num_frames", "frames_per_clip")
 #: Dimensions of tokens, as ``--input`` takes them.
 _TEXT = "B, N int64"
-#: Inputs that are tokens; and fields of configurations whose models take images as tokens.
+#: Inputs that are tokens.
 _TOKENS = frozenset({"input_ids", "decoder_input_ids"})
-_IMAGE_TOKENS = ("image_token_id", "image_token_index")
 #: Ends of the names of classes that are trained with one label for each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
 #: Tokens of a model whose configuration does not say how many it takes.
@@ -240,7 +237,7 @@ def _image(config: Any) -> str:
     config = _image_config(config)
     size = getattr(config, "image_size", None) or _SIDE
     sides = size if isinstance(size, list | tuple) else (size, size)
-    frames = first_number(config, _FRAMES)
+    frames = first_number(config, ("num_frames", "frames_per_clip"))
     channels = first_number(config, ("num_channels", "in_chans")) or 3
     return ", ".join(map(str, ("B", *([frames] if frames else []), channels, *sides)))
 
@@ -262,7 +259,8 @@ def _notes(inputs: Mapping[str, str], config: Any) -> Iterator[str]:
 
 def _takes_images_as_tokens(config: Any) -> bool:
     """Return whether images are tokens of the model's text."""
-    return any(getattr(config, field, None) is not None for field in _IMAGE_TOKENS)
+    fields = ("image_token_id", "image_token_index")
+    return any(getattr(config, field, None) is not None for field in fields)
 
 
 def _series(config: Any) -> str:

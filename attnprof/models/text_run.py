@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.models.conventions import CAUSAL, FULL, AttentionShape, Mask
@@ -53,8 +54,6 @@ def set_kernel(model: Any, kernel: str) -> None:
 @contextmanager
 def recorded_attention() -> Iterator[list[AttentionCall]]:
     """Register our kernel, and yield the list of its calls."""
-    from unittest.mock import patch
-
     from transformers import masking_utils
     from transformers.modeling_utils import AttentionInterface
 
@@ -311,8 +310,6 @@ def updated_caches() -> Iterator[list[Any]]:
 
     A layer that gets the same tensor for keys and for values keeps it once.
     """
-    from unittest.mock import patch
-
     from transformers.cache_utils import Cache
 
     caches, usual = list[Any](), Cache.update
@@ -332,8 +329,6 @@ def updated_caches() -> Iterator[list[Any]]:
 @contextmanager
 def without_experts() -> Iterator[None]:
     """Return the input of experts as their result, without running them."""
-    from unittest.mock import patch
-
     import torch
 
     usual = torch.nn.Module.__call__

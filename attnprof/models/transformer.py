@@ -165,7 +165,10 @@ class TransformerLayer(nn.Module):
         """Return the attention's state, and the keys and values of ``memory``."""
         if isinstance(self.attention, BareAttention):
             raise RequestError("attention without projections has no step: set projections")
-        heads = None if self.cross is None else memory_heads(self.cross, memory)
+        heads = None
+        if self.cross is not None:  # made once for all tokens
+            keys = self.cross.heads("k", memory)
+            heads = keys, keys if self.cross.spec.shares_rows else self.cross.heads("v", memory)
         return [self.attention.init_state(batch_size), heads]
 
     def advance(self, state: list[Any], batch_size: int, tokens: int) -> None:
@@ -190,12 +193,6 @@ class TransformerLayer(nn.Module):
         if self.cross is not None:
             x = self._around("cross", x, lambda y: attended_memory(self.cross, y, state[1]))
         return self._around("mlp", x, self.mlp)
-
-
-def memory_heads(attention: Any, memory: Any) -> tuple[Any, Any]:
-    """Return keys and values of an encoder's rows (b, m, d_model), made once for all tokens."""
-    keys = attention.heads("k", memory)
-    return keys, keys if attention.spec.shares_rows else attention.heads("v", memory)
 
 
 def attended_memory(attention: Any, x: Tensor, memory: tuple[Any, Any]) -> Tensor:

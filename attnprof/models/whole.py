@@ -81,12 +81,9 @@ class WholeModel:
     fallbacks: tuple[str, ...] = ()
     of_hub: bool = False
 
-    def on_meta(self) -> Any:
-        """Return the model with shapes and without values. It is built once, to be looked at."""
-        return self._on_meta
-
     @cached_property
-    def _on_meta(self) -> Any:
+    def on_meta(self) -> Any:
+        """The model with shapes and without values. It is built once, to be looked at."""
         import torch
 
         with torch.device("meta"):

@@ -137,24 +137,6 @@ def cache_in_call(values: Iterable[Any]) -> Any:
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
-def place_in_cache(values: Iterable[Any], number: int) -> Any:
-    """Return a layer's place in the cache that attention is called with; None without one."""
-    cache = cache_in_call(values)
-    if cache is None:
-        return None
-    while len(cache.layers) <= number:
-        cache.layers.append(cache.layer_class_to_replicate())
-    layer = cache.layers[number]
-    if not isinstance(layer, StateLayer):
-        kind: Any = type(layer)
-        kind = _with_state(kind)
-        layer, replaced = kind.__new__(kind), layer
-        vars(layer).update(vars(replaced))
-        vars(layer).pop("_sliding_window_tensor", None)  # eight bytes that nothing reads
-        cache.layers[number] = layer
-    return layer
-
-
 class Swapped(nn.Module):
     """A mechanism in a model's layer: its core, or its whole layer.
 
@@ -181,7 +163,21 @@ class Swapped(nn.Module):
         return int(spec.state_entries(after) + around), int(spec.wide_entries(after))
 
     def _place(self, values: Iterable[Any]) -> Any:
-        return None if self.number is None else place_in_cache(values, self.number)
+        """Return the layer's place in the cache that attention is called with; None without one."""
+        cache, number = cache_in_call(values), self.number
+        if cache is None or number is None:
+            return None
+        while len(cache.layers) <= number:
+            cache.layers.append(cache.layer_class_to_replicate())
+        layer = cache.layers[number]
+        if not isinstance(layer, StateLayer):
+            kind: Any = type(layer)
+            kind = _with_state(kind)
+            layer, replaced = kind.__new__(kind), layer
+            vars(layer).update(vars(replaced))
+            vars(layer).pop("_sliding_window_tensor", None)  # eight bytes that nothing reads
+            cache.layers[number] = layer
+        return layer
 
     def _run(self, place: Any, rows: tuple[Tensor, ...], causal: bool) -> Tensor:
         """Run the mechanism on ``rows``, whose tokens are the last axis but one.

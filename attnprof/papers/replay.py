@@ -22,7 +22,6 @@ HEAD = ["claim", "verdict"]
 FILE = "verdicts.csv"
 #: The verdict of a claim whose check is missing or breaks.
 ERROR = "error"
-NO_CHECK = "no check answers this claim"
 
 
 def committed(number: str) -> dict[str, str]:
@@ -79,7 +78,7 @@ def answered(claim: Claim) -> ReproduceRecord:
     try:
         check = document(claim.document).checks().get(claim.claim)
         if check is None:
-            return ReproduceRecord(**about, verdict=ERROR, why=NO_CHECK)
+            return ReproduceRecord(**about, verdict=ERROR, why="no check answers this claim")
         return replace(check.answer(), **about)
     except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
         return ReproduceRecord(**about, verdict=ERROR, why=reason(error))

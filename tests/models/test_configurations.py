@@ -43,7 +43,7 @@ _SMALL = {**TINY, "num_hidden_layers": 2, "sliding_window": 16}
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_those_of_the_published_weights(name):
     fields, entries = PUBLISHED[name]
-    model = hub_subject(fields, name).on_meta()
+    model = hub_subject(fields, name).on_meta
     assert sum(parts(model).values()) == model.num_parameters() == entries
     assert "other" not in parts(model)
 
@@ -77,7 +77,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_have_a_part_whatever_they_are_called(name):
     fields, marker, part, alone = MODULES[name]
-    model = hub_subject(fields, name).on_meta()
+    model = hub_subject(fields, name).on_meta
     where, counts = places(model), parts(model)
     assert "other" not in counts or fields["model_type"] == "patchtst"
     named = {n: x.numel() for n, x in model.named_parameters() if marker in n}
@@ -147,7 +147,7 @@ def test_products_are_those_of_the_model_on_what_it_takes(name):
 )  # fmt: skip
 def test_another_class_than_the_named_one_is_told(named, note):
     made = hub_subject({**_LLAMA, "architectures": named}, "given")
-    assert isinstance(made.on_meta(), hf.LlamaForCausalLM)
+    assert isinstance(made.on_meta, hf.LlamaForCausalLM)
     assert bool(made.notes) is bool(note)
     assert note in "".join(made.notes)
 
@@ -221,7 +221,7 @@ def test_formats_are_read_as_they_are_written_on_the_hub(dtype, format_):
 
 def test_a_vocabulary_without_the_word_by_which_its_type_pads_is_built():
     fields = {key: x for key, x in fields_of("kimi_linear").items() if key not in TOKENS}
-    assert hub_subject(fields, "given").on_meta().config.pad_token_id < fields["vocab_size"]
+    assert hub_subject(fields, "given").on_meta.config.pad_token_id < fields["vocab_size"]
 
 
 def test_tagged_numbers_of_a_configuration_are_numbers():

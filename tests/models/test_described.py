@@ -133,7 +133,7 @@ LATENT = {
 
 
 def parameters(fields):
-    model = hub_subject(fields, "described").on_meta()
+    model = hub_subject(fields, "described").on_meta
     return sum(weight.numel() for weight in model.parameters())
 
 

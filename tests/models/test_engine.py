@@ -122,7 +122,7 @@ def test_modules_that_engines_have_no_kernel_for_are_named_by_their_class(
     model_type, fields, classes
 ):
     sizes = {**TINY, "num_key_value_heads": 4, "num_hidden_layers": 2}
-    model = hub_subject({**sizes, **fields, "model_type": model_type}, "tiny").on_meta()
+    model = hub_subject({**sizes, **fields, "model_type": model_type}, "tiny").on_meta
     assert mixer_classes(model)[1] == classes
     expected = [f"{name} is counted as torch runs it" for name in classes]
     lines = [line.partition(",")[0] for line in notes(model, *mixer_classes(model))]

@@ -212,7 +212,7 @@ CACHES = {
 
 def by_hand(name, subject):
     """Bytes of the weights that one token meets, and of the cache that its layers see."""
-    model = subject.on_meta()
+    model = subject.on_meta
     weights = dict(model.named_parameters())
     experts = sum(x.numel() for key, x in weights.items() if ".experts." in key)
     table = model.get_input_embeddings().weight.numel()

@@ -271,7 +271,7 @@ def test_longer_prompts_than_a_table_of_positions_has_are_refused_with_its_lengt
 )  # fmt: skip
 def test_a_configuration_without_a_class_is_of_the_usual_one(kind, name):
     made = hub_subject({"model_type": kind}, kind)
-    assert type(made.on_meta()).__name__ == name
+    assert type(made.on_meta).__name__ == name
 
 
 def test_a_model_without_a_cache_decodes_nothing():

@@ -79,7 +79,7 @@ def parameters():
     """The parameters of each released model, built without weights: the sum over its parts."""
     counts = {}
     for name, model in released().items():
-        by_part = parts(hub_subject(model.config, name).on_meta())
+        by_part = parts(hub_subject(model.config, name).on_meta)
         assert "other" not in by_part or name not in WITHOUT_OTHERS, name
         counts[name] = sum(by_part.values())
     return counts

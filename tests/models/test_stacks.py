@@ -143,7 +143,7 @@ NAMES = [
 def test_layers_are_named_by_what_their_modules_do(model_type, fields, expected):
     own = {"model_type": model_type, **fields}  # of types whose sizes have other names
     subject = small(model_type, **fields) if model_type in FIELDS else hub_subject(own, "own")
-    model = subject.on_meta()
+    model = subject.on_meta
     where = places(model)
     assert Counter(layer_names(model, layers_of(where), where, subject.layer_types)) == expected
 
@@ -192,7 +192,7 @@ AT = {"B": 2, "N": 24}
 
 
 def by_parts(subject, trace, phase):
-    model = subject.on_meta()
+    model = subject.on_meta
     where = places(model)
     kinds = by_kind(model, where, [trace], subject.layer_types)
     return by_part(trace, phase, where, kinds)

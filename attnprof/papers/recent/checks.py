@@ -56,7 +56,6 @@ MODELS: dict[str, tuple[str, Workload, dict[str, int]]] = {
     "Llama 4": ("gqa@12+sliding-window@window=8192@36", decoding(1, 40, num_kv_heads=8), {}),
     "Step-3": ("gqa@61", decoding(1, 64, 256, num_kv_heads=1), {}),
 }
-LATENT_ROWS = ("DSv3, 8K", "DSv3, 32K", "Kimi K2, 32K")
 OTHER_ROWS = (
     "DSv3, cache, 8K", "DSv3, linear", "Kimi K2, linear", "Qwen3 MoE, cache, 32K",
     "Qwen3 MoE, attention, 8K", "Qwen3 MoE, linear", "Qwen3 32B, cache, 8K",
@@ -118,7 +117,7 @@ def _layer_bound(*_: Any) -> Mapping[str, float]:
 OURS: Ours = {
     "recent-V2-CACHE": lambda: 100 * (1 - V2 * 6 / (V1 * 16)),
     "recent-V2-GROUPS": lambda: V2 / 60 / (2 * 128),
-    "recent-STEP3-LATENT": lambda: numbers(LATENT_ROWS),
+    "recent-STEP3-LATENT": lambda: numbers(["DSv3, 8K", "DSv3, 32K", "Kimi K2, 32K"]),
     "recent-STEP3-OTHERS": lambda: numbers(OTHER_ROWS),
     "recent-NSA-T4": loaded_tokens,
     "recent-MOBA-SPARSITY": lambda: 100 * (1 - tokens_of_blocks(32768, 3, 512) / 32768),

@@ -45,7 +45,6 @@ BY_HEADS = (
     "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
     "derivative is 0, as if heads could be a fraction."
 )
-EQUATION = "equation of the best real head width d"
 COUNTED = {"flops": "FLOPs", "peak_entries": "Entries"}
 GROWTH = (
     "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
@@ -225,7 +224,7 @@ def heads_tables(report: Report) -> Iterator[RenderableType]:
         yield from map(Hanging, left_out)
         yield ""
     yield _optima(report)
-    table = FittedTable("", EQUATION)
+    table = FittedTable("", "equation of the best real head width d")
     for one in report.summary["optima"]:
         if one["optimum_head_dim"] is not None:
             name = f"{one['mechanism']}, {one['kind']} {COUNTED[one['quantity']]}"

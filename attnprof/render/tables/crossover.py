@@ -28,7 +28,6 @@ MEANING = {
     "predicted": "times of single operations as calibrate measured them, one after the other",
     "measured": "peaks of the allocator, times of calls in turns",
 }
-FORM = "closed form of the crossover"
 FIRST_LENGTH = "from token: from this length on, the one that is cheaper above costs no more"
 FIRST_VALUE = "from: from this value on, the one that is cheaper above costs no more"
 
@@ -50,7 +49,7 @@ def crossover_tables(report: Report, more: str = "") -> Iterator[RenderableType]
     cells = (_cells(row)[: len(headings)] for row in rows)
     yield FittedTable(*headings, rows=cells, title=title, right=numeric, keys=3)
     if forms := _form_rows(rows):
-        yield FittedTable("", FORM, rows=forms)
+        yield FittedTable("", "closed form of the crossover", rows=forms)
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
