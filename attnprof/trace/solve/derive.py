@@ -23,6 +23,7 @@ from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_fo
 from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
+from attnprof.trace.run.surroundings import only_runs
 from attnprof.trace.run.values import generator_states
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
@@ -51,6 +52,7 @@ _LOOPED, _SHORT_LOOP = ("B", "N"), 5
 
 
 @collecting_seldom()
+@only_runs()
 def derived(
     target: Target,
     phases: Sequence[str] = PHASES[:3],
