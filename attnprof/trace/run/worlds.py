@@ -101,6 +101,9 @@ _SILENT = _Silent()
 @contextmanager
 def quiet_hub() -> Iterator[None]:
     """Keep transformers from warning of kernels that are not installed: nothing is computed."""
+    if "transformers" not in sys.modules:  # which sets its level itself, as it is imported
+        yield
+        return
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -124,8 +127,7 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
                 stack.enter_context(patch.object(log, "disabled", new=True))
-            for owner, name in _initialisers():
-                stack.enter_context(patch.object(owner, name, lambda tensor, *_, **__: tensor))
+            stack.enter_context(_without_drawing())
             flexible = sys.modules.get("torch.nn.attention.flex_attention")
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -281,6 +283,22 @@ def _initialisers() -> list[tuple[Any, str]]:
     kinds = [kind for kind in vars(torch.nn).values() if isinstance(kind, type)]
     reset = "reset_parameters"
     return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]
+
+
+@contextmanager
+def _without_drawing() -> Iterator[None]:
+    """Let functions that draw weights return their tensor as it is.
+
+    They are some sixty: ``patch.object`` for each would take as long as the run of a small module.
+    """
+    functions = [(owner, name, vars(owner)[name]) for owner, name in _initialisers()]
+    try:
+        for owner, name, _ in functions:
+            setattr(owner, name, lambda tensor, *_, **__: tensor)
+        yield
+    finally:
+        for owner, name, function in functions:
+            setattr(owner, name, function)
 
 
 # -- lazy layers, which get their sizes from the first call ------------------------------
