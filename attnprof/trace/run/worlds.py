@@ -100,12 +100,16 @@ _SILENT = _Silent()
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Keep transformers from warning of kernels that are not installed: nothing is computed."""
-    if "transformers" not in sys.modules:  # which sets its level itself, as it is imported
-        yield
-        return
+    """Keep transformers from warning of kernels that are not installed: nothing is computed.
+
+    A level takes long to set, since all loggers forget theirs: of many runs, all in one such
+    context set none.
+    """
     log = logging.getLogger("transformers")
     level = log.level
+    if "transformers" not in sys.modules or level == logging.ERROR:
+        yield  # it sets its level itself, as it is imported
+        return
     log.setLevel(logging.ERROR)
     try:
         yield

@@ -25,7 +25,7 @@ from attnprof.trace.request.target import (
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
 from attnprof.trace.run.surroundings import only_runs
-from attnprof.trace.run.worlds import UnsupportedTensorError
+from attnprof.trace.run.worlds import UnsupportedTensorError, quiet_hub
 from attnprof.trace.solve.small_runs import (
     SHAPED,
     by_value,
@@ -78,6 +78,7 @@ def count(
 
 
 @only_runs()
+@quiet_hub()
 def counted(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> tuple[Trace, Target]:
