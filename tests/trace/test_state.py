@@ -310,3 +310,22 @@ def test_state_that_changes_no_cost_withholds_nothing_and_what_it_takes_is_said(
     if said:
         assert derivation.at("flops", N=6, d=8) == FLOPS
     assert ("set up by its first call" in notes) == (layer is SetsItselfUp)
+
+
+SETTINGS = {"rounds": 1}
+
+
+class Repeated(nn.Module):
+    def forward(self, x):
+        for _ in range(SETTINGS["rounds"]):
+            x = x * 2
+        return x
+
+
+def test_a_setting_changed_between_derivations_is_kept_and_followed():
+    """Only between runs of one derivation is nothing compared: no other code is there."""
+    for rounds in (1, 3, 2):
+        SETTINGS["rounds"] = rounds
+        derivation = derived(target_of(Repeated, inputs=("x: B, N, d",)), ["forward"])
+        assert SETTINGS["rounds"] == rounds
+        assert derivation.at("flops", B=2, N=3, d=5) == 30 * rounds

@@ -51,7 +51,8 @@ class Surroundings:
         users, installed = _modules(len(sys.modules))
         names = tuple(map(id, chain.from_iterable(map(dict.values, map(vars, users)))))
         watched = _watched(len(sys.modules), names)
-        watched[0] = watched[0].renewed()
+        if _LEFT[-1] is not watched[0]:
+            watched[0] = watched[0].renewed()
         self._before = [watched[0], _Contents(_places(_users(root, _DEPTH), {}, _DEPTH))]
         caches = [cache for before in self._before for cache in before.caches]
         self._missed = [(cache, cache.cache_info().misses) for cache in caches]
@@ -84,16 +85,21 @@ class Surroundings:
         pairs = (pair for before in self._before for pair in before.changed())
         return [value for place, before in pairs for _, value in _new(place, before)]
 
-    def put_back(self) -> None:
-        """Undo the changes; where modules were imported, only those that hold tensors."""
+    def put_back(self) -> "_Contents | None":
+        """Undo the changes; where modules were imported, only those that hold tensors.
+
+        Return the contents of the modules if the run had not changed them.
+        """
         imported = sum(map(len, _modules(len(sys.modules)))) != self._imported
-        for place, before in chain.from_iterable(places.changed() for places in self._before):
+        in_modules, in_objects = (places.changed() for places in self._before)
+        for place, before in (*in_modules, *in_objects):
             changed = [key for key, value in _new(place, before) if not isinstance(value, _CODE)]
             if changed and not (imported and not any(True for _ in _of_a_run(_parts(place)))):
                 _restore(place, before, changed)
         for cache in self._caches:
             if any(True for _ in _of_a_run(_results(cache))):
                 cache.cache_clear()
+        return None if in_modules else self._before[0]
 
 
 class _Contents:
@@ -117,15 +123,40 @@ class _Contents:
         return _Contents([*self.caches, *(x for x, _ in self.copies)]) if self.changed() else self
 
 
+#: Marks code of the user's, which may change its modules at any time.
+_ANYTHING = object()
+#: For each run and each :func:`only_runs` that is going on: the contents of the modules, which
+#: the last run inside left unchanged; None if there is none, or ``_ANYTHING``.
+_LEFT: list[Any] = [_ANYTHING]
+
+
+@contextmanager
+def only_runs() -> Iterator[None]:
+    """Spare runs inside a comparison: no other code of the user's is between them.
+
+    What a run has left unchanged is what the next one begins with. A comparison of some thousand
+    places takes as long as many a run.
+    """
+    _LEFT.append(None)
+    try:
+        yield
+    finally:
+        _LEFT.pop()
+
+
 @contextmanager
 def put_back_after(root: Any) -> Iterator[Surroundings]:
     """Undo changes by code inside to the user's modules and to objects that ``root`` refers to."""
     surroundings = Surroundings(root)
+    _LEFT.append(_ANYTHING)
     with patch.object(torch.SymInt, "__hash__", _hash_of):
         try:
             yield surroundings
         finally:
-            surroundings.put_back()
+            _LEFT.pop()
+            unchanged = surroundings.put_back()
+            if _LEFT[-1] is not _ANYTHING:
+                _LEFT[-1] = unchanged
 
 
 @lru_cache(maxsize=1)

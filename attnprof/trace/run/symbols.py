@@ -140,6 +140,8 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
         for patched in _patches():
             stack.enter_context(patched)
         outside = {"range": _Range, "len": _length} | ({"int": _Integer} if integers else {})
+        added = list[tuple[dict[str, Any], str]]()
+        stack.callback(_remove, added)
         for module in foreign_modules():
             if module.__name__.startswith(_OURS):
                 continue
@@ -147,8 +149,14 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
             for name in ("range",) if is_ours else outside:
                 if name not in vars(module):
                     module.__dict__[name] = outside[name]
-                    stack.callback(vars(module).pop, name)
+                    added.append((vars(module), name))
         yield
+
+
+def _remove(names: Iterable[tuple[dict[str, Any], str]]) -> None:
+    """Remove names from namespaces."""
+    for namespace, name in names:
+        namespace.pop(name, None)
 
 
 class _RangeType(type):

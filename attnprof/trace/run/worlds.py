@@ -102,9 +102,16 @@ _SILENT = _Silent()
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Keep transformers from warning of kernels that are not installed: nothing is computed."""
+    """Keep transformers from warning of kernels that are not installed: nothing is computed.
+
+    A level takes long to set, since all loggers forget theirs: of many runs, all in one such
+    context set none.
+    """
     log = logging.getLogger("transformers")
     level = log.level
+    if "transformers" not in sys.modules or level == logging.ERROR:
+        yield  # it sets its level itself, as it is imported
+        return
     log.setLevel(logging.ERROR)
     try:
         yield
@@ -127,9 +134,7 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
                 stack.enter_context(patch.object(log, "disabled", new=True))
-            for owner, name in _initialisers():
-                undrawn = _undrawn_inside(getattr(owner, name))
-                stack.enter_context(patch.object(owner, name, undrawn))
+            stack.enter_context(_without_drawing())
             flexible = sys.modules.get("torch.nn.attention.flex_attention")
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -287,6 +292,23 @@ def _initialisers() -> list[tuple[Any, str]]:
     return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]
 
 
+@contextmanager
+def _without_drawing() -> Iterator[None]:
+    """Let functions that draw weights leave them as they are.
+
+    They are some sixty: ``patch.object`` for each would take as long as the run of a small module.
+    """
+    functions = [(owner, name, vars(owner)[name]) for owner, name in _initialisers()]
+    try:
+        for owner, name, function in functions:
+            setattr(owner, name, _undrawn_inside(function))
+        yield
+    finally:
+        for owner, name, function in functions:
+            setattr(owner, name, function)
+
+
+@cache
 def _undrawn_inside(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Return an initialiser that leaves weights as they are, in worlds where none are drawn.
 

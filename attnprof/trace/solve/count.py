@@ -24,7 +24,8 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.run.runs import MOST_BYTES, outcome, record, weight_bytes
-from attnprof.trace.run.worlds import UnsupportedTensorError
+from attnprof.trace.run.surroundings import only_runs
+from attnprof.trace.run.worlds import UnsupportedTensorError, quiet_hub
 from attnprof.trace.solve.small_runs import (
     SHAPED,
     by_value,
@@ -76,6 +77,8 @@ def count(
     return counted(target, sizes, phase, most, compare_real=compare_real)[0]
 
 
+@only_runs()
+@quiet_hub()
 def counted(
     target: Target, sizes: Sizes, phase: str, most: float = inf, *, compare_real: bool = True
 ) -> tuple[Trace, Target]:

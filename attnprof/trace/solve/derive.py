@@ -23,7 +23,9 @@ from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_fo
 from attnprof.trace.rules import check_registered
 from attnprof.trace.run.limits import TooLongError, TooSlowError
 from attnprof.trace.run.runs import outcome, record
+from attnprof.trace.run.surroundings import only_runs
 from attnprof.trace.run.values import generator_states
+from attnprof.trace.run.worlds import quiet_hub
 from attnprof.trace.solve.count import PartedError, count, on_real_tensors, runnable
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.small_runs import NotRunningError, refusing_chance
@@ -51,6 +53,8 @@ _LOOPED, _SHORT_LOOP = ("B", "N"), 5
 
 
 @collecting_seldom()
+@only_runs()
+@quiet_hub()
 def derived(
     target: Target,
     phases: Sequence[str] = PHASES[:3],
