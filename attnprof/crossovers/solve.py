@@ -238,6 +238,8 @@ ALL_TRIED, MOST_TRIED = 4096, 32_768
 SAFE = 2**53
 #: Lengths of one array: those of all stages together take some ten megabytes.
 ARRAY = 1024
+#: Of lengths that an array holds, every so many is tried alone as well.
+ALONE = 16
 
 
 def bisected(
@@ -254,7 +256,14 @@ def bisected(
     lengths at once: none of them is missed then.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
-    search.try_all(domain.grid() if candidates is None else candidates)
+
+    def try_all(lengths: Iterable[int]) -> None:
+        places = list(lengths)
+        if differences is not None:
+            _try_as_array(search, differences, places)
+        search.try_all(places)
+
+    try_all(domain.grid() if candidates is None else candidates)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
@@ -269,7 +278,7 @@ def bisected(
     for bracket in search.brackets():
         if bracket[1] > known:
             low, high = search.halve(*bracket, between)
-            search.try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
+            try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
     if differences and known < (last := 2 * max(search.crossings, default=0)) <= MOST_TRIED:
         _try_all_between(search, differences, domain, last)
@@ -282,6 +291,37 @@ def bisected(
     return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
 
 
+def _try_as_array(
+    search: OrderSearch, differences: Callable[[Sequence[int]], Sequence[int]],
+    places: Sequence[int],
+) -> None:  # fmt: skip
+    """Try ascending lengths at once: one array costs as much as a few lengths one by one.
+
+    Every so many of them is tried alone, too. Nothing else is kept if one of those is refused or
+    has another value in the array.
+    """
+    lengths = [place for place in places if place > 1 and place not in search.costs]
+    alone = [*lengths[::ALONE], *lengths[-1:]]
+    search.try_all(alone)
+    values = None if search.refused else _by_arrays(differences, lengths)
+    if values and all(search.costs[length][0] == values[length] for length in alone):
+        search.costs |= {length: (value, 0) for length, value in values.items()}
+        search.signs |= {length: sign(value) for length, value in values.items()}
+
+
+def _by_arrays(
+    differences: Callable[[Sequence[int]], Sequence[int]], lengths: Sequence[int]
+) -> dict[int, int] | None:
+    """Return the difference at each length, or None where it cannot be had of many at once."""
+    values = list[int]()
+    try:
+        for start in range(0, len(lengths), ARRAY):
+            values += differences(lengths[start : start + ARRAY])
+    except Exception:  # noqa: BLE001 - a text that asks for one number, or a refusal at a length
+        return None
+    return dict(zip(lengths, values, strict=True))
+
+
 def _try_all_between(
     search: OrderSearch, differences: Callable[[Sequence[int]], Sequence[int]], domain: Lengths,
     last: int,
@@ -290,13 +330,10 @@ def _try_all_between(
 
     At length 1 tensors broadcast instead of being summed: arrays start at 2.
     """
-    lengths, values = list(domain.within(2, last)), list[int]()
-    try:
-        for start in range(0, len(lengths), ARRAY):
-            values += differences(lengths[start : start + ARRAY])
-    except Exception:  # noqa: BLE001 - a text that asks for one number, or a refusal at a length
+    lengths = list(domain.within(2, last))
+    if (values := _by_arrays(differences, lengths)) is None:
         return 0
-    signs = dict(zip(lengths, map(sign, values), strict=True))
+    signs = {length: sign(value) for length, value in values.items()}
     tried = {length: sign(a - b) for length, (a, b) in search.costs.items()}
     if search.refused or any(tried.get(length, known) != known for length, known in signs.items()):
         return 0
