@@ -100,7 +100,14 @@ _SILENT = _Silent()
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Keep transformers from warning of kernels that are not installed: nothing is computed."""
+    """Keep transformers from warning of kernels that are not installed: nothing is computed.
+
+    Without transformers there is nothing to keep quiet, and a new level costs a walk through all
+    loggers.
+    """
+    if "transformers" not in sys.modules:
+        yield
+        return
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)
