@@ -5,11 +5,9 @@ Under symbols torch decomposes some operations, or fixes sizes; a run would then
 
 import numbers
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -23,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 from attnprof.trace.rules.recurrent import CELLS, LAYERS
 from attnprof.trace.rules.replacements import FAST_PATHS, RESIZED
 from attnprof.trace.run import remainders
-from attnprof.trace.run.symbols import names_of
+from attnprof.trace.run.symbols import foreign_modules, names_of
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 
@@ -243,10 +241,10 @@ _DECIDED = (torch.nn.functional.scaled_dot_product_attention, torch.cond)
 
 def _import_places() -> Iterator[tuple[Any, str, Any]]:
     """Yield the modules and names under which decided functions are imported, and each of these."""
-    left_out = {"torch", "sympy", "attnprof"}
-    named = [x for name, x in sys.modules.copy().items() if name.partition(".")[0] not in left_out]
-    modules = [x for x in (torch, torch.nn.functional, *named) if isinstance(x, ModuleType)]
-    yield from names_of(_DECIDED, modules)
+    foreign = [
+        module for module in foreign_modules() if module.__name__.partition(".")[0] != "attnprof"
+    ]
+    yield from names_of(_DECIDED, (torch, torch.nn.functional, *foreign))
 
 
 @contextmanager
