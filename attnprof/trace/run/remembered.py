@@ -28,6 +28,11 @@ _MOST_KNOWN = 50_000
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
 #: Types of numbers and settings, of which an operation has several.
 _SETTINGS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+#: Views that are given all sizes of their result.
+_RESHAPED = frozenset({
+    torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.expand.default,
+})  # fmt: skip
 #: Tags of operations whose results depend on more than layouts.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
 #: Operations whose results, or errors, depend on where in its storage an operand begins.
@@ -77,6 +82,10 @@ class Remembering(EagerMode):
                 key += self._fake is None, torch.get_default_dtype()
                 key += tuple([_offset(x, func) for x in tensors])
                 hash(key)
+        if key and key not in self._made and not kwargs and _keeps_sizes(func, args):
+            # torch looks through symbolic sizes for long before it finds the same view
+            same = tensors[0].shape, tensors[0].stride(), 0, self._device(tensors[0])
+            self._made[key] = None, [(Remembering._make_view, (0, *same))]
         if key in self._made:
             kind, makings = self._made[key]
             outputs = [make(self, tensors, *arguments) for make, arguments in makings]
@@ -179,6 +188,17 @@ class Remembering(EagerMode):
 def is_short_line(func: Any, args: Any) -> bool:
     """Return whether an operation makes few numbers from numbers alone: their values are known."""
     return func is _LINE and all(type(x) in (int, float) for x in args) and args[2] <= _SHORT
+
+
+def _keeps_sizes(func: Any, args: Any) -> bool:
+    """Return whether an operation views a tensor in the shape it has, of sizes above one.
+
+    So do the parts of a matrix product whose operands have three dimensions.
+    """
+    if func not in _RESHAPED or len(args[1]) != args[0].dim() or args[0].is_conj():
+        return False
+    pairs = zip(map(_comparable, args[0].shape), map(_comparable, args[1]), strict=True)
+    return all(a == b and a not in (0, 1) for a, b in pairs)
 
 
 def _comparable(size: Any) -> Any:
