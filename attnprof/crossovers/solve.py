@@ -23,6 +23,7 @@ from attnprof.algebra.polynomials import (
 )
 from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
 from attnprof.costs import Number
+from attnprof.crossovers.arrays import try_all_between, try_as_array
 from attnprof.crossovers.axis import EVERY, CrossoverAxis, Lengths
 from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle, sign
 from attnprof.crossovers.sides import Contest, Meeting, contests
@@ -236,8 +237,6 @@ AROUND = 32
 ALL_TRIED, MOST_TRIED = 4096, 32_768
 #: Costs below this leave room for products of sizes in int64.
 SAFE = 2**53
-#: Lengths of one array: those of all stages together take some ten megabytes.
-ARRAY = 1024
 
 
 def bisected(
@@ -254,7 +253,14 @@ def bisected(
     lengths at once: none of them is missed then.
     """
     search, step = OrderSearch(lambda length: (difference(length), 0)), domain.step
-    search.try_all(domain.grid() if candidates is None else candidates)
+
+    def try_all(lengths: Iterable[int]) -> None:
+        grid = list(lengths)
+        if differences is not None:
+            try_as_array(search, differences, grid)
+        search.try_all(grid)
+
+    try_all(domain.grid() if candidates is None else candidates)
     if not search.signs and search.first_refusal:
         raise search.first_refusal
 
@@ -265,14 +271,14 @@ def bisected(
             yield middle
             yield from nearest_to_middle(low, high) if candidates is not None else ()
 
-    known = 0 if differences is None else _try_all_between(search, differences, domain, ALL_TRIED)
+    known = 0 if differences is None else try_all_between(search, differences, domain, ALL_TRIED)
     for bracket in search.brackets():
         if bracket[1] > known:
             low, high = search.halve(*bracket, between)
-            search.try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
+            try_all(domain.within(low - AROUND * step, high + AROUND * step - 1))
     search.narrow(between)
     if differences and known < (last := 2 * max(search.crossings, default=0)) <= MOST_TRIED:
-        _try_all_between(search, differences, domain, last)
+        try_all_between(search, differences, domain, last)
         search.narrow(between)
     runs = _merged(
         SignRun(exactly(length), search.signs[length]) for length in sorted(search.signs)
@@ -280,30 +286,6 @@ def bisected(
     first = runs[-1].start.ceiling if len(runs) > 1 else None
     looked_at = None if candidates is None else search.ends
     return Crossings(tuple(runs), first, looked_at[0] if looked_at else domain.start, looked_at)
-
-
-def _try_all_between(
-    search: OrderSearch, differences: Callable[[Sequence[int]], Sequence[int]], domain: Lengths,
-    last: int,
-) -> int:  # fmt: skip
-    """Set the signs on both sides of each change up to ``last``; return it, or 0 if that fails.
-
-    At length 1 tensors broadcast instead of being summed: arrays start at 2.
-    """
-    lengths, values = list(domain.within(2, last)), list[int]()
-    try:
-        for start in range(0, len(lengths), ARRAY):
-            values += differences(lengths[start : start + ARRAY])
-    except Exception:  # noqa: BLE001 - a text that asks for one number, or a refusal at a length
-        return 0
-    signs = dict(zip(lengths, map(sign, values), strict=True))
-    tried = {length: sign(a - b) for length, (a, b) in search.costs.items()}
-    if search.refused or any(tried.get(length, known) != known for length, known in signs.items()):
-        return 0
-    for before, after in pairwise(lengths):
-        if signs[before] != signs[after]:
-            search.signs |= {before: signs[before], after: signs[after]}
-    return last
 
 
 # -- solved ----------------------------------------------------------------------------

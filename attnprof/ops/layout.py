@@ -7,7 +7,7 @@ A reshape groups dimensions of one shape that together become dimensions of the 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations, pairwise
 from typing import Any
@@ -165,7 +165,7 @@ class Layout:
     def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
         """Return the layout with other strides in each case."""
         cases = tuple((case, change(strides)) for case, strides in self.cases)
-        return replace(self, cases=cases, whole=self.whole and self.whole.with_strides(change))
+        return Layout(cases, self.cut, self.whole and self.whole.with_strides(change))
 
     def stretched(self, shape: Shape, new: Shape) -> "Layout":
         """Return the layout expanded: dimensions added in front, those of one entry repeated."""

@@ -5,7 +5,6 @@ expression that is 1 at sizes at which torch would copy, and else 0 (:meth:`Base
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from attnprof import costs
@@ -110,7 +109,7 @@ def select(x: T, dim: int, index: Any) -> T:
             return x
         shape, is_shorter = (*before, length, *after), costs.at_least_one(old[dim] - length)
         rows = Layout.rows(shape) if costs.same_size(x.layout.differs(old), 0) else None
-        layout = replace(x.layout, cut=1 if rows is None else is_shorter, whole=rows)
+        layout = Layout(x.layout.cases, 1 if rows is None else is_shorter, rows)
         if index.step is not None:
             layout = layout.with_strides(
                 lambda strides: (*strides[:dim], strides[dim] * index.step, *strides[dim + 1 :])

@@ -1,6 +1,7 @@
 """Layers keep symbolic sizes, alike ones are worked out once, sizes may come late."""
 
 import math
+import random
 
 import pytest
 import sympy
@@ -342,6 +343,22 @@ def test_what_is_remembered_changes_nothing(monkeypatch):
     with_memory = runs()
     monkeypatch.setattr(remembered, "_is_made_again", lambda _: False)
     assert runs() == with_memory
+
+
+def test_views_that_torch_is_not_asked_for_lie_as_its_own():
+    chance, plain = random.Random(5), 0
+    for _ in range(400):
+        sizes = [chance.choice((2, 3, 4, 6)) for _ in range(3)]
+        x = torch.empty(*sizes, device="meta").permute(chance.sample(range(3), 3))
+        x = x.narrow(1, 0, chance.choice((2, x.shape[1])))
+        x = x.expand(*chance.choice(((2,), ())), *x.shape)
+        one, other, *more = x.shape
+        shape = chance.choice((x.shape, (one * other, *more), (one, other, math.prod(more))))
+        strides = remembered._viewed_strides(x, shape, stretched=False)
+        if strides is not None:
+            assert strides == x.view(shape).stride()
+            plain += 1
+    assert 100 < plain < 300
 
 
 def recurrence(x):

@@ -3,9 +3,12 @@
 So an operation on operands of known layouts need not be asked of torch again.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
@@ -28,6 +31,9 @@ _MOST_KNOWN = 50_000
 _LINE, _SHORT = torch.ops.aten.linspace.default, 256
 #: Types of numbers and settings, of which an operation has several.
 _SETTINGS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+#: Views that are given all sizes of their result.
+_EXPANDED = torch.ops.aten.expand.default
+_RESHAPED = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, _EXPANDED}
 #: Tags of operations whose results depend on more than layouts.
 _OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
 #: Operations whose results, or errors, depend on where in its storage an operand begins.
@@ -77,6 +83,8 @@ class Remembering(EagerMode):
                 key += self._fake is None, torch.get_default_dtype()
                 key += tuple([_offset(x, func) for x in tensors])
                 hash(key)
+        if key and key not in self._made and func in _RESHAPED and not kwargs:
+            self._note_view(key, func, *args)
         if key in self._made:
             kind, makings = self._made[key]
             outputs = [make(self, tensors, *arguments) for make, arguments in makings]
@@ -94,6 +102,13 @@ class Remembering(EagerMode):
             if len(makings) == len(results) and _share_no_storage(results, tensors):
                 self._made[key] = None if results[0] is out else type(out), makings
         return out
+
+    def _note_view(self, key: Any, func: Any, tensor: Any, sizes: Any) -> None:
+        """Note how a view is made if that is plain; torch takes long to find it of symbols."""
+        strides = _viewed_strides(tensor, sizes, stretched=func is _EXPANDED)
+        if strides is not None:
+            layout = 0, tuple(sizes), strides, 0, self._device(tensor)
+            self._made[key] = None, [(Remembering._make_view, layout)]
 
     def _layouts(self, value: Any, tensors: list[Any]) -> Any:
         """Return all that a result's layout depends on; raise TypeError if that is unknown."""
@@ -179,6 +194,28 @@ class Remembering(EagerMode):
 def is_short_line(func: Any, args: Any) -> bool:
     """Return whether an operation makes few numbers from numbers alone: their values are known."""
     return func is _LINE and all(type(x) in (int, float) for x in args) and args[2] <= _SHORT
+
+
+def _viewed_strides(tensor: Any, sizes: Any, *, stretched: bool) -> Any:
+    """Return the strides of a view of these sizes, all above one; None where they are not plain.
+
+    They are if the tensor has these sizes already, or as many entries, which lie row by row.
+    """
+    old, new = (list(map(_comparable, shape)) for shape in (tensor.shape, sizes))
+    if tensor.is_conj() or any(size in (-1, 0, 1) for size in (*old, *new)):
+        return None
+    if old == new:
+        return tensor.stride()
+    rows = list(map(_comparable, _row_by_row(tensor.shape)))
+    if stretched or rows != list(map(_comparable, tensor.stride())) or prod(old) != prod(new):
+        return None
+    return _row_by_row(sizes)
+
+
+def _row_by_row(shape: Any) -> tuple[Any, ...]:
+    """Return the strides of entries that lie row by row."""
+    strides = accumulate(reversed(shape[1:]), operator.mul, initial=1)
+    return tuple(strides)[::-1]
 
 
 def _comparable(size: Any) -> Any:
