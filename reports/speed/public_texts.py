@@ -51,8 +51,8 @@ def page(rows: list[Row]) -> Iterator[str]:
     yield (
         f"Ratio of times, ours / theirs: below 1 is faster. {SIZES}, causal, in turns of random "
         f"order. {MEANING} Thread CPU time on one thread, wall-clock time on two. The script says "
-        "how to install the texts. `topk` copies the 256 keys that a row picks, as `impl=auto` does "
-        "above 2,048 tokens; at these lengths that takes the masked form."
+        "how to install the texts. `topk` copies the 256 keys that a row picks, as `impl=auto` "
+        "does above 2,048 tokens; at these lengths that takes the masked form."
     )
     for part in (summary(rows), by_mechanism(rows), by_pair(rows)):
         yield ""
