@@ -27,8 +27,9 @@ def draw_model(report: Report) -> style.Figure:
     summary = report.summary
     shares, cache = summary["curves"]["shares"], summary["curves"]["cache"]
     if not shares and not cache:
-        missing = [phase.get("missing") or "" for phase in summary.get("phases", {}).values()]
-        why = filter(None, "; ".join(missing).split("; ")) if "N" in summary["at"] else ()
+        phases = summary.get("phases", {}).values() if "N" in summary.get("at", ()) else ()
+        missing = "; ".join(phase.get("missing") or "" for phase in phases)
+        why = filter(None, missing.split("; "))
         raise RequestError(
             f"--plot: {summary['name']} has no formula in N, and so no figure over length: "
             f"{'; '.join(dict.fromkeys(why)) or 'its inputs have one size; leave out --plot'}"
