@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from torch.utils._device import DeviceContext
 
 from attnprof.errors import CannotRunError
 from attnprof.trace.run.disguise import disguised, uncompiled
+from attnprof.trace.run.initialisers import drawing
 from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.run.torch_under_symbols import as_under_numbers
@@ -86,8 +86,6 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 
 #: Whether modules that exist are run on their own weights.
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
-#: Whether weights are drawn, as they are outside of all worlds.
-_DRAWN: ContextVar[bool] = ContextVar("drawn", default=True)
 
 
 class _Silent:
@@ -123,7 +121,7 @@ def quiet_hub() -> Iterator[None]:
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
     """Set up what all worlds share: dtype, no warnings, nothing compiled, weights if ``drawn``."""
     with ExitStack() as stack:
-        stack.callback(_DRAWN.reset, _DRAWN.set(drawn))
+        stack.enter_context(drawing(drawn=drawn))
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(getattr(torch, dtype))
         stack.enter_context(warnings.catch_warnings())
@@ -134,7 +132,6 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
             for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
                 stack.enter_context(patch.object(log, "disabled", new=True))
-            stack.enter_context(_without_drawing())
             flexible = sys.modules.get("torch.nn.attention.flex_attention")
             if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
                 plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
@@ -274,53 +271,6 @@ def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
     for part in module.modules():
         tensors += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
     return [tensor for tensor in tensors if not is_lazy(tensor)]
-
-
-@cache
-def _initialisers() -> list[tuple[Any, str]]:
-    """Return where functions that draw weights are: owner and name, in torch and its layers."""
-    layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
-    drawing = [
-        (place, name)
-        for place in (torch.nn.init, *layers)
-        for name, value in vars(place).items()
-        if getattr(value, "__module__", "") == "torch.nn.init"
-        if name.endswith("_") and (name[0] != "_" or name.startswith("_no_grad_"))
-    ]
-    kinds = [kind for kind in vars(torch.nn).values() if isinstance(kind, type)]
-    reset = "reset_parameters"
-    return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]
-
-
-@contextmanager
-def _without_drawing() -> Iterator[None]:
-    """Let functions that draw weights leave them as they are.
-
-    They are some sixty: ``patch.object`` for each would take as long as the run of a small module.
-    """
-    functions = [(owner, name, vars(owner)[name]) for owner, name in _initialisers()]
-    try:
-        for owner, name, function in functions:
-            setattr(owner, name, _undrawn_inside(function))
-        yield
-    finally:
-        for owner, name, function in functions:
-            setattr(owner, name, function)
-
-
-@cache
-def _undrawn_inside(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an initialiser that leaves weights as they are, in worlds where none are drawn.
-
-    Code that is imported inside may keep it, as transformers does in a table of its own: outside it
-    draws.
-    """
-
-    @wraps(draw)
-    def initialised(subject: Any, *args: Any, **kwargs: Any) -> Any:
-        return draw(subject, *args, **kwargs) if _DRAWN.get() else subject
-
-    return initialised
 
 
 # -- lazy layers, which get their sizes from the first call ------------------------------
