@@ -169,9 +169,12 @@ def test_the_comment_is_the_golden_one(job):
 
 
 def test_the_comment_is_written_once_and_then_again_in_its_place(job, github):
+    comment = job.temporary / "attnprof" / "comment.md"
+    first = comment.read_text(encoding="utf-8")
     assert job.step("Comment") == (0, "new at /repos/us/ours/issues/7/comments\n")
-    (job.temporary / "attnprof" / "comment.md").write_text("<!-- attnprof-check -->\nlater")
+    comment.write_text("<!-- attnprof-check -->\nlater", encoding="utf-8")
     assert job.step("Comment") == (0, "again at /repos/us/ours/issues/comments/1\n")
+    comment.write_text(first, encoding="utf-8")
     assert [comment["body"].split("\n")[-1] for comment in github.comments] == [
         "I saw <!-- attnprof-check --> here", "later",
     ]  # fmt: skip
