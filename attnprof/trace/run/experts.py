@@ -275,10 +275,12 @@ def as_with_values(routing: Routing | None) -> Iterator[None]:
 def _checked_classes(ids: Any, classes: Any) -> Iterator[int]:
     """Yield the least and the largest class, which torch reads; 0 where it is not known."""
     together = torch.__version__ >= "2.13"
-    for value in ids.aminmax() if together else (end() for end in (ids.min, ids.max)):
+    for value in ids.aminmax() if together else (ask() for ask in (ids.min, ids.max)):
         if classes != -1 and _values_of(value) is None:
             value.item_memo = 0
-        yield int(value.item())
+        end = int(value.item())
+        del value  # torch lets go of the least before it asks for the largest
+        yield end
 
 
 @cache

@@ -129,7 +129,8 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         stack.enter_context(quiet_hub())
         stack.enter_context(patch.object(CausalBias, "__new__", _causal_bias, create=True))
         if not drawn:
-            for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
+            symbols = ("fx.experimental.symbolic_shapes", "fx.experimental.sym_node")
+            for place in ("_subclasses.fake_tensor", *symbols):
                 log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
                 stack.enter_context(patch.object(log, "disabled", new=True))
             flexible = sys.modules.get("torch.nn.attention.flex_attention")
