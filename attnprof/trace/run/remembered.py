@@ -3,11 +3,9 @@
 So an operation on operands of known layouts need not be asked of torch again.
 """
 
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -19,6 +17,8 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof.ops.layout import contiguous
 
 #: Where torch keeps the mode of fake tensors, below all others.
 FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -206,16 +206,10 @@ def _viewed_strides(tensor: Any, sizes: Any, *, stretched: bool) -> Any:
         return None
     if old == new:
         return tensor.stride()
-    rows = list(map(_comparable, _row_by_row(tensor.shape)))
+    rows = list(map(_comparable, contiguous(tensor.shape)))
     if stretched or rows != list(map(_comparable, tensor.stride())) or prod(old) != prod(new):
         return None
-    return _row_by_row(sizes)
-
-
-def _row_by_row(shape: Any) -> tuple[Any, ...]:
-    """Return the strides of entries that lie row by row."""
-    strides = accumulate(reversed(shape[1:]), operator.mul, initial=1)
-    return tuple(strides)[::-1]
+    return contiguous(sizes)
 
 
 def _comparable(size: Any) -> Any:
