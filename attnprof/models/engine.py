@@ -38,7 +38,7 @@ from attnprof.models.hub_config import text_config
 from attnprof.models.parts import layers_of, mixers, places
 from attnprof.models.whole import WholeModel
 from attnprof.trace.events import Trace, totals
-from attnprof.trace.rules.table import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
+from attnprof.trace.rules.units import COPIED, DENSE, DENSE_CAUSAL, OTHER_FORM
 
 #: The names of our kernel in transformers' registries, and the forms of recurrences, by view.
 KERNELS = {"engine": "attnprof_fused", "definition": "attnprof_definition"}

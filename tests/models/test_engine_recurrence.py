@@ -10,7 +10,7 @@ from attnprof.models.engine import engine_subject
 from attnprof.models.engine_kernels import mixer, mixer_backward, mixer_step
 from attnprof.models.phases import run_of
 from attnprof.trace.rules.engine import played
-from attnprof.trace.rules.table import flops_in
+from attnprof.trace.rules.units import flops_in
 from tests.models.tiny import counted, small
 from tests.oracles.aten import OperationCounter, count
 

@@ -21,20 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import (
-    HIGHER,
-    MAC,
-    OTHER,
-    A,
-    Counts,
-    D,
-    E,
-    M,
-    OperationRule,
-    cost_of,
-    rules,
-    tensors_in,
-)
+from attnprof.trace.rules.table import HIGHER, OperationRule, cost_of, rules, tensors_in
+from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
 from attnprof.trace.rules.workspaces import copied, layout, same, sum_width, workspaces
 from attnprof.trace.sizes import is_floating, nbytes, numel, product, size_of
 

@@ -19,20 +19,19 @@ from attnprof.ops.counter import Counter
 from attnprof.ops.tensor import Tensor
 from attnprof.trace.events import KINDS, Size
 from attnprof.trace.rules.attention import backward_counts, forward_counts, triangle
-from attnprof.trace.rules.table import (
+from attnprof.trace.rules.table import UNREAD, rules
+from attnprof.trace.rules.units import (
     COPIED,
     DENSE,
     DENSE_CAUSAL,
     MAC,
     OTHER,
     OTHER_FORM,
-    UNREAD,
     A,
     Counts,
     E,
     M,
     flops_in,
-    rules,
 )
 from attnprof.trace.rules.workspaces import workspaces
 from attnprof.trace.sizes import nbytes, numel, product, size_of

@@ -9,22 +9,8 @@ from typing import Any
 import torch
 
 from attnprof.trace.events import ORDERS
-from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    E,
-    M,
-    has_reals,
-    is_factor,
-    per_entry,
-    products,
-    rule,
-    rules,
-    sums,
-)
+from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, rules
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.sizes import is_floating, numel, size_of
 
 #: torch's numbers for a loss's reduction; 2 is a sum.

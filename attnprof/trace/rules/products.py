@@ -15,23 +15,8 @@ import torch
 from attnprof.arguments import several
 from attnprof.costs import ceil_div, exact_div, floor_div, maximum, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    M,
-    OperationRule,
-    first_of,
-    is_factor,
-    macs,
-    products,
-    rule,
-    rules,
-    sums,
-    tensors_in,
-)
+from attnprof.trace.rules.table import OperationRule, first_of, is_factor, rule, rules, tensors_in
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, products, sums
 from attnprof.trace.rules.workspaces import collapses, is_contiguous, layout, same, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import MAC, OTHER, A, Counts, D, E, M, rules
+from attnprof.trace.rules.table import rules
+from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, workspaces
 from attnprof.trace.sizes import numel, size_of
 

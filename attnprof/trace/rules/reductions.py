@@ -8,23 +8,15 @@ from typing import Any
 from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    E,
-    M,
     addressed,
     first_of,
     is_factor,
     per_entry,
-    products,
     rule,
     rules,
-    sums,
     tensors_in,
 )
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.rules.workspaces import rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 

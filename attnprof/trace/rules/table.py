@@ -2,7 +2,6 @@
 
 A rule gets the result and the call (arguments by the schema's names, defaults filled in) and
 returns counts, or None for a case it does not know: the operation is then named as uncounted.
-:class:`Counts` are numbers of operations by kind, ``M``, ``A``, … those of a single one.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,56 +15,9 @@ from torch._ops import HigherOrderOperator
 from attnprof.errors import RequestError, closest
 from attnprof.trace import registered
 from attnprof.trace.events import KINDS, Call, Size
+from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import is_mask, rows_of, words, workspace_of
 from attnprof.trace.sizes import expected_bytes, is_floating, nbytes, numel, product, size_of
-
-
-class Counts(dict[str, Size]):
-    """Operations by kind, added and multiplied like terms: ``(2 * M + A) * numel(x)``."""
-
-    def __add__(self, other: Mapping[str, Size]) -> "Counts":
-        # a ``Counter`` would compare expressions with zero
-        sums = {kind: self[kind] + n if kind in self else n for kind, n in other.items()}
-        return Counts({**self, **sums})
-
-    def __mul__(self, times: Size) -> "Counts":
-        """Return the counts times a size; times a condition, they count where it is true."""
-        if isinstance(times, bool):
-            return self if times else Counts()
-        return Counts({kind: count * times for kind, count in self.items()})
-
-    __rmul__ = __mul__
-
-
-NOTHING = Counts()
-#: Keys for how much more other views of a model count for a kernel's call: FLOPs on all pairs
-#: (causal masks apart), FLOPs by definition or by a kernel instead, bytes of a copied cache.
-DENSE, DENSE_CAUSAL, OTHER_FORM, COPIED = "dense", "dense causal", "other form", "copied"
-#: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products
-M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
-#: A multiply-add of a matrix product.
-MAC = M + A + 2 * MM
-
-
-def flops_in(counts: Mapping[str, Size]) -> Size:
-    """Return the FLOPs in counts."""
-    return sum(counts.get(kind, 0) for kind in KINDS[:5])
-
-
-def products(tensor: Any) -> Counts:
-    """Return the counts of a product of two numbers of a tensor's format; none for integers."""
-    return (4 * M + 2 * A if tensor.is_complex() else M) * is_floating(tensor)
-
-
-def sums(tensor: Any) -> Counts:
-    """Return the counts of a sum of two numbers of a tensor's format; none for integers."""
-    return (2 * A if tensor.is_complex() else A) * is_floating(tensor)
-
-
-def macs(tensor: Any) -> Counts:
-    """Return the counts of a multiply-add in a matrix product; a complex one is four real ones."""
-    return (4 * MAC if tensor.is_complex() else MAC) * is_floating(tensor)
-
 
 #: Operations that move nothing: views, memory not yet written, questions about a tensor.
 VIEWS = words("""
