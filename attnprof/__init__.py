@@ -36,3 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'attnprof' has no attribute '{name}'")
     return getattr(import_module(_WHERE.get(name, "attnprof.api")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
