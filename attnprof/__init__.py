@@ -14,8 +14,9 @@ os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")
 
 #: Where names are that are not in ``api``.
 _WHERE = {
-    "AttnprofError": "attnprof.errors", "Workload": "attnprof.workload", "Cost": "attnprof.costs", "CostTable": "attnprof.costs",
-    "Stage": "attnprof.costs", "Report": "attnprof.record",
+    "AttnprofError": "attnprof.errors", "Workload": "attnprof.workload",
+    "Cost": "attnprof.costs", "CostTable": "attnprof.costs", "Stage": "attnprof.costs",
+    "Report": "attnprof.record",
     "flops_per_token": "attnprof.models.mfu", "fit": "attnprof.models.fit",
 }  # fmt: skip
 __all__ = [
