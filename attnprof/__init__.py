@@ -14,18 +14,20 @@ os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")
 
 #: Where names are that are not in ``api``.
 _WHERE = {
-    "Workload": "attnprof.workload", "Cost": "attnprof.costs", "CostTable": "attnprof.costs",
-    "Stage": "attnprof.costs", "Report": "attnprof.record",
+    "AttnprofError": "attnprof.errors", "Workload": "attnprof.workload",
+    "Cost": "attnprof.costs", "CostTable": "attnprof.costs", "Stage": "attnprof.costs",
+    "Report": "attnprof.record",
     "flops_per_token": "attnprof.models.mfu", "fit": "attnprof.models.fit",
 }  # fmt: skip
 __all__ = [
-    "Cost", "CostTable", "Report", "Stage", "Workload", "__version__", "attend", "build", "cost",
-    "crossover", "derive", "fit", "flops_per_token", "profile", "rule", "sweep",
+    "AttnprofError", "Cost", "CostTable", "Report", "Stage", "Workload", "__version__", "attend",
+    "build", "cost", "crossover", "derive", "fit", "flops_per_token", "profile", "rule", "sweep",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from attnprof.api import attend, build, cost, crossover, derive, profile, rule, sweep
     from attnprof.costs import Cost, CostTable, Stage
+    from attnprof.errors import AttnprofError
     from attnprof.models.fit import fit
     from attnprof.models.mfu import flops_per_token
     from attnprof.record import Report
@@ -36,3 +38,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'attnprof' has no attribute '{name}'")
     return getattr(import_module(_WHERE.get(name, "attnprof.api")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

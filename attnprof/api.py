@@ -1,6 +1,7 @@
 """The functions of ``import attnprof``; heavy packages are imported inside of them, when called."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from attnprof import registry
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
 from attnprof.record import Report
-from attnprof.workload import DTYPES, SCOPES, Workload
+from attnprof.workload import DTYPES, SCOPES, SIZES, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,7 +76,7 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
     (4339531776, 73400320, 9)
     """
     spec = registry.get(valid.name_text(name), **params)
-    return spec.cost(_workload(workload), valid.choice("scope", scope, SCOPES))
+    return spec.cost(_exact(_workload(workload)), valid.choice("scope", scope, SCOPES))
 
 
 def crossover(
@@ -295,3 +296,11 @@ def _workload(value: Any) -> Workload:
         return value
     needed = "a workload is needed, like Workload(1024, num_heads=8, head_dim=64)"
     raise RequestError(f"{needed}, not {valid.shown(value)}")
+
+
+def _exact(workload: Workload) -> Workload:
+    """Return a workload whose arrays hold Python's integers, which never overflow."""
+    sizes = {name: getattr(workload, name) for name in SIZES}
+    kinds = {name: getattr(getattr(x, "dtype", None), "kind", None) for name, x in sizes.items()}
+    whole = {name: sizes[name] for name, kind in kinds.items() if kind in ("i", "u")}
+    return replace(workload, **{name: x.astype(object) for name, x in whole.items()})

@@ -7,6 +7,12 @@ class AttnprofError(Exception):
     """An error whose message says what was asked, what is possible and what to type.
 
     ``exit_code`` is that of a command which it ends.
+
+    >>> try:
+    ...     attnprof.Workload(0, num_heads=8, head_dim=64)
+    ... except attnprof.AttnprofError as error:
+    ...     print(f"{error} (exit code {error.exit_code})")
+    seq_len must be at least 1, not 0 (exit code 2)
     """
 
     exit_code = 70

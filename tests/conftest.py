@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ def pytest_sessionfinish():
     """One collection finds what tests left unclosed; pytest, which tells of it, makes five more."""
     gc.collect()
     gc.freeze()
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @cache

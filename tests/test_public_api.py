@@ -7,6 +7,7 @@ import inspect
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import sympy
 import torch
@@ -62,6 +63,21 @@ def test_a_cost_table_is_shown_in_short_numbers_and_framed_exactly():
     frame = table.to_frame()
     assert frame.flops.sum() == table.flops
     assert frame.held.max() == table.peak()
+
+
+def test_an_editor_completes_the_public_names():
+    assert {*attnprof.__all__} == {*dir(attnprof)}
+
+
+@pytest.mark.parametrize("mechanism", ["standard", "mamba2", "reformer"])
+def test_arrays_of_any_whole_numbers_are_counted_exactly(mechanism):
+    lengths = [64, 3_000_000, 2_000_000_000]
+    one, many = (
+        [attnprof.cost(mechanism, attnprof.Workload(n, 4, 16, phase="train")) for n in sizes]
+        for sizes in (lengths, [np.array(lengths, np.int32)])
+    )
+    assert [table.flops for table in one] == [*many[0].flops]
+    assert [table.peak() for table in one] == [*many[0].peak()]
 
 
 def test_symbols_are_shown_as_formulas():

@@ -109,7 +109,7 @@ def load(path: Path) -> Report:
     try:
         return Report.load(path, REPORT_LIMIT)
     except RequestError as error:
-        journal = path.with_suffix(".jsonl")  # sweep -o FILE.csv writes both
+        journal = path.parent / f"{path.stem}.jsonl"  # sweep -o FILE.csv writes both
         hint = f"; type {journal}" if journal.is_file() else ""
         raise RequestError(f"{error}; {DRAWN}{hint}") from error
 

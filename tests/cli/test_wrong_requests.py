@@ -149,6 +149,10 @@ heatmap --convention operations :: --kind formula
 heatmap --no-plot --plot ratio.png :: leave it out, or ratio.png
 heatmap --no-plot --output ratio.png :: leave it out, or ratio.png
 heatmap --size wide :: page, column
+heatmap --plot . :: for example figure.png
+heatmap --output / :: it is a folder
+plot . :: it is a folder, not a file
+plot / :: it is a folder, not a file
 heatmap taylor-direct taylor-efficient :: --phase forward
 heatmap standard efficient super :: attnprof heatmap standard efficient
 heatmap --heads 3 --d-model 10 --kind formula :: --d-model 3:48:x2

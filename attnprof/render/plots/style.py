@@ -289,9 +289,10 @@ def check_figure_path(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
         ending = f"'{suffix}'" if suffix else "no suffix"
+        example = Path(path) if Path(path).name else Path("figure")
         raise RequestError(
             f"cannot draw {path}: {ending}; figures are written as {', '.join(METADATA)}, "
-            f"for example {Path(path).with_suffix('.png')}"
+            f"for example {example.with_suffix('.png')}"
         )
     return suffix
 
