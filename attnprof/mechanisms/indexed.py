@@ -8,6 +8,7 @@ its parameters, its maps and cache, and attention over what it picks; plain and 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from attnprof.blocks.latent_rows import LatentRows, joined
 from attnprof.blocks.layer_rows import normed
 from attnprof.blocks.picked import (
     PickedForms,
@@ -23,7 +24,6 @@ from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.mechanisms.latent import LatentRows, joined
 from attnprof.ops.caches import lent_indices
 from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads, split_heads
 from attnprof.workload import Workload, pairs, rows

@@ -126,8 +126,7 @@ class Neural(Mechanism):
         """Run Algorithm 1 as written: C (b·h, n, n, 2d') and every layer are stored."""
         heads, n, d = v.shape
         mask = causal_mask(n, q) if causal else None
-        x = join([_stretched(q, dim=2, times=n), _stretched(k, dim=1, times=n)], -1)
-        x = x.view(heads * n * n, -1)
+        x = _concatenated(q, k).view(heads * n * n, -1)
         x = linear(x, weights.hidden_weight, weights.hidden_bias).relu_()
         if self.depth == 2:
             x = linear(x, weights.second_weight, weights.second_bias).relu_()
@@ -193,6 +192,12 @@ class Neural(Mechanism):
 def _weight(inputs: costs.Number, *shape: costs.Number) -> Weight:
     """Return a weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
     return Weight(shape, "uniform", square_root(inputs))
+
+
+def _concatenated(q: Any, k: Any) -> Any:
+    """Return C (b·h, n, n, 2d'): queries and keys stretched over each other."""
+    n = q.shape[1]
+    return join([_stretched(q, dim=2, times=n), _stretched(k, dim=1, times=n)], -1)
 
 
 def _stretch(x: Any, *, dim: int, times: costs.Number) -> tuple[Any, tuple[Any, ...]]:

@@ -272,6 +272,10 @@ def _scores(sizes: ModelSizes, factor: int, mask: Callable[[Mask], Mask]) -> Ter
     return {"scores": summed(counts)} if counts else {}
 
 
+def _palm(sizes: ModelSizes) -> Terms:
+    return _weights(sizes, ROLES) | _scores(sizes, 6, lambda _: FULL)
+
+
 def _torchtitan(sizes: ModelSizes) -> Terms:
     by_term = _weights(sizes, [role for role in ROLES if role != "embedding"])
     state = sum(18 * x.state for x in sizes.mixers if x.rule in ("delta", "dplr"))
@@ -303,8 +307,7 @@ def _each(name: str, flops: int) -> Terms:
 
 
 CONVENTIONS: Mapping[str, Callable[[ModelSizes], Terms]] = {
-    "palm": lambda sizes: _weights(sizes, ROLES) | _scores(sizes, 6, lambda _: FULL),
-    "megatron": _megatron, "torchtitan": _torchtitan, "verl": _verl,
+    "palm": _palm, "megatron": _megatron, "torchtitan": _torchtitan, "verl": _verl,
     "6n": lambda sizes: _weights(sizes, ROLES),
 }  # fmt: skip
 EXECUTED = "executed"
