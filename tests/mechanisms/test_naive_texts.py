@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import attnprof
+from attnprof.blocks.compressed import summed_blocks, window_attention, window_means
 from attnprof.blocks.picked import over_picks, picks
 from attnprof.blocks.recurrence import recurrence, unit_rows
-from attnprof.mechanisms.nsa import summed_blocks, window_attention, window_means
 from attnprof.ops.layer import flat
 from tests.mechanisms.checks import close
 

@@ -7,7 +7,7 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from attnprof.mechanisms.nsa import window_pairs
+from attnprof.blocks.compressed import window_pairs
 from tests.mechanisms.cases import built, inputs
 from tests.mechanisms.checks import close, drawn, loops
 from tests.mechanisms.variants import MOBA, NSA, forms
