@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from typer import Argument
 
@@ -102,7 +103,7 @@ def _compare_sides(
     with opt.working("reading the suite"):
         cases = suite.cases() if named else []
     if baseline is not None and not baseline.exists():
-        hint = near_file(baseline) or f"type attnprof baseline -o {baseline}"
+        hint = near_file(baseline) or f"type attnprof baseline -o {quote(str(baseline))}"
         raise RequestError(f"there is no file {baseline}; {hint}")
     from attnprof.gate.baselines import load_baseline
     from attnprof.gate.check import check_against, check_baseline, record_baseline
@@ -187,7 +188,8 @@ def baseline(
         report = record_baseline(cases, head, terms)
     report.save(output)
     to.deliver(report)
-    opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
+    compared = f"attnprof check --baseline {quote(str(output))}"
+    opt.note(f"wrote {output}; compare with it: {compared}")
     for record in report.of(BaselineRecord):
         if record.error:
             opt.note(f"{record.case}: {record.error}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from attnprof.arguments import MOST_THREADS, shown
@@ -35,7 +36,7 @@ KEPT: Any = opt.switch("--kept", "As where freed memory stays with the process: 
 def calibrated(path: Path | None) -> Path | None:
     """Return the path of a file that is there, or None; its content is read with torch loaded."""
     if path is not None and not path.exists():
-        how = f"type attnprof calibrate --calibration {path}"
+        how = f"type attnprof calibrate --calibration {quote(str(path))}"
         hint = "; ".join(filter(None, (near_file(path), how)))
         raise refusal(path, "there is no such file", hint)
     return path

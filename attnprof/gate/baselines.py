@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args, get_origin, get_type_hints
 
 from attnprof.arguments import shown
@@ -94,7 +95,7 @@ def load_baseline(path: str | Path) -> Baseline:
         _check_summary(data)
         records = _checked_records(data.get("records"))
     except RequestError as error:
-        hint = f"or record it again: attnprof baseline -o {path}"
+        hint = f"or record it again: attnprof baseline -o {quote(str(path))}"
         raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
     cases, counted = [], {}
     as_guessed = data["summary"].get("as_guessed") or ()  # older versions lack it

@@ -149,6 +149,8 @@ heatmap --convention operations :: --kind formula
 heatmap --no-plot --plot ratio.png :: leave it out, or ratio.png
 heatmap --no-plot --output ratio.png :: leave it out, or ratio.png
 heatmap --size wide :: page, column
+check --baseline no$such.json :: attnprof baseline -o 'no$such.json'
+fit llama-3.1-8b --calibration no$such.json :: calibrate --calibration 'no$such.json'
 heatmap --plot . :: for example figure.png
 heatmap --output / :: it is a folder
 plot . :: it is a folder, not a file

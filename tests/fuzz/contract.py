@@ -72,7 +72,8 @@ def hold(ended: Ended, words: list[str]) -> None:
         last = ended.err.rstrip("\n").splitlines()[-1] if ended.err.strip() else ""
         assert "attnprof: " in ended.err or "Usage:" in ended.out + ended.err, context
         assert last.strip(), context
-        assert not last.rstrip().endswith((":", ";", ",")), context
+        given = last.split()[-1] in words  # a file of that name
+        assert given or not last.rstrip().endswith((":", ";", ",")), context
     if ended.code in (0, 1) and _asks_json(words) and ended.out.strip():
         _hold_json(json.loads(ended.out, parse_constant=_refused), context)
 

@@ -396,6 +396,81 @@ def test_what_runs_is_found_and_told(layer):
     runnable(target, {})
 
 
+class Narrow(Layer):
+    """Its width is half of h*d where guesses are run."""
+
+    def __init__(self, c=64):
+        super().__init__(c)
+
+    def forward(self, x):
+        return (self.map(x) @ x.mT).softmax(-1) @ x
+
+
+class Normed(nn.LayerNorm):
+    def __init__(self):
+        super().__init__(256)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Multiplied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(128, 128))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def narrow():
+    return Narrow()
+
+
+@pytest.mark.parametrize(
+    ("thing", "width"), [(Narrow, 64), (Normed, 256), (Multiplied, 128), (narrow, 64)]
+)
+def test_widths_of_the_codes_own_are_numbers(thing, width):
+    target = target_of(thing)
+    assert target.spelled_inputs == [f"x: B, N, {width}"]
+    derivation = derived(target, ("forward",))
+    x = torch.zeros(2, 5, width)
+    count = derivation.at("matmul_flops", "forward", B=2, N=5)
+    assert count == torchs_products(thing(), x)
+
+
+class Lettered(nn.Module):
+    def __init__(self, D, h, d=None):
+        super().__init__()
+        self.maps = nn.Linear(D, h * (d or D // h)), nn.Linear(h * (d or D // h), D)
+
+    def forward(self, x):
+        return self.maps[1](self.maps[0](x))
+
+
+class Headed(Lettered):
+    def __init__(self, dim, h, d):
+        super().__init__(dim, h, d)
+
+
+@pytest.mark.parametrize(
+    ("layer", "guessed"), [(Lettered, "D=h*d, h=h, "), (Headed, "dim=h*d, h=h, d=d, ")]
+)
+def test_letters_are_sizes_too(layer, guessed):
+    assert target_of(layer).notes[0].startswith(f"guessed: {guessed}")
+
+
+def test_a_module_on_the_meta_device_is_derived_and_stays_there():
+    layer = Narrow()
+    here, there = (derived(target_of(each), ("train",)) for each in (layer, layer.to("meta")))
+    assert here.phases == there.phases
+    assert layer.map.weight.is_meta
+    with torch.device("meta"):
+        large = nn.Linear(2**16, 2**16)
+    with pytest.raises(RequestError, match=r"lambda: Linear\(…\), which takes none"):
+        target_of(large)
+
+
 def test_what_was_given_stays():
     target = target_of(Wide, ["dim=64"])
     with pytest.raises(RequestError, match="no such width"):

@@ -9,7 +9,7 @@ from typing import Any
 from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.guesses import Request
-from attnprof.trace.request.target import EVEN, Input, Target, at, base_of
+from attnprof.trace.request.target import EVEN, Input, Target, at, base_of, names_used
 
 #: Messages about None, or one number where several are needed: a repair may go on from there.
 UNSET = re.compile(r"None|'(int|bool)' object is not")
@@ -78,6 +78,11 @@ class Failed:
     def guessed_numbers(self) -> dict[str, int]:
         """Arguments that were guessed to be numbers."""
         return {n: value for n, value in self.request.guessed_args.items() if type(value) is int}
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols that arguments use; without any, the module's weights have fixed sizes."""
+        return names_used({**self.request.guessed_args, **self.request.args, **self.change.args})
 
     @property
     def guessed_inputs(self) -> dict[str, Input]:

@@ -7,7 +7,8 @@ parameter's name, annotation and the model's sizes: ``num_heads`` becomes h, ``x
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter
@@ -110,7 +111,7 @@ class Request:
         ``sizes`` are the model's sizes as texts, ``{"width": "h*d", "head": "d"}``; empty for a
         function.
         """
-        named = self.call(what, forward, _with_grid(arguments, forward, sizes))
+        named = self.call(what, forward, signatures.with_grid(arguments, forward, sizes))
         inputs, by_name = tuple(named.values()), signatures.passed_by_name(named, forward)
         if guesses := self.guessed:
             listed = ", ".join(text for every in guesses.values() for text in every)
@@ -131,7 +132,7 @@ class Request:
             place = item.default is None and name in PLACES  # layer_idx finds a layer's cache
             if name in arguments or not (place or signatures.is_required(item)):
                 continue
-            if guess := _guessed_value(item, owner):
+            if guess := _guessed_value(item, owner, parameters):
                 arguments |= self.guess({name: guess[0]})
             else:
                 unknown.append(name)
@@ -266,28 +267,17 @@ class Request:
         return all(name in provided or name.lower() in ARGUMENTS for name in required)
 
 
-def _guessed_value(item: Parameter, owner: Any) -> tuple[Any, ...]:
+def _guessed_value(item: Parameter, owner: Any, parameters: Parameters) -> tuple[Any, ...]:
     """Return a tuple with the guess for a required argument; () without a guess."""
     if part := module_of(item, owner):
         return (part,)
-    if size := size_of(item.name):
+    if size := size_of(item.name, parameters):
         return (as_size(size),)
     if plain := plain_value(item.name, item):
         return plain
     if text := compared(item.name, owner):
         return (text,)
     return (None,) if may_be_none(item.name, owner) else ()
-
-
-def _with_grid(arguments: Any, forward: Parameters, sizes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the sizes, with an image's sides if call and constructor both take an image's size."""
-    names = [name for name in forward if input_text(name, "", "") == "=(H, W)"]
-    for name in names if sizes else ():
-        sides = arguments.get(name)
-        if isinstance(sides, tuple | list) and len(sides) == 2:
-            high, wide = sides
-            return {**sizes, "tokens": f"{high}*{wide}", f"={name}": f"=({high}, {wide})"}
-    return sizes
 
 
 # -- targets: a class, a module that exists, a function ------------------------------------
@@ -301,11 +291,39 @@ def of_class(layer: Any, request: Request) -> Target:
     forward = signatures.parameters_of(function, what)
     request.place_causal(parameters, forward)
     arguments = request.arguments(layer, parameters)
+    make = partial(_build, layer, arguments)
     sizes = signatures.model_sizes(arguments, parameters)
+    if _has_fixed_width(arguments, sizes):
+        with suppress(Exception):  # what cannot be built says so when it runs
+            sizes["width"] = _width_of(_built(make, request, arguments))
     if "position_embeddings" in forward:
         sizes["=position_embeddings"] = rotary_input(layer, arguments, sizes["head"])
-    target = request.target(partial(_build, layer, arguments), what, forward, arguments, sizes)
+    target = request.target(make, what, forward, arguments, sizes)
     return with_step(target, forward, layer)
+
+
+def _has_fixed_width(arguments: Mapping[str, Any], sizes: Mapping[str, str]) -> bool:
+    """Return whether weights have sizes of the code's own, which no argument says."""
+    return sizes["width"] == "h*d" and not symbols_in(arguments.values())
+
+
+def _width_of(module: Any, typed: int | None = None) -> str:
+    """Return the width of a module whose weights have their sizes; ``h*d`` if it cannot be seen."""
+    from torch import nn
+
+    widths = [typed or None, *(getattr(module, name, None) for name in WIDTHS)]
+    maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
+    weights = sorted(module.parameters(), key=lambda weight: -weight.ndim)
+    maps += [one.shape[0] for one in weights if 0 < one.ndim <= weights[0].ndim <= 2]
+    return next((str(size) for size in (*widths, *maps) if isinstance(size, int)), "h*d")
+
+
+def _built(make: Callable[[Sizes], Any], request: Request, arguments: Mapping[str, Any]) -> Any:
+    """Return what a constructor or factory returns, without values."""
+    from attnprof.trace.run.worlds import fake_world
+
+    with contained(), fake_world(None, request.dtype):
+        return make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
 
 
 def _build(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
@@ -318,18 +336,15 @@ def _build(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
 
 def of_instance(module: Any, request: Request, width: int | None) -> Target:
     """Return the target of a module that exists: its weights keep their sizes."""
-    from torch import nn
-
-    from attnprof.trace.run.worlds import current_mode, faked
+    from attnprof.trace.run.worlds import current_mode, faked, on_cpu
 
     if request.args:
         raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
+    module = on_cpu(module)
     what = f"{request.what}.forward"
     forward = signatures.parameters_of(module.forward, what)
     request.place_causal({}, forward)
-    widths = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
-    maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    width_text = next((str(size) for size in (*widths, *maps) if isinstance(size, int)), "h*d")
+    width_text = _width_of(module, width)
     if width_text == "h*d" and not request.inputs:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
@@ -342,15 +357,12 @@ def of_factory(build: Any, request: Request) -> Target:
     """Return the target of a function that makes a module; one call shows the module's inputs."""
     from torch import nn
 
-    from attnprof.trace.run.worlds import fake_world
-
     parameters = signatures.parameters_of(build, request.what)
     request.place_causal(parameters, {})
     arguments = request.arguments(build, parameters)
     make = partial(_build, build, arguments)
     try:
-        with contained(), fake_world(None, request.dtype):
-            module = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
+        module = _built(make, request, arguments)
     except Exception as error:
         raise RequestError(f"{request.name} fails: {error_text(error)}") from error
     if not isinstance(module, nn.Module):
@@ -360,6 +372,8 @@ def of_factory(build: Any, request: Request) -> Target:
         )
     forward = signatures.parameters_of(module.forward, request.what)
     sizes = signatures.model_sizes(arguments, parameters)
+    if _has_fixed_width(arguments, sizes):
+        sizes["width"] = _width_of(module)
     target = request.target(make, f"{request.what}().forward", forward, arguments, sizes)
     return with_step(target, forward, type(module))
 

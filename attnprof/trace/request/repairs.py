@@ -180,7 +180,7 @@ def _unnamed(failed: Failed) -> Iterator[Repair]:
 def _wider(failed: Failed) -> Iterator[Repair]:
     """Yield inputs two or three times as wide, if the message names both widths."""
     wide = at(as_size(failed.width), EVEN)
-    for times in (2, 3):
+    for times in (2, 3) if failed.symbols else ():
         if re.search(rf"\b{wide}\b.*\b{times * wide}\b", failed.text):
             for item in failed.guessed_inputs.values():
                 if item.text.endswith(f", {failed.width}"):
@@ -275,7 +275,7 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
     width, input_sizes = at(as_size(failed.width), failed.sizes), failed.input_sizes
     numbers = dict.fromkeys(map(int, re.findall(r"\d+", failed.text)))
     for number in [n for n in numbers if 4 < n < 5000 and n not in input_sizes][:4]:
-        of_width = in_widths(number, failed.width, width)
+        of_width = in_widths(number, failed.width, width) if failed.symbols else [str(number)]
         for old, news in ("N", [str(number)]), (failed.width, of_width):
             whole = rf"(?<![\w*]){re.escape(old)}(?![\w*/])"
             for new in news:

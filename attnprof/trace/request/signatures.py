@@ -28,8 +28,8 @@ _OTHERS = {
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
     "channel out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
-    "hidden_sizes hidden_size_output",
-    "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
+    "hidden_sizes hidden_size_output d c size hidden",
+    "h": "h nh n_h num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
     "key_dim value_dim rotary_dim rotary_ndims dim_key d_qk d_values d_keys "
@@ -144,8 +144,13 @@ NEEDED = ("position_embeddings",)
 FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")
 
 
-def size_of(name: str) -> str:
-    """Return the size that a required argument stands for by its name; "" for none."""
+def size_of(name: str, parameters: Iterable[str] = ()) -> str:
+    """Return the size that a required argument stands for by its name; "" for none.
+
+    ``d`` is a width, or that of a head if one of the other ``parameters`` is a width.
+    """
+    if name == "d" and any(REQUIRED.get(other.lower()) == "h*d" for other in {*parameters} - {"d"}):
+        return "d"
     name = name.lower()
     ends = (size for size, ending in _ENDINGS.items() if re.fullmatch(ending, name))
     return REQUIRED.get(name) or next(ends, "")
@@ -321,6 +326,17 @@ def model_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[st
     widths = context_widths(values)[:1]
     others = {f"={name}": f"B, N, {size}" for name in CONTEXTS for size in widths}
     return {**sizes, "whole": whole, **others}
+
+
+def with_grid(arguments: Any, forward: Parameters, sizes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the sizes, with an image's sides if call and constructor both take an image's size."""
+    names = [name for name in forward if input_text(name, "", "") == "=(H, W)"]
+    for name in names if sizes else ():
+        sides = arguments.get(name)
+        if isinstance(sides, tuple | list) and len(sides) == 2:
+            high, wide = sides
+            return {**sizes, "tokens": f"{high}*{wide}", f"={name}": f"=({high}, {wide})"}
+    return sizes
 
 
 def _words(parameters: Parameters) -> str:

@@ -26,7 +26,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.profiler import itt
 from torch.utils._device import DeviceContext
 
-from attnprof.errors import CannotRunError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.run.disguise import disguised, drawing, uncompiled
 from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
@@ -237,6 +237,34 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     with unset_fake_temporarily():
         fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _tensors_of(module)}
         return copy.deepcopy(module, fakes)
+
+
+#: The most bytes of weights without values that get memory.
+_MOST_META = 2**32
+
+
+def on_cpu(module: torch.nn.Module) -> Any:
+    """Return a module whose tensors are on the CPU: a copy if they are not, zeros for meta ones.
+
+    Raises :class:`RequestError` for meta ones that would take gigabytes.
+    """
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        values = torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor.detach().cpu()
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(values, tensor.requires_grad)
+        return values
+
+    tensors = _tensors_of(module)
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return module
+    if sum(tensor.nbytes for tensor in tensors if tensor.is_meta) > _MOST_META:
+        name = type(module).__name__
+        raise RequestError(
+            f"weights of {name} on the meta device would take gigabytes: pass a function that "
+            f"makes the module, like lambda: {name}(…), which takes none"
+        )
+    return copy.deepcopy(module, {id(tensor): moved(tensor) for tensor in tensors})
 
 
 def emptied(module: torch.nn.Module, *kept: Any) -> Any:
