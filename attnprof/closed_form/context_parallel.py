@@ -15,13 +15,13 @@ from typing import Any
 
 from attnprof.algebra.expressions import expression_text, symbol
 from attnprof.algebra.values import evaluate
+from attnprof.blocks.latent_rows import LatentRows
 from attnprof.blocks.recurrent_layer import Recurrence
 from attnprof.closed_form.cost_records import identity, symbolic, symbols_of
 from attnprof.costs import Number, ceil_div, is_plain, maximum, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.mechanisms.decay import FixedDecay
-from attnprof.mechanisms.latent import LatentRows
 from attnprof.ops.caches import Cache, CountedCaches, CountedSums
 from attnprof.ops.counter import Counter
 from attnprof.ops.layer import LayerSizes
