@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.picked import (
+    PickedForms,
     block_sums,
     blocks_before,
     define_block_sums,
@@ -16,7 +17,6 @@ from attnprof.blocks.picked import (
     picked_pairs,
     picks,
 )
-from attnprof.blocks.picked_forms import PickedForms
 from attnprof.costs import Cost, Number, ceil_div, minimum
 from attnprof.errors import RequestError
 from attnprof.ops.caches import lent_indices

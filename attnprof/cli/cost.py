@@ -14,7 +14,6 @@ from attnprof.cli import request
 from attnprof.closed_form import cost_records as costs
 from attnprof.closed_form import domain
 from attnprof.closed_form import heads as by_heads
-from attnprof.closed_form.answers import compare_answer
 from attnprof.errors import RequestError, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
@@ -213,7 +212,7 @@ def compare(
     for one in records:
         for name in one.wins.split(",") if one.wins else ():
             winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
-    answer = compare_answer(records, shown)
+    answer = costs.compare_answer(records, shown)
     summary = {"winners": winners, "sizes": free.sizes, "answer": answer}
     report = Report("compare", records, summary, opt.environment())
     to.deliver(report, without=without, quantities=shown)

@@ -176,7 +176,7 @@ def _distill(
         )
     from attnprof.measure.environment import describe_environment
     from attnprof.papers.approximation.distillation import FULL, QUICK
-    from attnprof.papers.approximation.distilled import distill_report
+    from attnprof.papers.approximation.measurements import distill_report
 
     scale = QUICK if quick else FULL
     where = describe_environment("cpu", seed) | {"threads": 1}

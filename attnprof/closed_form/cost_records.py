@@ -2,7 +2,7 @@
 
 The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols B N h d (and g, M
 for grouped heads and another key length). Entry points: :func:`cost_records`,
-:func:`compare_records`.
+:func:`compare_records`, and :func:`compare_answer`, which puts these into a sentence.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.ops.layout import ViewError
 from attnprof.record import CompareRecord, CostRecord
 from attnprof.record.report import SIZES
+from attnprof.units import format_ratio, joined, plural, words_of
 from attnprof.workload import SYMBOLS, Published, Workload
 
 #: Multiplications, additions, divisions, exponentials and other operations; all counts of a stage.
@@ -34,6 +35,8 @@ QUANTITIES = (
 KINDS = ("formula", "published")
 CONVENTIONS = ("flops", "operations")
 TOTAL = "total"
+#: The mechanism that others are compared with, if it takes part.
+BASE = "standard"
 
 
 @dataclass(frozen=True)
@@ -329,3 +332,63 @@ def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareReco
         step_bytes=moved, step_intensity=total.matmul_flops / moved if moved else None,
         arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
     )  # fmt: skip
+
+
+def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
+    """Return how mechanisms compare in FLOPs and memory at the longest length.
+
+    Two are compared with each other: *At 4,096 tokens linear needs 0.21× the FLOPs and 0.038× the
+    memory of standard.* Of several, the lowest in each quantity is named. The base is ``standard``
+    if it takes part, else the first. The answer is empty if it would need a missing number.
+    """
+    longest = max((row.seq_len for row in records), default=0)
+    rows = [row for row in records if not row.skipped and row.seq_len == longest]
+    compared = [name for name in ("flops", "peak_bytes") if name in quantities] or quantities[:1]
+    if len(rows) < 2 or any(getattr(row, name) is None for name in compared for row in rows):
+        return ""
+    base = next((row for row in rows if row.mechanism == BASE), rows[0])
+    others = [row for row in rows if row is not base]
+    clause = (
+        _compare_several(compared, rows, base) if others[1:]
+        else _compare_two(compared, others[0], base)
+    )  # fmt: skip
+    return f"At {plural(longest, 'token')} {clause}." if clause else ""
+
+
+def _compare_two(compared: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
+    """Return how much one mechanism needs of each quantity, as multiples of the base.
+
+    A quantity that the base does not need at all has no multiple and is left out.
+    """
+    sides = {
+        words_of(name, row.phase)[2]: (getattr(row, name), getattr(base, name)) for name in compared
+    }
+    same = [noun for noun, (value, base_value) in sides.items() if value == base_value]
+    needs = [
+        f"{format_ratio(value, base_value)}× {'its' if same else 'the'} {noun}"
+        for noun, (value, base_value) in sides.items() if value != base_value and base_value
+    ]  # fmt: skip
+    if same:
+        needs = [f"the same {joined(same)} as {base.mechanism}", *needs]
+        return f"{row.mechanism} needs {joined(needs)}"
+    return f"{row.mechanism} needs {joined(needs)} of {base.mechanism}" if needs else ""
+
+
+def _compare_several(
+    compared: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord
+) -> str:
+    """Return the mechanisms that need least of each quantity, and how much that is of the base."""
+    needs_of: dict[str, list[str]] = {}
+    for name in compared:
+        _, least, noun = words_of(name, base.phase)
+        lowest = min(getattr(row, name) for row in rows)
+        best = [row.mechanism for row in rows if getattr(row, name) == lowest]
+        who = f"{joined(best)} need{'s' * (len(best) == 1)}"
+        need = f"{least} {noun}"
+        if len(best) == len(rows):
+            who, need = "all need", f"the same {noun}"
+        elif base.mechanism not in best:
+            pronoun = "those" if noun.endswith("s") else "that"
+            need += f" ({format_ratio(lowest, getattr(base, name))}× {pronoun} of {base.mechanism})"
+        needs_of.setdefault(who, []).append(need)
+    return joined(f"{who} {joined(needs)}" for who, needs in needs_of.items())

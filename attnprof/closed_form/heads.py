@@ -16,12 +16,12 @@ from typing import Any
 from attnprof.algebra import polynomials
 from attnprof.algebra.polynomials import divisors, text, value_of
 from attnprof.algebra.roots import Root, positive_roots, value_at
-from attnprof.closed_form.answers import heads_answer
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import HeadsRecord, Report
+from attnprof.units import joined, plural, words_of
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
@@ -217,3 +217,28 @@ def _optimum_summary(curve: Curve, d_model: int, values: Mapping[int, int]) -> d
         "equation": f"{text(lowest.equation)} = 0" if lowest.equation else None,
         "trend": trend(lowest, d_model, list(values.values())),
     }  # fmt: skip
+
+
+def heads_answer(
+    optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int, *, every: bool
+) -> str:
+    """Return with how many heads each mechanism is cheapest, in the first quantity of ``optima``.
+
+    Our closed forms decide if there are any, else printed ones. ``every``: all divisors of the
+    width were tried.
+    """
+    quantity = optima[0]["quantity"]
+    kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
+    compared = [one for one in optima if (one["quantity"], one["kind"]) == (quantity, kind)]
+    constant = [one["mechanism"] for one in compared if one["trend"].startswith("is constant")]
+    clauses, (_, least, noun) = list[str](), words_of(quantity)
+    for name, best in ((one["mechanism"], one["best_divisors"]) for one in compared):
+        if name not in constant:
+            needs = f" needs {least} {noun}" * (not clauses)
+            head_counts = (f"{plural(h, 'head')} of width {d_model // h:,}" for h in best)
+            clauses.append(f"{name}{needs} with {joined(head_counts, 'or')}")
+    if constant:
+        need = f"{joined(constant)} need{'s' * (len(constant) == 1)}"
+        clauses.append(f"{need} the same {noun} with any number of heads")
+    among = "" if every else "among these numbers of heads, "
+    return f"At {plural(seq_len, 'token')} and d_model {d_model:,}, {among}{joined(clauses)}."

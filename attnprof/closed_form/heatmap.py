@@ -1,14 +1,14 @@
 """The ratio of two costs over sequence length and model width, for several head counts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnprof.closed_form.answers import heatmap_answer
 from attnprof.closed_form.quantities import comparable, formula_values, pairs_for, published_values
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import ColumnarRecords, HeatmapRecord, Report
+from attnprof.units import format_number, joined, plural, words_of
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
@@ -194,3 +194,26 @@ def _flat_list(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
         full = np.full((len(values), len(present)), None, dtype=object)
         full[:, present] = values
     return list(full.ravel().tolist())
+
+
+def heatmap_answer(summary: Mapping[str, Any]) -> str:
+    """Return how much more A needs than B on average, with the fewest and the most heads."""
+    means = {int(h): mean for h, mean in summary["mean_excess_percent"].items() if mean is not None}
+    a, b, clauses = summary["mechanism_a"], summary["mechanism_b"], list[str]()
+    if not means or a == b:
+        return ""
+    less, _, noun = words_of(summary["quantity"])
+    for heads in dict.fromkeys((min(means), max(means))):
+        amount, than = _percent_text(means[heads], less), "than" if means[heads] else "as"
+        whom = f" {noun} {than} {b}" * (not clauses)
+        clauses.append(f"{amount}{whom} with {plural(heads, 'head')}")
+    sizes = "all sizes with a ratio" if summary["null_cells"] else "all sizes"
+    return f"On average over {sizes}, {a} needs {joined(clauses)}."
+
+
+def _percent_text(percent: float, less: str) -> str:
+    """Return ``30 % more``; with decimals, ``99.7 % fewer``, where 0 or 100 would mislead."""
+    whole = f"{abs(percent):,.0f}"
+    if whole in ("0", "100") and percent != -100:
+        whole = format_number(abs(percent), short=True)
+    return f"{whole} % {'more' if percent > 0 else less}" if percent else "the same"

@@ -23,9 +23,14 @@ from attnprof.algebra.polynomials import (
 )
 from attnprof.algebra.roots import Root, closed_form, exactly, positive_roots
 from attnprof.costs import Number
-from attnprof.crossovers.arrays import try_all_between, try_as_array
 from attnprof.crossovers.axis import EVERY, CrossoverAxis, Lengths
-from attnprof.crossovers.order_search import OrderSearch, nearest_to_middle, sign
+from attnprof.crossovers.order_search import (
+    OrderSearch,
+    nearest_to_middle,
+    sign,
+    try_all_between,
+    try_as_array,
+)
 from attnprof.crossovers.sides import Contest, Meeting, contests
 from attnprof.errors import CannotRunError, RequestError
 

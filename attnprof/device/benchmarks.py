@@ -25,9 +25,9 @@ from attnprof.device.product_times import (
     ProductLimits,
     product_shapes,
     transposed,
+    vector_shapes,
 )
 from attnprof.device.tables import ALTERNATING, JUST_USED, Benchmark, Call, Sizes
-from attnprof.device.vector_times import vector_shapes
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ from attnprof.device.product_times import (
     SINGLE_BYTES,
     Likeness,
     ProductTimes,
+    VectorTimes,
     transposed,
 )
 from attnprof.device.tables import TimeTable
-from attnprof.device.vector_times import VectorTimes
 from attnprof.errors import RequestError
 from attnprof.measure.allocator import LARGEST_KEPT
 from attnprof.units import plural

@@ -1,6 +1,6 @@
 """The process that runs one side of a comparison: it counts a case, or times calls on demand.
 
-It is loaded by its path (see :mod:`attnprof.processes.server`), so that both sides use this
+It is loaded by its path (see :mod:`attnprof.processes.forks`), so that both sides use this
 version's protocol, whatever version of attnprof their tree has. A tree without attnprof uses this
 attnprof.
 """
@@ -34,7 +34,7 @@ MUTE = 74
 #: Memory that stays allocated while the process lives, so that the holes between blocks stay.
 _KEPT: list[Any] = []
 #: Modules of attnprof, which both sides load from one place; folders of installed packages.
-_OWN = ("__main__", "attnprof", "attnprof_forks", "attnprof_worker")
+_OWN = ("__main__", "attnprof", "attnprof_worker")
 _INSTALLED = {"site-packages", "dist-packages"}
 
 _Line = dict[str, Any]

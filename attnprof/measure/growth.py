@@ -13,13 +13,12 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.algebra.orders import fitted, order_value, stays_within
-from attnprof.closed_form.answers import growth_answer
 from attnprof.costs import CostTable, Number
 from attnprof.measure.request import PointRequest
 from attnprof.mechanism import Mechanism
 from attnprof.processes.progress import tell
 from attnprof.record import GrowthRecord, Report
-from attnprof.units import setting_text
+from attnprof.units import joined, setting_text
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
@@ -201,3 +200,17 @@ def counted_growth(subject: GrowthCase, lengths: Sequence[int] = LENGTHS) -> Gro
     )
     ours = all(subject.table(n).matmul_flops == flops for n, flops in counted.items())
     return replace(record, equals_formula=ours)
+
+
+def growth_answer(faster: Sequence[str], unexpected: Sequence[str], count: int) -> str:
+    """Return how many of ``count`` mechanisms grow no faster than claimed, and which do.
+
+    ``unexpected`` are those of ``faster`` whose documentation does not say so.
+    """
+    if not faster:
+        return f"All {count} grow no faster with the length than they claim."
+    why = f"{joined(unexpected)} without saying so" if unexpected else "for reasons told below"
+    return (
+        f"{count - len(faster)} of {count} grow no faster with the length than they claim; "
+        f"{joined(faster)} {'grows' if len(faster) == 1 else 'grow'} faster, {why}."
+    )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.blocks.picked import (
+    PickedForms,
     block_picks,
     block_sums,
     blocks_before,
@@ -11,7 +12,6 @@ from attnprof.blocks.picked import (
     over_picks,
     pairs_of_blocks,
 )
-from attnprof.blocks.picked_forms import PickedForms
 from attnprof.blocks.softmax import KeyValueState, empty_rows
 from attnprof.costs import Number, minimum
 from attnprof.mechanism import Abilities, Mechanism
@@ -32,7 +32,7 @@ class BlockMixture(PickedForms, Mechanism):
 
     Each head picks blocks whose mean key has the largest product with its query (Lu et al. 2025),
     of equal ones the earlier. Causal by nature, so ``causal`` changes nothing. Choosing has no
-    gradient. ``impl`` is a form of :class:`attnprof.blocks.picked_forms.PickedForms`.
+    gradient. ``impl`` is a form of :class:`attnprof.blocks.picked.PickedForms`.
     """
 
     top: int = 3

@@ -174,7 +174,7 @@ def absorbed(module: Any, query: Any, mask: Any, scaling: float | None, indices:
     """
     import torch
 
-    from attnprof.blocks.latent_kernel import latent_attention
+    from attnprof.models.engine_kernels import latent_attention
 
     operands = vars(module).pop(_HELD, None)
     if not isinstance(operands, tuple):

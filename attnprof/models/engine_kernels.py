@@ -2,9 +2,14 @@
 
 Serving engines and trainers compute attention by one kernel over the pairs that the mask leaves,
 without a matrix of scores in memory (:func:`fused_attention`), a recurrence over a prompt by
-another (:func:`mixer`), and a token by a third, in place of the state. On real tensors plain
-arithmetic and the texts of :mod:`attnprof.blocks.mixers` give their results, on tensors without
-values they give shapes. Costs are those of :mod:`attnprof.trace.rules.engine`.
+another (:func:`mixer`), and a token by a third, in place of the state. Engines decode latent
+attention (MLA) without making a head's keys and values from the latents: each query meets the
+cached row itself, latent and rotary part, and the result is a mix of latents
+(:func:`latent_attention`).
+
+On real tensors plain arithmetic and the texts of :mod:`attnprof.blocks.mixers` give their results,
+on tensors without values they give shapes. Costs are those of :mod:`attnprof.trace.rules.engine`
+and, of latent attention, :mod:`attnprof.trace.rules.attention`.
 """
 
 from typing import Any
@@ -244,3 +249,28 @@ def _mixer_gradients(ctx: Any, grad_out: Any, _end: Any, _states: Any) -> Any:
 
 
 mixer.register_autograd(_mixer_gradients, setup_context=_keep_mixer)
+
+
+@torch.library.custom_op("attnprof::latent_attention", mutates_args=())
+def latent_attention(
+    query: Tensor, latents: Tensor, rotary: Tensor, attn_mask: Tensor | None, scale: float
+) -> Tensor:
+    """Return mixed latents (batch, heads, tokens, rank) of queries on rows of a latent cache.
+
+    ``query`` is (batch, heads, tokens, rank + rotary width), ``latents`` (batch, 1, keys, rank) and
+    ``rotary`` (batch, 1, keys, rotary width). ``attn_mask`` is true where a query sees a key, or is
+    added to scores.
+    """
+    wide = torch.promote_types(query.dtype, torch.float32)
+    keys = torch.cat((latents, rotary), -1).to(wide)
+    scores = query.to(wide) @ keys.mT * scale
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return (scores.softmax(-1) @ latents.to(wide)).to(query.dtype)
+
+
+@latent_attention.register_fake
+def _(query: Any, latents: Any, *_: Any) -> Any:
+    return query.new_empty((*query.shape[:3], latents.shape[-1]))

@@ -16,9 +16,8 @@ from math import ceil
 from attnprof.errors import RequestError
 from attnprof.models import fit_formats
 from attnprof.models.conventions import MATRICES
-from attnprof.models.fit_cache import LayerCache
 from attnprof.models.fit_formats import ENTRY_BYTES
-from attnprof.models.fit_layout import FitModel
+from attnprof.models.fit_layout import FitModel, LayerCache
 from attnprof.models.fit_options import FitOptions, TrainingOptions
 
 #: Bytes of an entry of activations, and of a logit; of a state and of a convolution's tail.

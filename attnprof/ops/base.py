@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
-from attnprof.ops.counter import Counter, Storage
-from attnprof.ops.flags import as_flag
+from attnprof.ops.counter import Counter, Storage, as_flag
 from attnprof.ops.layout import Layout, Shape, is_literally, product
 
 #: The order of leaves, above that of any node: they run as soon as their gradients are there.

@@ -190,7 +190,7 @@ class Pool:
         setup = {"parent": os.getpid(), "worker": self._worker, "first": first}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-            [sys.executable, str(folder / "server.py"), json.dumps(setup)],
+            [sys.executable, str(folder / "forks.py"), json.dumps(setup)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             cwd=self._folder, start_new_session=True, bufsize=0, env={**os.environ, **self._env},
         )  # fmt: skip

@@ -22,7 +22,7 @@ from pathlib import Path
 from attnprof import registry
 from attnprof.measure.tradeoff import EXACT
 from attnprof.papers.approximation.distillation import FULL
-from attnprof.papers.approximation.distilled import merged
+from attnprof.papers.approximation.measurements import merged
 from attnprof.record import DistillRecord, Report, TradeoffRecord, write_whole
 from attnprof.record.escapes import markdown_text
 from attnprof.record.recognition import written_by

@@ -24,14 +24,15 @@ from attnprof.device.product_times import (
     SECOND_TRANSPOSED,
     Likeness,
     ProductTimes,
+    VectorTimes,
     layout_of,
     product_shapes,
     transposed,
+    vector_shapes,
 )
 from attnprof.device.steady_times import TimeReading, steady, usual_reference
 from attnprof.device.tables import TimeTable
 from attnprof.device.times import Times
-from attnprof.device.vector_times import VectorTimes, vector_shapes
 
 
 def test_what_was_measured_is_given_back_and_what_took_too_long_is_less_work_grown():

@@ -21,8 +21,7 @@ from attnprof.costs import (
     not_dearer,
     scaled,
 )
-from attnprof.ops.counter import Counter
-from attnprof.ops.flags import as_flag
+from attnprof.ops.counter import Counter, as_flag
 from attnprof.ops.functional import arange
 from attnprof.ops.loops import in_blocks
 from attnprof.ops.tensor import Tensor

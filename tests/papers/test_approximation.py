@@ -27,7 +27,7 @@ from attnprof.papers.approximation.distillation import (
     answers,
     sentence_pairs,
 )
-from attnprof.papers.approximation.distilled import distill_report, stretched
+from attnprof.papers.approximation.measurements import distill_report, stretched
 from attnprof.papers.documents import document
 from tests.mechanisms.checks import mixed
 

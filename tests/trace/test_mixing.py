@@ -16,9 +16,8 @@ from attnprof.trace.report.records import answer, disjoint_lengths, ends_of
 from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.solve import mixed
 from attnprof.trace.solve.accounts import families
-from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.domain import SizeConditions, small_sizes
 from attnprof.trace.solve.mixed import trimmed
-from attnprof.trace.solve.shapes import small_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
 from reports.derive.cases.loops import HEADS, Strict, blockwise, chunked, recurrence

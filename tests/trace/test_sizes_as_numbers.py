@@ -11,7 +11,7 @@ import attnprof
 from attnprof.algebra.values import evaluate
 from attnprof.errors import AttnprofError
 from attnprof.trace.run.symbols import conversions_kept
-from attnprof.trace.solve.shapes import telling_sizes
+from attnprof.trace.solve.domain import telling_sizes
 from tests.trace.checks import shown, torchs_products
 from tests.trace.sizes_as_numbers import CASES, INPUTS, SHAPES, asked_of, compared, counted
 

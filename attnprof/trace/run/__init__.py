@@ -1,7 +1,7 @@
 """Record what one run of a target does: every ATen operation, its cost, storages made and freed.
 
-``runs`` makes a run in one of three ``worlds`` (fake, meta, real tensors), within ``limits``;
-``recorder`` records it, ``call_by_call`` compares calls of one module.
+``runs`` makes a run in one of three ``worlds`` (fake, meta, real tensors), within ``limits``, and
+compares calls of one module; ``recorder`` records it.
 
 - symbolic sizes: ``symbols``, ``torch_under_symbols``, ``remainders``;
 - values: ``values``, ``experts``;

@@ -27,8 +27,7 @@ from torch.profiler import itt
 from torch.utils._device import DeviceContext
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.run.disguise import disguised, uncompiled
-from attnprof.trace.run.initialisers import drawing
+from attnprof.trace.run.disguise import disguised, drawing, uncompiled
 from attnprof.trace.run.remembered import FAKE, EagerMode, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 from attnprof.trace.run.torch_under_symbols import as_under_numbers

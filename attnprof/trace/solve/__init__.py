@@ -8,6 +8,6 @@
   (the fit), ``mixed_forms`` (formulas over sizes), ``mixed`` (their domain);
 - interpolated: the same of concrete runs, in which all sizes are numbers.
 
-All are verified by concrete runs: ``verification``, ``shapes``; ``smaller_sizes`` extends domains,
-``count`` and ``small_runs`` compare with real tensors and other random numbers.
+All are verified by concrete runs: ``verification``; ``smaller_sizes`` extends domains, ``count``
+and ``small_runs`` compare with real tensors and other random numbers.
 """

@@ -18,10 +18,9 @@ from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
 from attnprof.trace.solve.accounts import terms
-from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.domain import SizeConditions, shapes_in, small_sizes, telling_sizes
 from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
 from attnprof.trace.solve.smaller_sizes import extend_downwards
 from attnprof.trace.solve.symbolic import Blocks
 from attnprof.trace.solve.verification import (

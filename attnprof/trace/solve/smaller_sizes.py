@@ -15,8 +15,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.values import evaluate
 from attnprof.trace.events import Call, Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.domain import SizeConditions, shapes_in
 from attnprof.trace.solve.symbolic import Blocks, SymbolicRun
 from attnprof.trace.solve.turns import differs
 from attnprof.trace.solve.verification import OutOfBudgetError, Runs, differences

@@ -35,10 +35,10 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.count import smallest_real_run
+from attnprof.trace.solve.domain import shapes_in
 from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, whole_block_exclusions
-from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.small_runs import NotRunningError, short_sizes
 from attnprof.trace.solve.smaller_sizes import include_single_sizes
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun

@@ -20,8 +20,7 @@ from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.run.limits import TooLongError
 from attnprof.trace.solve.conditions import remainder
-from attnprof.trace.solve.domain import SizeConditions
-from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.domain import SizeConditions, shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
 from attnprof.trace.solve.verification import (
     A_LONG_RUN,
