@@ -92,8 +92,7 @@ def _derived_report(
     quantities = some_of(quantity, QUANTITIES, "--quantity")
     with opt.working(f"calling {target}"):
         subject = target_of(target, modules.args, modules.inputs, **options)
-    notes += subject.notes
-    for line in notes:
+    for line in subject.notes:
         opt.note(line)
     with opt.working(f"deriving {target}: {', '.join(phases)}"):
         derivation = _derive_phases(subject, phases, numbers, forward_at_least=forward_at_least)
@@ -101,6 +100,9 @@ def _derived_report(
 
         where = opt.environment(torch=torch.__version__)
         report = report_of(derivation, quantities, environment=where, **more, **options)
+    for line in derivation.notes[len(subject.notes) :]:
+        opt.note(line)
+    notes += derivation.notes
     return derivation, report
 
 

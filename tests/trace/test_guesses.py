@@ -460,6 +460,23 @@ def test_letters_are_sizes_too(layer, guessed):
     assert target_of(layer).notes[0].startswith(f"guessed: {guessed}")
 
 
+class TokensFirst(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, heads)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+def test_code_that_takes_tokens_first_is_told_what_to_type():
+    note = 'products grow with B**2: if the code takes tokens first, type --input "x: N, B, h*d"'
+    assert derived(target_of(TokensFirst), ("forward",)).notes[-1] == note
+    for layer, inputs in (TokensFirst, ["x: N, B, h*d"]), (TokensFirst, ["x: B, N, h*d"]):
+        assert note not in derived(target_of(layer, inputs=inputs), ("forward",)).notes
+    assert note not in derived(target_of(Narrow), ("forward",)).notes
+
+
 def test_a_module_on_the_meta_device_is_derived_and_stays_there():
     layer = Narrow()
     here, there = (derived(target_of(each), ("train",)) for each in (layer, layer.to("meta")))

@@ -28,7 +28,7 @@ _OTHERS = {
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
     "channel out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
-    "hidden_sizes hidden_size_output d c size hidden",
+    "hidden_sizes hidden_size_output d c size hidden ninp",
     "h": "h nh n_h num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
@@ -36,13 +36,14 @@ _OTHERS = {
     "dim_k dim_v per_head_dim attention_head_width head_features d_qkv",
     "4*h*d": "intermediate_size d_ff ffn_dim mlp_dim ffn_hidden_size dim_feedforward n_inner "
     "encoder_ffn_dim decoder_ffn_dim hidden_features feedforward_dim d_inner dff mlp_hidden_dim "
-    "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size",
+    "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size nhid",
     "N": "max_position_embeddings n_positions n_ctx sequence_length max_position num_tokens_max "
-    "max_sequence_length num_patches ctx_len max_seq_length max_seqlen n_token",
+    "max_sequence_length num_patches ctx_len max_seq_length max_seqlen n_token context_size",
     "2": "num_hidden_layers n_layer n_layers num_layers depth layers encoder_layers "
-    "decoder_layers num_encoder_layers num_decoder_layers num_blocks n_blocks",
+    "decoder_layers num_encoder_layers num_decoder_layers num_blocks n_blocks nlayers n_block",
     "16": "num_experts n_routed_experts num_local_experts moe_num_experts num_routed_experts",
-    "1000": "vocab_size n_vocab num_tokens ntoken n_tokens num_embeddings vocab num_words",
+    "1000": "vocab_size n_vocab num_tokens ntoken n_tokens num_embeddings vocab num_words ntokens "
+    "src_vocab tgt_vocab src_vocab_size tgt_vocab_size",
 }
 #: Sizes of required arguments; those of ``ARGUMENTS`` also replace defaults.
 REQUIRED = {name: size for size, names in _OTHERS.items() for name in names.split()} | ARGUMENTS

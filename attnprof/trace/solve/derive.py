@@ -91,10 +91,24 @@ def derived(
         target, start = _first_run(target, asked_sizes, training=trains(phases))
     with refusing_chance(target, phases, draws):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned, symbolic))
-    inputs = tuple(target.spelled_inputs)
-    return Derivation(
-        target.name, target.symbols, forms, asked_sizes, inputs, target.notes, target.dtype
-    )
+    inputs, notes = tuple(target.spelled_inputs), target.notes + _tokens_first(target, forms)
+    return Derivation(target.name, target.symbols, forms, asked_sizes, inputs, notes, target.dtype)
+
+
+def _tokens_first(target: Target, forms: Forms) -> tuple[str, ...]:
+    """Return a note on guessed inputs (B, N, …) if products grow with B**2, not with N**2."""
+    guessed = "".join(note for note in target.notes if note.startswith("guessed: "))
+    inputs = [x for x in target.inputs if x.text.startswith("B, N, ") and x.spelled in guessed]
+    products = [one.formulas["matmul_flops"].expression for one in forms.values()]
+    if not inputs or not any(_is_square(one, "B") > _is_square(one, "N") for one in products):
+        return ()
+    swapped = " ".join(f'--input "{x.name}: N, B, {x.text[6:]}"' for x in inputs)
+    return (f"products grow with B**2: if the code takes tokens first, type {swapped}",)
+
+
+def _is_square(expression: Any, name: str) -> bool:
+    """Return whether a term of a formula has the square of a size."""
+    return hasattr(expression, "coeff") and expression.coeff(symbol(name), 2) != 0
 
 
 def _first_run(target: Target, asked_sizes: Sizes, *, training: bool) -> tuple[Target, Sizes]:
