@@ -28,7 +28,8 @@ _OTHERS = {
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
     "channel out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
-    "hidden_sizes hidden_size_output d c size hidden ninp",
+    "hidden_sizes hidden_size_output d c ch size hidden ninp n_feats n_hid units d_in d_out "
+    "d_hidden",
     "h": "h nh n_h num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
