@@ -265,6 +265,9 @@ def loaded(text: str) -> Any:
         if not has(value, part):
             raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
         value = getattr(value, part)
+    same_name = name.rpartition(".")[2]  # a submodule that is called as its class: package/Mixer.py
+    if isinstance(value, ModuleType) and has(value, same_name):
+        value = getattr(value, same_name)
     return value
 
 

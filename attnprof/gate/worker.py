@@ -88,7 +88,8 @@ def _code_of(name: str) -> _Line:
     place = name if name.endswith(".py") else name.rpartition(":")[0]
     file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
     others = [
-        getattr(module, "__file__", None) for name, module in list(sys.modules.items())
+        # a lazy module would be imported by asking for an attribute
+        getattr(module, "__dict__", {}).get("__file__") for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in _OWN
     ]  # fmt: skip
     outside = _outside_packages([file])
