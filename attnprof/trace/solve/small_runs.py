@@ -144,7 +144,7 @@ class NotRunningError(Exception):
 
 def value_reason(error: Exception) -> str:
     """Return in words what cannot run without real values, and at which line."""
-    if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
+    if type(error).__name__.startswith(("DataDependentOutput", "GuardOnData")):
         return by_value(line_of(error))
     if type(error).__name__ == "DynamicOutputShapeException":
         return f"{SHAPED}: {error_text(error)}"
