@@ -115,9 +115,9 @@ def short_sizes(runs: Runs, hints: Sizes, asked_sizes: Sizes) -> dict[str, int]:
     for sizes in (dict(hints), even, few, *({**few, "N": length} for length in lengths)):
         try:
             operations = len(runs.at(sizes).calls)
-        except (AttnprofError, OutOfBudgetError):
+        except (CannotRunError, OutOfBudgetError):
             raise
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except Exception as error:  # noqa: BLE001 - user code's; or inputs ask for whole parts
             failure = error if isinstance(error, TooLongError) else failure or error
             continue
         if operations < _SHORTER * shortest:
