@@ -663,11 +663,29 @@ class Halved(Layer):
         return self.map(x)
 
 
-def test_a_refusal_names_sizes_that_lead_on():
-    target = target_of(Halved, ["dim=8"], ["x: B, N, 8"])
-    with pytest.raises(CannotRunError, match=r"type --at N=256 for formulas in the other sizes"):
+def halved_heads(x):
+    """Heads in powers of two, added up by halves."""
+    n = x.shape[1]
+    assert n & (n - 1) == 0
+    while n > 1:
+        x, n = x[:, : n // 2] + x[:, n // 2 :], n // 2
+    return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "number"),
+    [
+        (Halved, {"args": ["dim=8"], "inputs": ["x: B, N, 8"]}, "N=256"),
+        (halved_heads, {"inputs": ["x: B, h, N, d"]}, "h=4"),
+    ],
+)
+def test_a_refusal_names_sizes_that_lead_on(layer, given, number):
+    target = target_of(layer, **given)
+    with pytest.raises(CannotRunError, match=f"type --at {number} for formulas in the other sizes"):
         derived(target, ["forward"])
-    assert derived(target, ["forward"], {"N": 256}).phases["forward"].domain[0] == "N = 256"
+    name, size = number.split("=")
+    derivation = derived(target, ["forward"], {name: int(size)})
+    assert derivation.phases["forward"].domain[0] == f"{name} = {size}"
 
 
 class Handed(Layer):

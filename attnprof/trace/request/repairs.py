@@ -242,9 +242,9 @@ def _layouts(failed: Failed) -> Iterator[Repair]:
     for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
         for rank in ranks(failed.text, many):
             whole = "N" in map(str, failed.change.args.values()) and rank == 4
-            layouts = *SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())
+            layouts = [*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())]
             if len(some) > 1 and all(item.name.lower() in HEADS for item in some):
-                layouts = sorted(layouts, key=lambda layout: "h, " not in layout)
+                layouts.sort(key=lambda layout: "h, " not in layout)
             for one in layouts:
                 layout = one.format(w=failed.width)
                 yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))

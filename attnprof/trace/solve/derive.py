@@ -217,7 +217,9 @@ class _Search:
                 size = self.asked_sizes.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
         partial = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True) or partial
-        return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
+        return partial or at_one_shape(
+            self._attempt(phases, {}, reasons), self._number(phases, pinned.pins)
+        )
 
     def _over_fewer_sizes(
         self, failed: FailedPlan, phases: Sequence[str], reasons: list[str], *, all_pinned: bool
@@ -265,16 +267,21 @@ class _Search:
             pass
         return False
 
-    def _length(self, phases: Sequence[str]) -> Sizes:
-        """Return a length with which the other sizes have formulas: ``{"N": 256}``, or {}."""
-        for length in (
-            () if self.asked_sizes.get("N") or "N" not in self.target.symbols else (256, 64)
-        ):
-            # RequestError: the inputs' own expressions ask for another length
+    def _number(self, phases: Sequence[str], pins: Sequence[Any]) -> Sizes:
+        """Return a number for a size with which the others have formulas: ``{"N": 256}``, or {}.
+
+        A length is tried first, then the sizes that a symbolic run pinned.
+        """
+        pinned = sorted({size.name for pin in pins for size in pin.free_symbols} - {"N"})
+        numbers = [("N", 256), ("N", 64), *((name, EVEN.get(name, 16)) for name in pinned)]
+        for name, size in numbers:
+            if self.asked_sizes.get(name) or name not in self.target.symbols:
+                continue
+            # RequestError: the inputs' own expressions ask for another number
             with contextlib.suppress(RequestError):
-                result = self._attempt(phases, {"N": length}, []).outcome(by_symbols)
+                result = self._attempt(phases, {name: size}, []).outcome(by_symbols)
                 if not isinstance(result, FailedPlan):
-                    return {"N": length}
+                    return {name: size}
         return {}
 
     def _starts(self) -> list[dict[str, int]]:
