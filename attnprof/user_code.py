@@ -21,6 +21,8 @@ from attnprof.processes import SELDOM
 
 #: Python's own library, whose lines tell a reader nothing.
 _STANDARD = sysconfig.get_paths()["stdlib"]
+#: Libraries whose lines say nothing of the user's code: it calls torch through some of them.
+_LIBRARIES = frozenset({"torch", "sympy", "einops", "einx", "beartype", "jaxtyping"})
 
 
 #: Our own folder, where a mistake raises one of these.
@@ -142,15 +144,18 @@ def calling_line() -> str:
     return _place(_innermost(traceback.extract_stack()))
 
 
+def is_users(frame: traceback.FrameSummary) -> bool:
+    """Return whether a frame is of the user's code: not ours, and of no library that it calls."""
+    name, parts = frame.filename, Path(frame.filename).parts
+    standard = name.startswith(_STANDARD) and "site-packages" not in parts
+    library = standard or not _LIBRARIES.isdisjoint(parts)
+    return not library and not name.startswith((str(_OURS), "<"))
+
+
 def _innermost(frames: traceback.StackSummary) -> traceback.FrameSummary:
     """Return the innermost frame of the user's code; an empty one where there is none."""
-    for frame in reversed(frames):
-        name, parts = frame.filename, Path(frame.filename).parts
-        standard = name.startswith(_STANDARD) and "site-packages" not in parts
-        library = standard or not {"torch", "sympy"}.isdisjoint(parts)
-        if not library and not name.startswith((str(_OURS), "<")):
-            return frame
-    return traceback.FrameSummary("", None, "", line="")
+    nowhere = traceback.FrameSummary("", None, "", line="")
+    return next(filter(is_users, reversed(frames)), nowhere)
 
 
 def _place(frame: traceback.FrameSummary) -> str:
@@ -265,6 +270,9 @@ def loaded(text: str) -> Any:
         if not has(value, part):
             raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
         value = getattr(value, part)
+    same_name = name.rpartition(".")[2]  # a submodule that is called as its class: package/Mixer.py
+    if isinstance(value, ModuleType) and has(value, same_name):
+        value = getattr(value, same_name)
     return value
 
 

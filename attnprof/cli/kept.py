@@ -81,7 +81,8 @@ def _dependencies(paths: Any) -> Mapping[str, Mapping[str, str]]:
     packages, installed = set[str](), packages_distributions()
     standard_library = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
     for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
+        # an attribute of a lazy module would import it
+        path = getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(path, str) or not Path(path).is_file():
             continue
         if "site-packages" in Path(path).parts:

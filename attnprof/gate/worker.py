@@ -87,10 +87,10 @@ def _code_of(name: str) -> _Line:
     """Return the file of a module's code and all loaded files outside installed packages."""
     place = name if name.endswith(".py") else name.rpartition(":")[0]
     file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
-    others = [
-        getattr(module, "__file__", None) for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in _OWN
-    ]  # fmt: skip
+    modules = [module for name, module in list(sys.modules.items())
+               if name.partition(".")[0] not in _OWN]  # fmt: skip
+    # an attribute of a lazy module would import it
+    others = [getattr(module, "__dict__", {}).get("__file__") for module in modules]
     outside = _outside_packages([file])
     return {"file": outside[0] if outside else "", "files": _outside_packages(others)}
 

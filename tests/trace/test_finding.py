@@ -173,12 +173,14 @@ def test_a_name_is_found_where_it_lies_in_its_package(tmp_path, monkeypatch):
         "__init__.py": "", "inner/__init__.py": layer.format("Own"),
         "inner/one.py": layer.format("Shared"), "two.py": layer.format("Shared"),
         "modular_two.py": layer.format("Apart"), "modeling_two.py": layer.format("Apart"),
-        "broken.py": "class Elsewhere: ...\nraise ImportError\n",
+        "broken.py": "class Elsewhere: ...\nraise ImportError\n", "Same.py": layer.format("Same"),
     }.items():  # fmt: skip
         (package / name).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert loaded("package_of_layers:Own").__module__ == "package_of_layers.inner"
     assert loaded("package_of_layers:Apart").__module__ == "package_of_layers.modeling_two"
+    for _ in range(2):  # once it is imported, the package has a module of that name
+        assert loaded("package_of_layers:Same").__module__ == "package_of_layers.Same"
     both = r"2 modules .*: type one of package_of_layers.inner.one:Shared, package_of_layers.two"
     with pytest.raises(RequestError, match=both):
         loaded("package_of_layers:Shared")

@@ -14,6 +14,17 @@ from attnprof.trace.solve.derive import derived
 from attnprof.user_code import error_text
 from tests.trace.checks import torchs_products
 
+LIBRARY = {}
+SOURCE = """
+def unpacked(mask):
+    return last(mask)
+
+
+def last(mask):
+    return mask.unsqueeze(-1)
+"""
+exec(compile(SOURCE, "/site-packages/einops/einops.py", "exec"), LIBRARY)
+
 
 class Layer(nn.Module):
     def __init__(self, dim):
@@ -169,6 +180,45 @@ class Square(Layer):
 
     def forward(self, x):
         return self.pixels(x) * self.table
+
+
+class Pairs(Layer):
+    """A map of pairs of tokens, changed by a few slots of its own."""
+
+    def __init__(self, dim, num_slots, window_block_size):
+        super().__init__(dim)
+        self.slots = nn.Parameter(torch.zeros(num_slots * window_block_size, dim))
+
+    def forward(self, x):
+        assert x.shape[1] == x.shape[2], "the map must be symmetric"
+        return self.map(x + self.slots.mean(0))
+
+
+class Unset(Layer):
+    """A length of -1 stands for one that has to be given."""
+
+    def __init__(self, dim, context_length=-1):
+        super().__init__(dim)
+        self.register_buffer("mask", torch.ones(context_length, context_length).tril())
+
+    def forward(self, x):
+        return self.map(self.mask[: x.shape[1], : x.shape[1]] @ x)
+
+
+class Unpacked(Layer):
+    """Whether tokens count is said in a line of a library that the layer calls."""
+
+    def forward(self, x, mask=None):
+        mask = LIBRARY["unpacked"](mask)
+        return self.map(x) * mask
+
+
+class Attended(nn.Module):
+    """Queries, keys and values that are split into heads."""
+
+    def forward(self, queries, keys, values):
+        *_, _tokens, _width = queries.shape
+        return queries.permute(0, 1, 2, 3) @ (keys.mT @ values)
 
 
 class Pixels(Layer):
@@ -364,6 +414,10 @@ WORKING = {
     Quarter: "layout_inputs: B, N, h*d/4",
     Apart: "k: B, h, N, d",
     Square: "x: B, h*d, N, N",
+    Pairs: "x: B, N, N, h*d",
+    Unset: "x: B, N, h*d",
+    Unpacked: "mask: B, N bool",
+    Attended: "keys: B, h, N, d",
     Pixels: "data: B, H, W, 3",
     Pooled: "inputs[1]: B, N, h*d",
     Images: "inputs[0]: B, h*d, 14, 14",
@@ -381,7 +435,8 @@ WORKING = {
 #: Arguments that pictures need by what their code says.
 ARGUMENTS = {
     Scales: "scales=2", Windows: "window_size=[7, 7], shift_size=[1, 1]",
-    Placed: "feat_size=(14, 14)",
+    Placed: "feat_size=(14, 14)", Pairs: "num_slots=16, window_block_size=16",
+    Unset: "context_length=N",
 }  # fmt: skip
 
 
@@ -700,11 +755,29 @@ class Halved(Layer):
         return self.map(x)
 
 
-def test_a_refusal_names_sizes_that_lead_on():
-    target = target_of(Halved, ["dim=8"], ["x: B, N, 8"])
-    with pytest.raises(CannotRunError, match=r"type --at N=256 for formulas in the other sizes"):
+def halved_heads(x):
+    """Heads in powers of two, added up by halves."""
+    n = x.shape[1]
+    assert n & (n - 1) == 0
+    while n > 1:
+        x, n = x[:, : n // 2] + x[:, n // 2 :], n // 2
+    return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "number"),
+    [
+        (Halved, {"args": ["dim=8"], "inputs": ["x: B, N, 8"]}, "N=256"),
+        (halved_heads, {"inputs": ["x: B, h, N, d"]}, "h=4"),
+    ],
+)
+def test_a_refusal_names_sizes_that_lead_on(layer, given, number):
+    target = target_of(layer, **given)
+    with pytest.raises(CannotRunError, match=f"type --at {number} for formulas in the other sizes"):
         derived(target, ["forward"])
-    assert derived(target, ["forward"], {"N": 256}).phases["forward"].domain[0] == "N = 256"
+    name, size = number.split("=")
+    derivation = derived(target, ["forward"], {name: int(size)})
+    assert derivation.phases["forward"].domain[0] == f"{name} = {size}"
 
 
 class Handed(Layer):

@@ -14,7 +14,8 @@ from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.lattice import Lattice, SampledSizes, degree, lower_set
 from attnprof.trace.solve.mixed import narrow_to_corners
-from attnprof.trace.solve.verification import NoFormulaError
+from attnprof.trace.solve.small_runs import short_sizes
+from attnprof.trace.solve.verification import NoFormulaError, Runs
 from tests.trace import hazards
 from tests.trace.checks import check, mixed_formulas, shown
 
@@ -220,3 +221,9 @@ def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
     for training in (False, True):
         fake, meta = (record(target, sizes, training=training, on_meta=m) for m in (False, True))
         assert meta.calls == fake.calls
+
+
+def test_lengths_of_which_a_part_is_taken_are_whole_where_runs_begin():
+    target = target_of(lambda x: x @ x.mT, inputs=["x: B, N/2, d"])
+    sizes = short_sizes(Runs(target, ["forward"]), {"B": 3, "N": 37, "d": 5}, {})
+    assert sizes["N"] % 2 == 0

@@ -211,7 +211,14 @@ def test_nothing_large_is_run_and_that_is_said():
     assert any("not held against a run on real tensors: it takes 16." in n for n in forms.notes)
 
 
+def scales_by_its_input_after_a_choice(x):
+    """A choice of eight is even whatever the input is."""
+    chosen = nn.functional.one_hot(x[..., :8].topk(2).indices, 8).sum(-2)
+    return chosen * x.sum().item()
+
+
 BY_VALUES = r"value of a tensor.*test_reality\.py:\d+"
+LATER_LINE = scales_by_its_input_after_a_choice.__code__.co_firstlineno + 3
 
 
 @pytest.mark.parametrize(
@@ -219,6 +226,7 @@ BY_VALUES = r"value of a tensor.*test_reality\.py:\d+"
     [
         (branches_on_its_input, BY_VALUES), (BranchesOnItsWeights, BY_VALUES),
         (scales_by_its_input, BY_VALUES), (HugeReader, "GiB"),
+        (scales_by_its_input_after_a_choice, rf"test_reality\.py:{LATER_LINE}\)"),
         (picks_by_its_input, "size of a result depends on the values"),
     ],
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -153,6 +155,18 @@ def test_a_table_made_in_the_constructor_is_made_in_every_run():
 
     _, derivation = shown(Early)
     assert derivation.at("flops", B=2, N=9, d=4) == 4 * 2 * 81 * 4 + 2 * 81
+
+
+def test_a_module_that_is_imported_late_stays_so(monkeypatch):
+    """Some packages fill theirs in at the first look at an attribute, or fail to."""
+
+    class Late(ModuleType):
+        def __getattr__(self, name):
+            raise ImportError(name)
+
+    monkeypatch.setitem(sys.modules, "module_imported_late", Late("module_imported_late"))
+    target = target_of(lambda x: x @ x.mT, inputs=["x: B, N, d"])
+    assert record(target, {"B": 2, "N": 6, "d": 4}, training=False).calls
 
 
 def looks_up(x):

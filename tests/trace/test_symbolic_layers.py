@@ -21,6 +21,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from tests.oracles.memory import held
+from tests.trace import hazards
 from tests.trace.checks import check_symbols, counted_at, shown, torchs_products
 from tests.trace.samples import SelfAttention
 
@@ -120,6 +121,7 @@ LAYERS = {
     "attention that asks for a mask by its length": lambda *_: causal_unless_single,
     "batch norm of columns": lambda width, _: _NormedChannels(width),
     "a short table of positions": lambda width, _: _Placed(width),
+    "a function compiled by torch.jit": lambda *_: hazards.scripted,
 }
 
 

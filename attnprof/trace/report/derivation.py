@@ -1,10 +1,11 @@
 """The result of a derivation: formulas by phase and quantity, their domain, costs by submodule."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Any
 
+from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import running_maximum
 from attnprof.algebra.values import Value, evaluate
 from attnprof.errors import RequestError
@@ -306,3 +307,20 @@ def _lengths_inside(derivation: Derivation, forms: PhaseForms) -> tuple[dict[str
         if len(distinct) > 1:
             return sizes, distinct
     return {}, []
+
+
+def tokens_first(
+    inputs: Iterable[str], notes: Iterable[str], forms: Mapping[str, PhaseForms]
+) -> Iterator[str]:
+    """Yield a note on guessed inputs (B, N, …) if products grow with B**2, not with N**2."""
+    guessed = "".join(note for note in notes if note.startswith("guessed: "))
+    typed = [one for one in inputs if ": B, N, " in one and f'"{one}"' in guessed]
+    products = [one.formulas["matmul_flops"].expression for one in forms.values()]
+    if typed and any(_is_square(one, "B") > _is_square(one, "N") for one in products):
+        swapped = " ".join(f'--input "{one.replace(": B, N,", ": N, B,")}"' for one in typed)
+        yield f"products grow with B**2: if the code takes tokens first, type {swapped}"
+
+
+def _is_square(expression: Any, name: str) -> bool:
+    """Return whether a term of a formula has the square of a size."""
+    return hasattr(expression, "coeff") and expression.coeff(symbol(name), 2) != 0

@@ -10,6 +10,7 @@ from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.guesses import Request
 from attnprof.trace.request.target import EVEN, Input, Target, at, base_of, names_used
+from attnprof.user_code import is_users
 
 #: Messages about None, or one number where several are needed: a repair may go on from there.
 UNSET = re.compile(r"None|'(int|bool)' object is not")
@@ -55,7 +56,7 @@ class Failed:
     def line(self) -> set[str]:
         """The words of the last two lines of user code in the traceback."""
         frames = traceback.extract_tb(self.error.__traceback__)
-        lines = [f.line or "" for f in frames if "/torch/" not in f.filename]
+        lines = [frame.line or "" for frame in frames if is_users(frame)]
         return set(re.findall(r"\w+", "\n".join(lines[-2:])))
 
     @property

@@ -300,12 +300,15 @@ def _hint_on_unset_fields(subject: Any, request: Request, error: Exception) -> s
 
 def _hint_on_model(subject: Any, request: Request, error: Exception) -> str:
     """Return a hint if a model of the same file sets an attribute that is missing, else ""."""
+    from torch.nn import Module
+
     missing = re.search(r"object has no attribute '(\w+)'", str(error))
     if missing is None:
         return ""
     sets = re.compile(rf"\.{missing[1]} = |register_buffer\(\s*[\"']{missing[1]}[\"']")
     for name, kind in names_around(subject).items():
-        if isinstance(kind, type) and kind is not subject and sets.search(source_of(kind)):
+        is_other = isinstance(kind, type) and issubclass(kind, Module) and kind is not subject
+        if is_other and sets.search(source_of(kind)):
             place = f"{request.name.rpartition(':')[0]}:{name}"
             return f"{name} sets {missing[1]} of it: attnprof derive {place}; "
     return ""

@@ -63,8 +63,9 @@ def _named(failed: Failed) -> Iterator[Repair]:
 
 
 def _values_for_none(failed: Failed) -> Iterator[Repair]:
-    """Yield sizes, or usual values, for arguments that are None by default."""
-    none = {n: (x, n.rpartition(".")[2]) for n, x in failed.left_out.items() if x.default is None}
+    """Yield sizes, or usual values, for arguments that are None or -1 by default."""
+    unset = {n: x for n, x in failed.left_out.items() if x.default in (None, -1)}
+    none = {n: (x, n.rpartition(".")[2]) for n, x in unset.items()}
     sizes = {n: REQUIRED.get(last.lower()) for n, (_, last) in none.items()}
     yield Repair({name: as_size(size) for name, size in sizes.items() if size})
     usual = {n: plain_value(last, x) for n, (x, last) in none.items() if last in failed.line}
@@ -241,9 +242,18 @@ def _layouts(failed: Failed) -> Iterator[Repair]:
     for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
         for rank in ranks(failed.text, many):
             whole = "N" in map(str, failed.change.args.values()) and rank == 4
-            for one in (*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())):
+            layouts = [*SQUARES[: 2 * whole], *LAYOUTS.get(rank, ())]
+            if len(some) > 1 and all(item.name.lower() in HEADS for item in some):
+                layouts.sort(key=lambda layout: "h, " not in layout)
+            for one in layouts:
                 layout = one.format(w=failed.width)
                 yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
+
+
+def _squares(failed: Failed) -> Iterator[Repair]:
+    """Yield maps of pairs of tokens."""
+    for item in failed.floats:
+        yield from (Repair(inputs={item.name: one.format(w=failed.width)}) for one in SQUARES[::-1])
 
 
 def _channels_by_default(failed: Failed) -> Iterator[Repair]:
@@ -290,7 +300,7 @@ def _numbers_said(failed: Failed) -> Iterator[Repair]:
 #: What an error says, as a pattern, and the changes of guesses that may help; likelier ones first.
 REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     (r"[`'](\w+)[`']", _named),
-    ("NoneType|AssertionError", _values_for_none),
+    ("NoneType|AssertionError|negative dimension", _values_for_none),
     ("'int' object is not", _lists),
     ("Validation", _numbers_of_configurations),
     ("", _layers),
@@ -304,6 +314,7 @@ REPAIRS: tuple[tuple[str, Callable[[Failed], Iterator[Repair]]], ...] = (
     ("Long|integer|IntTensor|int64", _ids),
     ("", _pictures),
     ("channels", _channels_said),
+    ("symmetr|square", _squares),
     ("", _layouts),
     ("AssertionError|axis|axes|normalized_shape|mat1", _channels_by_default),
     ("", _no_ids),

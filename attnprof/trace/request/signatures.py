@@ -37,9 +37,11 @@ _OTHERS = {
     "dim_k dim_v per_head_dim attention_head_width head_features d_qkv",
     "4*h*d": "intermediate_size d_ff ffn_dim mlp_dim ffn_hidden_size dim_feedforward n_inner "
     "encoder_ffn_dim decoder_ffn_dim hidden_features feedforward_dim d_inner dff mlp_hidden_dim "
-    "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size nhid",
+    "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size nhid d_ffn ffn_embed_dim "
+    "ffn_size",
     "N": "max_position_embeddings n_positions n_ctx sequence_length max_position num_tokens_max "
     "max_sequence_length num_patches ctx_len max_seq_length max_seqlen n_token context_size",
+    "B": "batch_size",
     "2": "num_hidden_layers n_layer n_layers num_layers depth layers encoder_layers "
     "decoder_layers num_encoder_layers num_decoder_layers num_blocks n_blocks nlayers n_block",
     "16": "num_experts n_routed_experts num_local_experts moe_num_experts num_routed_experts",
@@ -51,8 +53,8 @@ REQUIRED = {name: size for size, names in _OTHERS.items() for name in names.spli
 #: The size of a vocabulary that is guessed.
 WORDS = "1000"
 #: Endings of other names of required arguments that are sizes.
-_ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
-            "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
+_ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)|d_(embedding|emb|token|hidden)",
+            "h": r"\w+_heads", "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
 #: The number of experts that is guessed if the default is larger.
 FEW = "16"
 #: Values for required arguments that are no sizes, with patterns of their names.
@@ -71,7 +73,9 @@ _VALUES: tuple[tuple[Any, str], ...] = (
     (3, r"halo_size|(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
     (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
     (10, r"num_(classes|labels)|n_classes|nb_classes"),
-    (16, r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features|num_pixel"),
+    (16, r"(chunk|bucket|segment)(_?(size|len))?|rank|nb_features|num_pixel"),
+    (16, r"\w+_(window|block|chunk|segment)_(size|len)|num_\w+_tokens"),
+    (16, r"(n_|num_)?(landmarks|slots|latents|queries|agents|anchors|centroids|induc\w+_points)"),
     (64, r"(num_)?freq_bands|max_freq"),
     ("global", r"attention_type"),
     (Named("torch.nn:LayerNorm"), r"norm_(layer|cls|class)"),
@@ -107,7 +111,7 @@ _INPUTS = {
     "N, int64": "cache_position input_pos token_positions",
     "(B, N, {d}), (B, N, {d})": "position_embeddings cos_sin rotary",
     "B, N, {d}": "cos sin rotary_pos_emb",
-    "1, 2*N - 1, {w}": "relative_position_embeddings",
+    "1, 2*N - 1, {w}": "relative_position_embeddings pos_embs",
     "N, {d}/2 complex64": "freqs_cis freqs freqs_ci",
     "=H": "height H",
     "=W": "width W",

@@ -166,7 +166,7 @@ def _modules(_imported: int) -> tuple[list[ModuleType], list[ModuleType]]:
     of_torch = {_package(module) for module in foreign if "torch" in vars(module)}
     users, installed = list[ModuleType](), list[ModuleType]()
     for module in foreign:
-        if not (getattr(module, "__file__", None) or "").startswith(_PACKAGES):
+        if not (vars(module).get("__file__") or "").startswith(_PACKAGES):  # lazy ones stay so
             users.append(module)
         elif _package(module) in of_torch:
             installed.append(module)

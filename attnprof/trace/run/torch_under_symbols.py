@@ -64,6 +64,7 @@ def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
 
 
 _unfold: Any = torch.Tensor.unfold
+_scripted_call: Any = torch.jit.ScriptFunction.__call__
 
 
 def _windows(tensor: torch.Tensor, dimension: int, size: Any, step: Any) -> Any:
@@ -235,6 +236,16 @@ def _decided(function: Any) -> Any:
     return decided
 
 
+def _unscripted(plain: Any) -> Any:
+    """Return a call of a scripted function that runs its Python, as a script fixes sizes."""
+
+    def called(scripted: Any, *args: Any, **kwargs: Any) -> Any:
+        python = getattr(scripted, "_torchdynamo_inline", None)
+        return python(*args, **kwargs) if python else plain(scripted, *args, **kwargs)
+
+    return called
+
+
 #: Functions that are given truth values which sizes decide.
 _DECIDED = (torch.nn.functional.scaled_dot_product_attention, torch.cond)
 
@@ -272,6 +283,7 @@ def as_under_numbers() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.object(torch.Tensor, "unfold", _windows),
+        patch.object(torch.jit.ScriptFunction, "__call__", _unscripted(_scripted_call)),
         patch.object(torch.nn.functional, "linear", _affine(torch.nn.functional.linear)),
         patch.object(torch.Tensor, "__getitem__", _indexing(torch.Tensor.__getitem__)),
         patch.object(torch.Tensor, "__setitem__", _indexing(torch.Tensor.__setitem__)),

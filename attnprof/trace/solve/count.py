@@ -177,15 +177,21 @@ def _with_values(target: Target, sizes: Sizes, error: Exception, *, training: bo
         return routed
     try:
         return on_real_tensors(target, training=training)
-    except Exception as real_error:
-        with suppress(Exception):  # tensors that are no longer torch's, like numpy's
-            return on_real_tensors(routed, training=training)
-        if isinstance(real_error, AttnprofError):
-            if "_detect_is_causal_mask" in {x.name for x in extract_tb(error.__traceback__)}:
-                raise CannotRunError(f"{real_error}{_CAUSAL}") from real_error
-            raise
+    except Exception as failure:  # noqa: BLE001 - the user's code may raise anything
+        real_error = failure
+    try:  # tensors that are no longer torch's, like numpy's
+        return on_real_tensors(routed, training=training)
+    except CannotRunError as routed_error:
+        # evenly chosen experts decide nothing there: its line is one where other values do
+        real_error = routed_error if isinstance(real_error, CannotRunError) else real_error
+    except Exception:  # noqa: BLE001, S110 - the first failure is reported
+        pass
+    if not isinstance(real_error, AttnprofError):
         why = value_reason(error)
         raise CannotRunError(f"{target.name} cannot be derived: {why}") from real_error
+    if "_detect_is_causal_mask" in {x.name for x in extract_tb(error.__traceback__)}:
+        raise CannotRunError(f"{real_error}{_CAUSAL}") from real_error
+    raise real_error
 
 
 # -- real tensors -------------------------------------------------------------------------

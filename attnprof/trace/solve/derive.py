@@ -17,7 +17,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.processes.progress import tell
 from attnprof.trace.events import PHASES, QUANTITIES, totals, totals_by_phase, trains
-from attnprof.trace.report.derivation import Derivation, PhaseForms
+from attnprof.trace.report.derivation import Derivation, PhaseForms, tokens_first
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import EVEN, SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.rules import check_registered
@@ -91,24 +91,9 @@ def derived(
         target, start = _first_run(target, asked_sizes, training=trains(phases))
     with refusing_chance(target, phases, draws):
         forms = _forms(target, phases, _Search(target, start, by_module, pinned, symbolic))
-    inputs, notes = tuple(target.spelled_inputs), target.notes + _tokens_first(target, forms)
+    inputs = tuple(target.spelled_inputs)
+    notes = (*target.notes, *tokens_first(inputs, target.notes, forms))
     return Derivation(target.name, target.symbols, forms, asked_sizes, inputs, notes, target.dtype)
-
-
-def _tokens_first(target: Target, forms: Forms) -> tuple[str, ...]:
-    """Return a note on guessed inputs (B, N, …) if products grow with B**2, not with N**2."""
-    guessed = "".join(note for note in target.notes if note.startswith("guessed: "))
-    inputs = [x for x in target.inputs if x.text.startswith("B, N, ") and x.spelled in guessed]
-    products = [one.formulas["matmul_flops"].expression for one in forms.values()]
-    if not inputs or not any(_is_square(one, "B") > _is_square(one, "N") for one in products):
-        return ()
-    swapped = " ".join(f'--input "{x.name}: N, B, {x.text[6:]}"' for x in inputs)
-    return (f"products grow with B**2: if the code takes tokens first, type {swapped}",)
-
-
-def _is_square(expression: Any, name: str) -> bool:
-    """Return whether a term of a formula has the square of a size."""
-    return hasattr(expression, "coeff") and expression.coeff(symbol(name), 2) != 0
 
 
 def _first_run(target: Target, asked_sizes: Sizes, *, training: bool) -> tuple[Target, Sizes]:
@@ -231,7 +216,9 @@ class _Search:
                 size = self.asked_sizes.get(name) or hints_for(self.target.symbols, {})[name]
                 waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
         partial = self._over_fewer_sizes(pinned, phases, reasons, all_pinned=True) or partial
-        return partial or at_one_shape(self._attempt(phases, {}, reasons), self._length(phases))
+        return partial or at_one_shape(
+            self._attempt(phases, {}, reasons), self._number(phases, pinned.pins)
+        )
 
     def _over_fewer_sizes(
         self, failed: FailedPlan, phases: Sequence[str], reasons: list[str], *, all_pinned: bool
@@ -279,16 +266,21 @@ class _Search:
             pass
         return False
 
-    def _length(self, phases: Sequence[str]) -> Sizes:
-        """Return a length with which the other sizes have formulas: ``{"N": 256}``, or {}."""
-        for length in (
-            () if self.asked_sizes.get("N") or "N" not in self.target.symbols else (256, 64)
-        ):
-            # RequestError: the inputs' own expressions ask for another length
+    def _number(self, phases: Sequence[str], pins: Sequence[Any]) -> Sizes:
+        """Return a number for a size with which the others have formulas: ``{"N": 256}``, or {}.
+
+        A length is tried first, then the sizes that a symbolic run pinned.
+        """
+        pinned = sorted({size.name for pin in pins for size in pin.free_symbols} - {"N"})
+        numbers = [("N", 256), ("N", 64), *((name, EVEN.get(name, 16)) for name in pinned)]
+        for name, size in numbers:
+            if self.asked_sizes.get(name) or name not in self.target.symbols:
+                continue
+            # RequestError: the inputs' own expressions ask for another number
             with contextlib.suppress(RequestError):
-                result = self._attempt(phases, {"N": length}, []).outcome(by_symbols)
+                result = self._attempt(phases, {name: size}, []).outcome(by_symbols)
                 if not isinstance(result, FailedPlan):
-                    return {"N": length}
+                    return {name: size}
         return {}
 
     def _starts(self) -> list[dict[str, int]]:
