@@ -66,7 +66,7 @@ def terms_of(expression: Any) -> dict[Any, Any]:
     """Return terms of a sum and their factors, ints where they are whole."""
     import sympy
 
-    if _is_expanded(expression):  # as most tensors' sizes are
+    if is_expanded(expression):  # as most tensors' sizes are
         names, expanded = {}, expression
     else:  # expanding would walk through a switch's condition: a name stands in for it
         names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
@@ -87,7 +87,7 @@ def terms_of(expression: Any) -> dict[Any, Any]:
     return counted
 
 
-def _is_expanded(expression: Any) -> bool:
+def is_expanded(expression: Any) -> bool:
     """Return whether an expression is a sum of numbers times whole powers of symbols."""
     for term in expression.as_coefficients_dict():
         for factor in term.args if term.is_Mul else (term,):
