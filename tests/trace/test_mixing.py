@@ -204,6 +204,24 @@ def test_padding_to_whole_chunks_leaves_no_length_out():
     assert check(target, derivation, shapes) == len(shapes)
 
 
+def of_any_width(x, chunk):
+    """A state for each chunk, then each row of all chunks: what a rest leaves changes the width."""
+    x = x.view(x.shape[0], x.shape[1] // chunk, chunk, -1)
+    states = [torch.zeros_like(x[:, 0])]
+    for part in x.unbind(1):
+        states.append(states[-1] + part)
+    sums, rows = torch.stack(states[1:], 1), torch.zeros_like(x)
+    for row in range(chunk):
+        rows[..., row, :] = sums[..., row, :] * x[..., row, :]
+    return rows.flatten(1, 2)
+
+
+def test_a_view_that_runs_with_a_rest_at_some_widths_is_one_of_whole_blocks():
+    _, derivation = shown(of_any_width, ["chunk=C"])
+    assert "C divides N" in derivation.phases["forward"].domain
+    assert str(derivation.expression()) == "2*B*N*d"
+
+
 def test_a_size_that_is_padded_or_cut_is_one_of_whole_blocks():
     n, c, b = (sympy.Symbol(name, integer=True, positive=True) for name in "ncb")
     mod, after = torch_sizes.Mod, torch_sizes.PythonMod

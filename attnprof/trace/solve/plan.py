@@ -226,6 +226,7 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
         run = plan.at(first, phases, ragged=True)
         is_long = isinstance(run, SymbolicRun) and len(run.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(run, SymbolicRun | PinnedError)
+        plan.whole |= _needs_blocks(plan, phases, getattr(run, "pins", ()))
         if plan.whole or (is_long and _BLOCK in first.values()):
             whole = plan.at(first, phases, ragged=False)
             plan.whole |= isinstance(whole, SymbolicRun)
@@ -233,6 +234,26 @@ def _fits_plan(plan: SizePlan, phases: Sequence[str]) -> bool:
         if not isinstance(run, PinnedError):
             return isinstance(run, SymbolicRun)
         plan.blocks = _refined(plan.blocks, run.pins)
+    return False
+
+
+def _needs_blocks(plan: SizePlan, phases: Sequence[str], pins: Iterable[Any]) -> bool:
+    """Return whether lengths are whole blocks, though a symbolic run only fixed a remainder.
+
+    At some widths the entries of any length can be divided, as by ``x.view(n // C, C, -1)``; so the
+    code is run at prime sizes, with whole blocks and with one token more.
+    """
+    primes = dict(zip(plan.target.symbols, _PRIMES, strict=False))
+    rests = {symbol(f"{name} mod {block}"): (name, block) for name, block in plan.blocks.items()}
+    fixed = [rests[size] for pin in pins for size in pin.free_symbols if size in rests]
+    for name, block in fixed:
+        if block.free_symbols and {size.name for size in block.free_symbols} <= {*primes}:
+            length = 3 * int(evaluate(block, primes))
+            whole, ragged = (
+                outcome(plan.target, {**primes, name: tokens}, training=trains(phases), most=SHORT)
+                for tokens in (length, length + 1)
+            )
+            return isinstance(ragged, Exception) and not isinstance(whole, Exception)
     return False
 
 
