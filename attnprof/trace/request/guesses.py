@@ -310,12 +310,13 @@ def _has_fixed_width(arguments: Mapping[str, Any], sizes: Mapping[str, str]) -> 
 def _width_of(module: Any, typed: int | None = None) -> str:
     """Return the width of a module whose weights have their sizes; ``h*d`` if it cannot be seen."""
     from torch import nn
+    from torch.nn.parameter import is_lazy
 
     widths = [typed or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    weights = sorted(module.parameters(), key=lambda weight: -weight.ndim)
+    weights = sorted((x for x in module.parameters() if not is_lazy(x)), key=lambda x: -x.ndim)
     maps += [one.shape[0] for one in weights if 0 < one.ndim <= weights[0].ndim <= 2]
-    return next((str(size) for size in (*widths, *maps) if isinstance(size, int)), "h*d")
+    return next((str(size) for size in (*widths, *maps) if size and isinstance(size, int)), "h*d")
 
 
 def _built(make: Callable[[Sizes], Any], request: Request, arguments: Mapping[str, Any]) -> Any:
