@@ -84,11 +84,11 @@ def _indexing(plain: Any) -> Any:
     """Return ``__getitem__`` or ``__setitem__`` to which a slice of all rows has no gradient.
 
     Torch asks whether a symbolic end is the last row without making a condition of it, and would
-    write the gradient of all rows into zeros.
+    write the gradient of all rows into zeros. It always does so where a slice is the whole index.
     """
 
     def indexed(tensor: torch.Tensor, index: Any, *value: Any) -> Any:
-        items = index if isinstance(index, tuple) else (index,)
+        items = index if isinstance(index, tuple) else ()
         sliced = any(isinstance(item, slice) and item.stop is not None for item in items)
         if sliced and torch.is_grad_enabled():
             index = _without_full_slices(tensor, items)
