@@ -21,6 +21,7 @@ from attnprof.models.swap import Swap, notes_on, swapped_config
 from attnprof.models.whole import WholeModel
 from attnprof.trace.request import signatures
 from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.target import Target
 from attnprof.user_code import error_text, is_place, loaded
 
 
@@ -44,7 +45,8 @@ def factory_subject(source: str, inputs: Sequence[str] = ()) -> WholeModel:
             "the whole model"
         )
     target = target_of(source, inputs=inputs or None)
-    if not {*target.symbols} <= {"B", "N"}:
+    runs = target.advice == Target.advice  # else it says what was tried
+    if not (runs and {*target.symbols} <= {"B", "N"}):
         raise RequestError(
             f"{source}: the sizes of its inputs are not known, guessed are "
             f"{'; '.join(target.spelled_inputs)}; give them in numbers, B and N, like "

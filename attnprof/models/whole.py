@@ -15,6 +15,7 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import RunMode, Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
+from attnprof.user_code import is_place
 
 if TYPE_CHECKING:
     from attnprof.models.prompts import Prompts
@@ -154,6 +155,8 @@ class WholeModel:
     def _target(self, texts: Mapping[str, str]) -> Target:
         inputs = parse_inputs(texts)
         advice = "its configuration alone tells it: name another of its architectures there"
+        if is_place(self.name):
+            advice = 'say what it takes, like --input "x: B, 3, 224, 224"'
         return Target(
             self.name, self._made, tuple(inputs.values()), symbols_in(inputs.values()), self.dtype,
             frozenset(inputs), advice=advice,

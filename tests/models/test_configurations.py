@@ -335,3 +335,9 @@ def test_a_model_of_transformers_keeps_its_cache(place):
 def test_what_makes_no_whole_model_is_refused(place, name, message):
     with pytest.raises(RequestError, match=message):
         factory_subject(f"{place}:{name}")
+
+
+def test_inputs_with_which_a_model_does_not_run_are_to_be_typed(place):
+    odd = factory_subject(f"{place}:Odd", ["thing: B, 3, 8, 8"])
+    with pytest.raises(RequestError, match="'payload'.*; say what it takes, like --in"):
+        model_report(odd, ["forward"], {"B": 1})
