@@ -339,5 +339,5 @@ def test_what_makes_no_whole_model_is_refused(place, name, message):
 
 def test_inputs_with_which_a_model_does_not_run_are_to_be_typed(place):
     odd = factory_subject(f"{place}:Odd", ["thing: B, 3, 8, 8"])
-    with pytest.raises(RequestError, match="'payload'.*; say what it takes, like --in"):
+    with pytest.raises(RequestError, match=r"'payload'.*; say what it takes, like --in"):
         model_report(odd, ["forward"], {"B": 1})
