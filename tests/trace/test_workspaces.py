@@ -280,6 +280,9 @@ def convolutions(b, n, d):
                     call = convolved(x.to(kind), weight.to(kind), None, (1, tall // 2, 1), 2)
                     yield call
                     yield from gradients(call, ALL, BOTH, INPUT)
+            if channels % 2 == 0:
+                call = convolved(x, torch.randn(channels, channels // 2, 1), groups=2)
+                yield from gradients(call, ALL, BOTH, INPUT, grad=lain)
             for weight in (single, dense, torch.randn(channels, 1, 5)):
                 pad, groups = weight.shape[2] // 2, channels // weight.shape[1]
                 call = convolved(x, weight, bias, (1, pad, 1), groups)
@@ -287,6 +290,8 @@ def convolutions(b, n, d):
         image = torch.randn(samples, 4, n, d)
         yield convolved(image, torch.randn(4, 1, 5, 5), None, (1, 2, 1), 4)
         yield convolved(image, torch.randn(8, 4, 3, 3), None, same)
+        turned = torch.randn(samples, 4, d, n).transpose(2, 3)
+        yield from gradients(convolved(image, torch.randn(4, 2, 1, 1), groups=2), ALL, grad=turned)
         patches = convolved(image, torch.randn(20, 4, 4, 4), None, (4, 0, 1))
         yield patches
         yield from gradients(patches, ALL, INPUT)

@@ -246,8 +246,11 @@ def _backward(out: Any, call: Any) -> Size:
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not conv.in_onednn:
         scratch = _one_group(conv, _columns(conv) if mask[1] else 0, a, call.grad_output)
-        scratch = maximum(scratch, gradients if conv.split else 0)
-        return copied(a, call.grad_output) + scratch
+        again = copied(call.grad_output)
+        if conv.split:  # a group's alone; in one dimension it is copied twice
+            more = exact_div(again, conv.groups) if len(a.shape) == 3 else 0
+            scratch, again = maximum(scratch + more, gradients), 0
+        return copied(a) + again + scratch
     source, kernel, result = conv.blocked(few=False)
     peak = gradients
     wide = not conv.split and sides[-1] > _WIDEST_DENSE
