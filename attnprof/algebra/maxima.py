@@ -66,18 +66,15 @@ def terms_of(expression: Any) -> dict[Any, Any]:
     """Return terms of a sum and their factors, ints where they are whole."""
     import sympy
 
-    if is_expanded(expression):  # as most tensors' sizes are
-        names, expanded = {}, expression
-    else:  # expanding would walk through a switch's condition: a name stands in for it
-        names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
-        named = expression.xreplace(names)
-        parts = named.atoms(sympy.Pow, sympy.log)
-        whole = all(part.is_Pow and part.exp.is_Integer for part in parts)
-        # sympy walks through the expression once a hint, and of whole powers most change nothing
-        hints = dict.fromkeys(("power_base", "power_exp", "log", "basic"), not whole)
-        expanded = sympy.expand(named, **hints)
+    # expanding would walk through a switch's condition: a name stands in for it
+    names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
     back = {name: switch for switch, name in names.items()}
-    factors = expanded.as_coefficients_dict()
+    named = expression.xreplace(names)
+    parts = named.atoms(sympy.Pow, sympy.log)
+    whole = all(part.is_Pow and part.exp.is_Integer for part in parts)
+    # sympy walks through the expression once a hint, and of whole powers most change nothing
+    hints = dict.fromkeys(("power_base", "power_exp", "log", "basic"), not whole)
+    factors = sympy.expand(named, **hints).as_coefficients_dict()
     counted: Monomials = {}
     for term, factor in factors.items():
         sign = -1 if term.is_nonpositive else 1  # floor(-N/64) dominates nothing: its opposite may
@@ -85,16 +82,6 @@ def terms_of(expression: Any) -> dict[Any, Any]:
             number = int(factor) if factor.is_Integer else factor
             counted[sign * term.xreplace(back)] = sign * number
     return counted
-
-
-def is_expanded(expression: Any) -> bool:
-    """Return whether an expression is a sum of numbers times whole powers of symbols."""
-    for term in expression.as_coefficients_dict():
-        for factor in term.args if term.is_Mul else (term,):
-            base = factor.base if factor.is_Pow and factor.exp.is_Integer else factor
-            if not (base.is_Symbol or base.is_Number):
-                return False
-    return True
 
 
 def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any, Any]:

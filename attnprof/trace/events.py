@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
 
-from attnprof.algebra.maxima import is_expanded, running_maximum
+from attnprof.algebra.maxima import running_maximum
 from attnprof.units import grouped
 
 Size = Any  # int | sympy.Expr
@@ -161,8 +161,7 @@ def added(values: list[Size]) -> Size:
         return sum(values)
     import sympy
 
-    total = sympy.Add(*values)
-    return total if is_expanded(total) else sympy.expand(total)
+    return sympy.expand(sympy.Add(*values))
 
 
 def flops_of(calls: Iterable[Call]) -> Size:
