@@ -527,8 +527,8 @@ class TokensFirst(nn.Module):
 def test_code_that_takes_tokens_first_is_told_what_to_type():
     note = 'products grow with B**2: if the code takes tokens first, type --input "x: N, B, h*d"'
     assert derived(target_of(TokensFirst), ("forward",)).notes[-1] == note
-    for layer, inputs in (TokensFirst, ["x: N, B, h*d"]), (TokensFirst, ["x: B, N, h*d"]):
-        assert note not in derived(target_of(layer, inputs=inputs), ("forward",)).notes
+    for typed in ("x: N, B, h*d", "x: B, N, h*d"):
+        assert note not in derived(target_of(TokensFirst, inputs=[typed]), ("forward",)).notes
     assert note not in derived(target_of(Narrow), ("forward",)).notes
 
 
